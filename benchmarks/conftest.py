@@ -1,0 +1,29 @@
+"""Hooks that make pytest-benchmark's JSON fit to be committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import provenance
+
+from dxgemm import _gpu
+
+
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    cleaned = provenance.clean_machine_info(machine_info)
+    cleaned["packages"] = provenance.package_versions()
+    if not _gpu.simulator_enabled():
+        cleaned["gpu"] = provenance.gpu_info()
+    machine_info.clear()
+    machine_info.update(cleaned)
+
+
+def pytest_benchmark_generate_commit_info() -> dict[str, Any]:
+    return provenance.commit_info()
+
+
+def pytest_benchmark_update_json(output_json: dict[str, Any]) -> None:
+    """Keep the statistics, not every sample, and parameters as their ids."""
+    for result in output_json["benchmarks"]:
+        del result["stats"]["data"]
+        result["params"] = {name: str(value) for name, value in (result["params"] or {}).items()}

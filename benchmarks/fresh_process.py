@@ -1,0 +1,97 @@
+"""One step of dxgemm's start, timed in the process that was started for it.
+
+    python fresh_process.py import
+    python fresh_process.py gemm --library cupy --dtype float32 --implementation tiled --size 1024
+    python fresh_process.py build --arch sm_90a
+
+Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
+libraries it brought into the process. What was there before (NumPy; for `gemm` also CuPy, a CUDA
+context and the operands) counts neither as time nor as loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+COMPILER_MODULES = frozenset({"numba", "nvmath"})
+COMPILER_LIBRARY = re.compile(r"lib(?:nvrtc|nvvm|nvJitLink|mathdx|llvmlite)\b[^/\s]*")
+
+
+def loaded_compilers() -> set[str]:
+    """Compiler modules imported and compiler libraries mapped by this process so far."""
+    maps = Path("/proc/self/maps").read_text()
+    return (COMPILER_MODULES & sys.modules.keys()) | set(COMPILER_LIBRARY.findall(maps))
+
+
+def prepare_import() -> Callable[[], object]:
+    def step() -> None:
+        import dxgemm  # noqa: F401
+
+    return step
+
+
+def prepare_gemm(
+    library: str, dtype: str, implementation: str | None, size: int
+) -> Callable[[], object]:
+    rng = np.random.default_rng(0)
+    a, b, out = (rng.standard_normal((size, size)).astype(dtype) for _ in range(3))
+    if library == "cupy":
+        import cupy
+
+        a, b, out = cupy.asarray(a), cupy.asarray(b), cupy.asarray(out)
+        cupy.cuda.Device().synchronize()
+
+    def step() -> None:
+        import dxgemm
+
+        dxgemm.gemm(a, b, out=out, implementation=implementation)
+        if library == "cupy":
+            cupy.cuda.Device().synchronize()
+
+    return step
+
+
+def prepare_build(arch: str | None, implementation: str | None) -> Callable[[], object]:
+    import dxgemm
+
+    def step() -> int:
+        implementations = (implementation,) if implementation else None
+        return len(dxgemm.build(arch=arch, implementations=implementations))
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("step", choices=("import", "gemm", "build"))
+    parser.add_argument("--library", choices=("cupy", "numpy"), default="cupy")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--implementation")
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--arch")
+    given = parser.parse_args()
+    if given.step == "import":
+        step = prepare_import()
+    elif given.step == "gemm":
+        step = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
+    else:
+        step = prepare_build(given.arch, given.implementation)
+
+    before = loaded_compilers()
+    start = time.perf_counter()
+    returned = step()
+    seconds = time.perf_counter() - start
+    loaded = sorted(loaded_compilers() - before)
+    print(json.dumps({"seconds": seconds, "returned": returned, "loaded": loaded}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Where a result was measured: kept by allow-list, so that no file names a host or a user."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+MACHINE_KEYS = ("machine", "python_implementation", "python_version", "system")
+CPU_KEYS = ("arch", "brand_raw", "count")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "numba-cuda",
+    "cuda-core",
+    "cuda-bindings",
+    "cuda-toolkit",
+    "nvidia-cublas",
+    "nvidia-cuda-nvrtc",
+    "nvidia-nvjitlink",
+    "nvidia-nvvm",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "torch",
+    "pytest-benchmark",
+)
+
+
+def gpu_slug(name: str) -> str:
+    """`NVIDIA H200` -> `nvidia-h200`, the folder its results live in."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def clean_machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """pytest-benchmark's machine_info without host name, kernel release, build paths and flags."""
+    cleaned = {key: raw[key] for key in MACHINE_KEYS if key in raw}
+    cpu = raw.get("cpu", {})
+    cleaned["cpu"] = {key: cpu[key] for key in CPU_KEYS if key in cpu}
+    return cleaned
+
+
+def package_versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def gpu_info() -> dict[str, Any]:
+    """Name, driver and size of the first GPU, on which everything is measured."""
+    import cupy
+
+    properties = cupy.cuda.runtime.getDeviceProperties(0)
+    driver = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {
+        "name": properties["name"].decode(),
+        "driver": driver.stdout.split()[0],
+        "multiprocessors": properties["multiProcessorCount"],
+        "l2_bytes": properties["l2CacheSize"],
+        "memory_gib": round(properties["totalGlobalMem"] / 2**30),
+    }
+
+
+def commit_info() -> dict[str, Any]:
+    """The measured commit: DXGEMM_COMMIT where there is no git checkout to ask."""
+    named = os.environ.get("DXGEMM_COMMIT")
+    if named:
+        return {"id": named}
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return {"id": "unknown"}
+    return {"id": commit, "dirty": bool(changes)}
+
+
+def _git(*arguments: str) -> str:
+    finished = subprocess.run(
+        ["git", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    return finished.stdout.strip()

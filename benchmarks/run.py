@@ -1,0 +1,70 @@
+"""Run benchmark suites and file their JSON under `results/<gpu>/`.
+
+    python benchmarks/run.py                    # every suite, on the GPU
+    python benchmarks/run.py --suite gemm
+    python benchmarks/run.py --smoke            # tiny, in the simulator, writes nothing
+
+Then `python benchmarks/report.py` rewrites the tables in README.md and docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import report
+from provenance import gpu_slug
+
+BENCHMARKS = Path(__file__).resolve().parent
+
+
+def run_suite(suite: str, json_path: Path) -> int:
+    """Run one suite in a process of its own and return pytest's exit status."""
+    command = [sys.executable, "-m", "pytest", str(BENCHMARKS / f"bench_{suite}.py")]
+    command += ["-c", str(BENCHMARKS / "pytest.ini"), f"--benchmark-json={json_path}"]
+    return subprocess.run(command).returncode
+
+
+def save(suite: str, results: report.Results, out: Path) -> None:
+    """Write a suite's JSON into the folder of the GPU it names."""
+    folder = out / gpu_slug(results["machine_info"]["gpu"]["name"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{suite}.json").write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--suite", action="append", choices=report.SUITES, help="default: all")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes in the simulator")
+    parser.add_argument("--out", type=Path, default=BENCHMARKS / "results")
+    parser.add_argument("--commit", help="measured commit, where there is no git checkout")
+    arguments = parser.parse_args()
+    if arguments.commit:
+        os.environ["DXGEMM_COMMIT"] = arguments.commit
+    if arguments.smoke:
+        os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+
+    failed = []
+    for suite in arguments.suite or report.SUITES:
+        with tempfile.TemporaryDirectory() as folder:
+            json_path = Path(folder, "results.json")
+            if run_suite(suite, json_path) != 0:
+                failed.append(suite)
+            if json_path.exists() and not arguments.smoke:
+                results = json.loads(json_path.read_text())
+                save(suite, results, arguments.out)
+                print(report.SHORT[suite](results))
+    if failed:
+        print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""One thread an element of the result.
+
+Idea: every thread walks along one row of a and one column of b. Threads of a warp own neighbouring
+columns, so that their reads of b and writes of the result coalesce, and their reads of a are one
+broadcast.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
+Constraints: none. Each element of a is read n times from global memory and each of b m times: right
+for tiny problems, and the baseline for everything else.
+Source: CUDA C++ Programming Guide, "Shared Memory", the version without shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Config:
+    """Elements of the result a block computes, one a thread."""
+
+    tile_m: int
+    tile_n: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+
+    @property
+    def threads(self) -> int:
+        return self.tile_m * self.tile_n
+
+    def smem_bytes(self, dtype: str) -> int:
+        return 0
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}"
+
+
+# A warp spans the 32 columns of a tile: 128-byte rows of b in float32.
+CONFIGS = (Config(tile_m=8, tile_n=32),)
+SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n = config.tile_m, config.tile_n
+
+    def naive_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        matrix, tile = divmod(cuda.blockIdx.x, tiles_m * tiles_n)
+        row = tile // tiles_n * tile_m + cuda.threadIdx.x // tile_n
+        col = tile % tiles_n * tile_n + cuda.threadIdx.x % tile_n
+        if row >= m or col >= n:
+            return
+
+        a_index = matrix * a_stride_batch + row * a_stride_m
+        b_index = matrix * b_stride_batch + col * b_stride_n
+        acc = scalar(0)
+        for _ in range(k):
+            acc += a_gmem[a_index] * b_gmem[b_index]
+            a_index += a_stride_k
+            b_index += b_stride_k
+
+        value = alpha * acc
+        if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+            value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
+        out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
+
+    return naive_kernel

@@ -1,0 +1,203 @@
+"""A shared-memory tile a block, a register tile a thread.
+
+Idea: grown from `naive`. A block copies tile_k columns of a and tile_k rows of b to shared memory,
+where all its threads read them: global memory is read tile_n (a) and tile_m (b) times less often.
+Each thread keeps a thread_m x thread_n tile of the result in registers, so that thread_m + thread_n
+reads of shared memory feed thread_m * thread_n multiplications.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy walks along whichever
+index of a and b has the smaller stride, so that row- and column-major operands both coalesce.
+Constraints: threads_m * threads_n threads must be able to walk whole rows or columns of both tiles;
+see `Config`. Edges are predicated: elements outside count as zero and are not written.
+Source: CUDA C++ Programming Guide, "Shared Memory", for the block tile; V. Volkov and J. Demmel,
+"Benchmarking GPUs to tune dense linear algebra", SC 2008, for the register tile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
+            raise ValueError(f"{self}: thread tiles must fill the block tile")
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+        for name in ("tile_m", "tile_n", "tile_k"):
+            size = getattr(self, name)
+            if self.threads % size:
+                raise ValueError(f"{self}: {self.threads} threads must be a multiple of {name}")
+        for name in ("tile_m", "tile_n"):
+            if getattr(self, name) * self.tile_k % self.threads:
+                raise ValueError(f"{self}: {name} * tile_k must be a multiple of {self.threads}")
+
+    @property
+    def threads_m(self) -> int:
+        return self.tile_m // self.thread_m
+
+    @property
+    def threads_n(self) -> int:
+        return self.tile_n // self.thread_n
+
+    @property
+    def threads(self) -> int:
+        return self.threads_m * self.threads_n
+
+    def padding(self, dtype: str) -> int:
+        """Elements that lengthen a row of shared memory.
+
+        A warp that copies a row-major `a` (or a column-major `b`) writes tile_k rows of the shared
+        tile at once: shifting each row by its share of the 128 bytes of banks keeps them apart.
+        """
+        return max(1, 128 // (self.tile_k * np.dtype(dtype).itemsize))
+
+    def smem_bytes(self, dtype: str) -> int:
+        row = self.tile_m + self.tile_n + 2 * self.padding(dtype)
+        return self.tile_k * row * np.dtype(dtype).itemsize
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
+
+
+CONFIGS = (
+    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+    Config(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8),
+    Config(tile_m=128, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
+    Config(tile_m=64, tile_n=128, tile_k=16, thread_m=4, thread_n=8),
+    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=4, thread_n=4),
+    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=8),
+    Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
+    Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
+)
+SIMULATOR_CONFIGS = (
+    Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),
+    Config(tile_m=2, tile_n=4, tile_k=4, thread_m=1, thread_n=2),
+)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n = config.thread_m, config.thread_n
+    threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
+    a_smem_row = tile_m + config.padding(dtype)
+    b_smem_row = tile_n + config.padding(dtype)
+    a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
+
+    def tiled_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
+        b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
+        a_frag = cuda.local.array(thread_m, scalar)
+        b_frag = cuda.local.array(thread_n, scalar)
+        acc = cuda.local.array((thread_m, thread_n), scalar)
+
+        # Where am I: the block's tile of the result, and this thread's first element in it.
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        matrix, tile = divmod(cuda.blockIdx.x, tiles_m * tiles_n)
+        tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
+        # The mask proves to the compiler that no index is negative: without it, each access to an
+        # array pays for Python's wraparound.
+        thread = cuda.threadIdx.x & 1023
+        thread_row, thread_col = thread // threads_n, thread % threads_n
+
+        # The first element of each tile this thread copies, and the step to its next one.
+        if abs(a_stride_k) <= abs(a_stride_m):
+            a_row, a_col = thread // tile_k, thread % tile_k
+            a_row_step, a_col_step = threads // tile_k, 0
+        else:
+            a_row, a_col = thread % tile_m, thread // tile_m
+            a_row_step, a_col_step = 0, threads // tile_m
+        if abs(b_stride_n) <= abs(b_stride_k):
+            b_row, b_col = thread // tile_n, thread % tile_n
+            b_row_step, b_col_step = threads // tile_n, 0
+        else:
+            b_row, b_col = thread % tile_k, thread // tile_k
+            b_row_step, b_col_step = 0, threads // tile_k
+        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
+        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_row * b_stride_k
+        a_index_step = a_row_step * a_stride_m + a_col_step * a_stride_k
+        b_index_step = b_row_step * b_stride_k + b_col_step * b_stride_n
+
+        for i in range(thread_m):
+            for j in range(thread_n):
+                acc[i, j] = scalar(0)
+
+        for k_tile in range(0, k, tile_k):
+            for copy in range(a_copies):
+                row, col = a_row + copy * a_row_step, a_col + copy * a_col_step
+                value = scalar(0)
+                if tile_row + row < m and k_tile + col < k:
+                    value = a_gmem[a_index + copy * a_index_step]
+                a_smem[col, row] = value
+            for copy in range(b_copies):
+                row, col = b_row + copy * b_row_step, b_col + copy * b_col_step
+                value = scalar(0)
+                if k_tile + row < k and tile_col + col < n:
+                    value = b_gmem[b_index + copy * b_index_step]
+                b_smem[row, col] = value
+            a_index += tile_k * a_stride_k
+            b_index += tile_k * b_stride_k
+            cuda.syncthreads()
+
+            # Thread tiles are interleaved: a warp reads neighbouring columns of b_smem, free of
+            # bank conflicts, and one or two elements of a_smem, which are broadcast.
+            for kk in range(tile_k):
+                for i in range(thread_m):
+                    a_frag[i] = a_smem[kk, thread_row + i * threads_m]
+                for j in range(thread_n):
+                    b_frag[j] = b_smem[kk, thread_col + j * threads_n]
+                for i in range(thread_m):
+                    for j in range(thread_n):
+                        acc[i, j] += a_frag[i] * b_frag[j]
+            cuda.syncthreads()  # before the next tile overwrites this one
+
+        c_tile = matrix * c_stride_batch
+        out_tile = matrix * out_stride_batch
+        for i in range(thread_m):
+            row = tile_row + thread_row + i * threads_m
+            for j in range(thread_n):
+                col = tile_col + thread_col + j * threads_n
+                if row < m and col < n:
+                    value = alpha * acc[i, j]
+                    if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+                        value += beta * c_gmem[c_tile + row * c_stride_m + col * c_stride_n]
+                    out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
+
+    return tiled_kernel

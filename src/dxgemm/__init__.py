@@ -1,0 +1,40 @@
+"""GEMM on NVIDIA GPUs, in Python: C = alpha * A @ B + beta * C, with kernels you can read.
+
+    import cupy, dxgemm
+    c = dxgemm.gemm(a, b)                        # allocates C in a's library
+    dxgemm.gemm(a, b, c, alpha=2.0, beta=1.0)    # updates c in place
+
+Importing touches no GPU and imports neither numba nor any array library but NumPy.
+"""
+
+from dxgemm import _errors as errors
+from dxgemm._api import (
+    Plan,
+    build,
+    cache_info,
+    clear_cache,
+    explain,
+    explain_shape,
+    gemm,
+    implementations,
+    plan,
+)
+from dxgemm._errors import DxgemmError
+from dxgemm._explain import Explanation
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DxgemmError",
+    "Explanation",
+    "Plan",
+    "build",
+    "cache_info",
+    "clear_cache",
+    "errors",
+    "explain",
+    "explain_shape",
+    "gemm",
+    "implementations",
+    "plan",
+]

@@ -1,0 +1,154 @@
+"""The public calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dxgemm import _registry, compiler
+from dxgemm._calls import Bound, prepare, run
+from dxgemm._explain import Explanation, explain_route
+from dxgemm._explain import explain_shape as explain_shape  # re-exported
+from dxgemm._route import clear_routes
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    out: Any = None,
+    implementation: Any = None,
+    stream: Any = None,
+) -> Any:
+    """C = alpha * A @ B + beta * C.
+
+    Args:
+        a: (m, k) or (batch, m, k), float32 or float64, any strides. An array of CuPy, NumPy, torch
+            or numba, or any object with `__dlpack__` or `__cuda_array_interface__`.
+        b: (k, n) or (batch, k, n), dtype of a.
+        c: (m, n) or (batch, m, n), dtype of a, updated in place; None to allocate the result in a's
+            library. A batch of one, or a 2-D operand, is broadcast over the batch; an array that is
+            written is not.
+        alpha, beta: real numbers on the host.
+        out: receives the result instead of c, which is then only read, and may be read-only or
+            broadcast.
+        implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
+            exactly that one.
+        stream: where to launch; None is the current stream of the library of out, c or a. Ordering
+            against other streams is then the caller's.
+
+    Returns:
+        out, or c, or the new array.
+
+    Raises:
+        DxgemmError: a subclass that is also a TypeError, ValueError or RuntimeError, before
+            anything is launched or written; see `dxgemm.errors`.
+
+    Notes:
+        beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
+        with beta == 1 in place leaves every bit of c. Empty results launch nothing.
+        Asynchronous for device operands: the host is never synchronised. Operands of several
+        libraries are ordered against each other by events. NumPy operands are copied to the GPU and
+        the result back, which returns when it is there.
+    """
+    return run(a, b, c, alpha, beta, out, implementation, stream)
+
+
+class Plan(Bound):
+    """A GEMM with everything decided and built; call it to run it on the same arrays.
+
+    The arrays' contents may change between calls, their memory may not. A call allocates nothing
+    and does not synchronise, so that it can be captured in a CUDA graph.
+    """
+
+    def explain(self) -> Explanation:
+        """What was decided, and why."""
+        return explain_route(self.route)
+
+
+def plan(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    out: Any = None,
+    implementation: Any = None,
+    stream: Any = None,
+) -> Plan:
+    """A `Plan` for C = alpha * A @ B + beta * C: checked, decided and built, not yet run.
+
+    Takes what `gemm` takes and raises what it raises.
+    """
+    prepared = prepare(a, b, c, alpha, beta, out, implementation, stream)
+    return Plan(prepared, (a, b, c))
+
+
+def explain(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    out: Any = None,
+    implementation: Any = None,
+    stream: Any = None,
+) -> Explanation:
+    """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
+    *_, route = prepare(a, b, c, alpha, beta, out, implementation, stream)
+    return explain_route(route)
+
+
+def implementations() -> tuple[_registry.Implementation, ...]:
+    """Every implementation: its `name`, and `supports(problem)`, which is None or a reason."""
+    return _registry.IMPLEMENTATIONS
+
+
+def build(
+    *,
+    arch: str | None = None,
+    dtypes: tuple[str, ...] = ("float32", "float64"),
+    implementations: tuple[str, ...] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[compiler.KernelRecord]:
+    """Build kernels ahead of time into the cache.
+
+    Args:
+        arch: architecture such as "sm_90a", which needs no GPU; None for the first GPU's.
+        dtypes: of the kernels.
+        implementations: names; None for all.
+        progress: called with (kernels done, kernels in all, name of the next one).
+
+    Returns:
+        A record of each kernel.
+
+    Raises:
+        BuildError, MissingPackageError, GpuUnavailableError.
+    """
+    from dxgemm.runtime.device import device_facts
+
+    arch = arch or device_facts(0).arch
+    specs = _registry.kernel_specs(dtypes, implementations)
+    records = []
+    for done, spec in enumerate(specs):
+        if progress is not None:
+            progress(done, len(specs), str(spec))
+        records.append(compiler.obtain_kernel(spec, arch).record)
+    return records
+
+
+def cache_info() -> compiler.CacheInfo:
+    """Where built kernels are kept, and which there are."""
+    return compiler.kernel_store().info()
+
+
+def clear_cache() -> int:
+    """Remove every built kernel from disk and return how many there were."""
+    clear_routes()
+    compiler.obtain_kernel.cache_clear()
+    return compiler.kernel_store().clear()

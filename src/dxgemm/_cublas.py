@@ -1,0 +1,135 @@
+"""cuBLAS behind the same call, as the baseline: what it cannot compute, `supports` says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ITEM_SIZES, Problem, Strides
+from dxgemm.runtime.device import current_device
+
+_INT32_MAX = 2**31 - 1
+
+
+def supports(problem: Problem) -> str | None:
+    """None, or why cuBLAS cannot compute this problem as it lies in memory."""
+    if simulator_enabled():
+        return "cuBLAS needs a GPU; this is numba's simulator"
+    try:
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+    except ImportError as error:
+        return f"cuBLAS through CuPy cannot be loaded, install dxgemm[cu13-cublas] ({error})"
+    if problem.reads_c and not problem.in_place:
+        return "cuBLAS adds to C in place: out= cannot differ from c where beta is not zero"
+    if max(problem.m, problem.n, problem.k, problem.batch) > _INT32_MAX:
+        return "cuBLAS counts in 32 bits"
+    for name, strides, rows, cols in _operands(problem):
+        if _leading_dimension(strides, rows, cols) is None:
+            return (
+                f"cuBLAS needs rows or columns of {name} to be contiguous and not overlapping; its "
+                f"strides are {strides.row} and {strides.col}"
+            )
+    if _leading_dimension(problem.out, problem.m, problem.n, row_major=True) is None:
+        return f"cuBLAS needs the result's strides ({problem.out}) to be those of a matrix"
+    return None
+
+
+class CublasLaunch:
+    """cublasSgemm or cublasDgemm, strided-batched where there is a batch, bound to one problem.
+
+    cuBLAS is column-major: it computes out.T = b.T @ a.T, which is the row-major `out`.
+    """
+
+    def __init__(self, problem: Problem, ordinal: int) -> None:
+        from cupy_backends.cuda.libs import cublas
+
+        self._cublas = cublas
+        self._ordinal = ordinal
+        self._problem = problem
+        # For one matrix the plain call: it has split-k and vector kernels the batched one lacks.
+        prefix = {"float32": "s", "float64": "d"}[problem.dtype]
+        suffix = "gemm" if problem.batch == 1 else "gemmStridedBatched"
+        self._gemm = getattr(cublas, prefix + suffix)
+        operations = {True: cublas.CUBLAS_OP_N, False: cublas.CUBLAS_OP_T}
+        self._a, self._b = (
+            (operations[is_row_major], leading)
+            for is_row_major, leading in (
+                _leading_dimension(strides, rows, cols) or (True, 1)
+                for _, strides, rows, cols in _operands(problem)
+            )
+        )
+        _, self._out = _leading_dimension(problem.out, problem.m, problem.n, row_major=True) or (
+            True,
+            1,
+        )
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        self.fixed(a, b, c, out, alpha, beta)(stream)
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        problem = self._problem
+        scalars = np.array([alpha, beta], problem.dtype)
+        alpha_address = scalars.ctypes.data
+        beta_address = alpha_address + ITEM_SIZES[problem.dtype]
+        a_operand, b_operand, out_operand = [a, self._a[1]], [b, self._b[1]], [out, self._out]
+        batch = []
+        if problem.batch > 1:
+            a_operand.append(problem.a.batch)
+            b_operand.append(problem.b.batch)
+            out_operand.append(problem.out.batch)
+            batch.append(problem.batch)
+        arguments = (
+            self._b[0], self._a[0], problem.n, problem.m, problem.k,
+            alpha_address, *b_operand, *a_operand, beta_address, *out_operand, *batch,
+        )  # fmt: skip
+
+        def launch(stream: int, _keep_alive: Any = scalars) -> None:
+            with current_device(self._ordinal):
+                handle = _handle(self._ordinal)
+                self._cublas.setStream(handle, stream)
+                self._gemm(handle, *arguments)
+
+        return launch
+
+
+_handles = threading.local()
+
+
+def _handle(ordinal: int) -> Any:
+    """A cuBLAS handle of this thread and device, in host pointer mode and default math mode."""
+    from cupy_backends.cuda.libs import cublas
+
+    handles: dict[Any, Any] = _handles.__dict__
+    if ordinal not in handles:
+        handles[ordinal] = cublas.create()
+    return handles[ordinal]
+
+
+def _operands(problem: Problem) -> tuple[tuple[str, Strides, int, int], ...]:
+    return (
+        ("a", problem.a, problem.m, problem.k),
+        ("b", problem.b, problem.k, problem.n),
+    )
+
+
+def _leading_dimension(
+    strides: Strides, rows: int, cols: int, row_major: bool | None = None
+) -> tuple[bool, int] | None:
+    """(whether row-major, leading dimension); None if neither rows nor columns are contiguous."""
+    if row_major is not False and (cols <= 1 or strides.col == 1):
+        leading = strides.row if rows > 1 else max(cols, 1)
+        if max(cols, 1) <= leading <= _INT32_MAX:
+            return True, leading
+    if row_major is not True and (rows <= 1 or strides.row == 1):
+        leading = strides.col if cols > 1 else max(rows, 1)
+        if max(rows, 1) <= leading <= _INT32_MAX:
+            return False, leading
+    return None

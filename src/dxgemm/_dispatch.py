@@ -1,0 +1,127 @@
+"""Which implementation, with which config, computes a problem, and why: a pure function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
+from dxgemm._problem import Problem
+from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
+from dxgemm.runtime.device import DeviceFacts
+
+# Up to this many multiplications one thread an element is as fast as anything with a barrier.
+NAIVE_MULTIPLICATIONS = 32**3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to compute the problem, with the rule that put it in its place."""
+
+    implementation: Implementation
+    config: Any
+    reason: str
+
+    def __str__(self) -> str:
+        config = f" {self.config}" if self.config is not None else ""
+        return f"{self.implementation.name}{config}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Candidates, best first, and why each other implementation is not among them."""
+
+    candidates: tuple[Candidate, ...]
+    rejected: dict[str, str]
+
+
+def choose(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[str, Any] | None = None
+) -> Decision:
+    """Rank what can compute the problem.
+
+    Args:
+        problem: what to compute.
+        device: where.
+        implementation: None for the automatic choice among dxgemm's own kernels, a name for exactly
+            that one, or a name and one of its configs.
+
+    Raises:
+        UnknownImplementationError: no such name.
+        UnsupportedProblemError: the named implementation cannot, or none can; with all reasons.
+    """
+    if implementation is not None:
+        return _named(problem, device, implementation)
+    ranked: list[Candidate] = []
+    rejected: dict[str, str] = {}
+    for candidate in IMPLEMENTATIONS:
+        reason = candidate.supports(problem)
+        if reason is not None:
+            rejected[candidate.name] = reason
+        elif not candidate.is_own:
+            rejected[candidate.name] = "a baseline: used only when named"
+        else:
+            ranked.append(_with_config(candidate, problem, device))
+    if not ranked:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+        raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+    # The simulator pays for every barrier, whatever the size.
+    multiplications = problem.batch * problem.m * problem.n * problem.k
+    prefers_naive = multiplications <= NAIVE_MULTIPLICATIONS or device.is_simulated
+    ranked.sort(key=lambda c: (c.implementation.name == "naive") != prefers_naive)
+    first = ranked[0]
+    for other in ranked[1:]:
+        rejected[other.implementation.name] = f"{first.implementation.name} ranks first"
+    return Decision(tuple(ranked), rejected)
+
+
+def _named(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[str, Any]
+) -> Decision:
+    name, config = _name_and_config(implementation)
+    chosen = find_implementation(name)
+    reason = chosen.supports(problem)
+    if reason is not None:
+        raise UnsupportedProblemError(
+            f"gemm: implementation {name!r} cannot compute this: {reason}."
+        )
+    if config is None:
+        candidate = _with_config(chosen, problem, device)
+        candidate = Candidate(chosen, candidate.config, f"asked for by name; {candidate.reason}")
+    elif config in chosen.configs():
+        candidate = Candidate(chosen, config, "asked for by name and config")
+    else:
+        listed = ", ".join(str(known) for known in chosen.configs())
+        raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
+    others = {i.name: f"{name} was asked for" for i in IMPLEMENTATIONS if i is not chosen}
+    return Decision((candidate,), others)
+
+
+def _name_and_config(implementation: Any) -> tuple[Any, Any]:
+    if not isinstance(implementation, tuple):
+        return implementation, None
+    if len(implementation) != 2:
+        raise UnknownImplementationError(
+            f"gemm: implementation is {implementation!r}; pass a name, or a pair (name, config)."
+        )
+    return implementation
+
+
+def _with_config(
+    implementation: Implementation, problem: Problem, device: DeviceFacts
+) -> Candidate:
+    """The largest tile that still gives every SM a block, or else the smallest tile."""
+    configs = implementation.configs()
+    for config in configs:
+        blocks = implementation.block_count(config, problem)
+        if blocks is None:
+            return Candidate(implementation, config, "chooses by itself")
+        if blocks >= device.sm_count:
+            return Candidate(
+                implementation,
+                config,
+                f"largest tile with a block for each of {device.sm_count} SMs",
+            )
+    return Candidate(
+        implementation, configs[-1], f"smallest tile, {blocks} blocks for {device.sm_count} SMs"
+    )

@@ -1,0 +1,165 @@
+"""What a call would do and why, in the terms of a tutorial."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._problem import Problem, contiguous_problem
+from dxgemm._route import Route
+from dxgemm.runtime.device import DeviceFacts, device_facts
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How one GEMM is computed.
+
+    Attributes:
+        m, n, k, batch, dtype: of the kernel's problem; m and n are exchanged if is_transposed.
+        is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
+        arrangements: of a, b, c and out as the kernel sees them.
+        copied: host operands that are copied to the GPU or back.
+        device: name of the GPU.
+        implementation, config, rule: the choice, and the rule that made it.
+        rejected: reason by name of every other implementation.
+        blocks, threads: of the launch; None where the implementation does not tell.
+        waves: blocks over those that are resident at once; None until the kernel is built.
+        registers, smem_bytes: a thread's and a block's; None until the kernel is built.
+        gflops, mbytes: operations, and the fewest bytes through device memory.
+        roofline_us: the larger of their times at the GPU's peaks outside tensor cores.
+        bound: "compute" or "memory".
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    is_transposed: bool
+    arrangements: dict[str, str]
+    copied: tuple[str, ...]
+    device: str
+    implementation: str
+    config: str | None
+    rule: str
+    rejected: dict[str, str]
+    blocks: int | None
+    threads: int | None
+    waves: float | None
+    registers: int | None
+    smem_bytes: int | None
+    gflops: float
+    mbytes: float
+    roofline_us: float
+    bound: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} x " if self.batch > 1 else ""
+        arrangements = ", ".join(f"{name} {kind}" for name, kind in self.arrangements.items())
+        lines = [
+            f"gemm {batch}{self.m} x {self.n} x {self.k} {self.dtype} on {self.device}",
+            f"  operands        {arrangements}",
+        ]
+        if self.is_transposed:
+            lines.append("                  computed as out.T = b.T @ a.T: out is column-major")
+        if self.copied:
+            lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
+        config = f" {self.config}" if self.config else ""
+        lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
+        lines += [f"    not {name:<12}{reason}" for name, reason in self.rejected.items()]
+        if self.blocks is not None:
+            waves = f", {self.waves:.2f} waves" if self.waves is not None else ""
+            lines.append(f"  grid            {self.blocks} blocks of {self.threads} threads{waves}")
+        if self.registers is not None:
+            lines.append(
+                f"  kernel          {self.registers} registers a thread, "
+                f"{self.smem_bytes} bytes of shared memory a block"
+            )
+        else:
+            lines.append("  kernel          not built yet")
+        lines.append(
+            f"  roofline        {self.gflops:.3g} GFLOP, {self.mbytes:.3g} MB: at least "
+            f"{self.roofline_us:.3g} us ({self.bound} bound)"
+        )
+        return "\n".join(lines)
+
+
+def explain_route(route: Route) -> Explanation:
+    """Explain a call whose operands are known."""
+    return _explain(
+        route.problem, route.device, route.decision, route.candidate, route.host_operands
+    )
+
+
+def explain_shape(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "float32",
+    *,
+    batch: int = 1,
+    implementation: Any = None,
+) -> Explanation:
+    """What `gemm` would do with row-major (m, k) and (k, n) operands on the first GPU, and why.
+
+    Raises:
+        GpuUnavailableError: no GPU, and the simulator is not enabled.
+        UnknownImplementationError, UnsupportedProblemError: as `gemm` would.
+    """
+    problem = contiguous_problem(dtype, m, n, k, batch)
+    device = device_facts(0)
+    decision = choose(problem, device, implementation)
+    return _explain(problem, device, decision, decision.candidates[0], ())
+
+
+def _explain(
+    problem: Problem,
+    device: DeviceFacts,
+    decision: Decision,
+    candidate: Candidate,
+    copied: tuple[str, ...],
+) -> Explanation:
+    implementation, config = candidate.implementation, candidate.config
+    blocks = implementation.block_count(config, problem)
+    record = None
+    if not device.is_simulated:
+        record = implementation.built_record(config, problem.dtype, device.arch)
+    waves = None
+    if record is not None and blocks is not None:
+        resident = min(
+            device.threads_per_sm // record.threads,
+            device.registers_per_sm // (record.registers * record.threads),
+            device.smem_bytes_per_sm // max(record.smem_bytes, 1),
+        )
+        waves = blocks / (device.sm_count * resident)
+    compute_us = problem.flops / (device.peak_tflops[problem.dtype] * 1e6)
+    memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)
+    return Explanation(
+        m=problem.m,
+        n=problem.n,
+        k=problem.k,
+        batch=problem.batch,
+        dtype=problem.dtype,
+        is_transposed=problem.is_transposed,
+        arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
+        copied=copied,
+        device=device.name,
+        implementation=implementation.name,
+        config=str(config) if config is not None else None,
+        rule=candidate.reason,
+        rejected=decision.rejected,
+        blocks=blocks,
+        threads=getattr(config, "threads", None),
+        waves=waves,
+        registers=record.registers if record else None,
+        smem_bytes=record.smem_bytes if record else None,
+        gflops=problem.flops / 1e9,
+        mbytes=problem.bytes_moved / 1e6,
+        roofline_us=max(compute_us, memory_us),
+        bound="compute" if compute_us >= memory_us else "memory",
+    )

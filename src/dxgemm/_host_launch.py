@@ -1,0 +1,65 @@
+"""A GEMM on a GPU some of whose operands are in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from dxgemm._route import Route, route_of_layouts
+from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.host import DeviceCopy, device_copy_layout
+
+
+class HostLaunch:
+    """The launch of a call some of whose operands are in host memory: upload, run, download.
+
+    The copies are made at each run, so that a plan sees what the arrays hold by then. A run returns
+    when the result is there. Operands on the device are used where they are.
+    """
+
+    def __init__(
+        self, route: Route, arrays: dict[str, Any], pointers: dict[str, int], implementation: Any
+    ) -> None:
+        self._target = "c" if arrays["out"] is None else "out"
+        on_device = {name for name, layout in route.layouts.items() if layout.device != HOST}
+        self._host_arrays = {
+            name: array
+            for name, array in arrays.items()
+            if array is not None and name not in on_device
+        }
+        self._pointers = {name: pointers[name] for name in on_device}
+        layouts = dict(route.layouts)
+        for name, array in self._host_arrays.items():
+            layouts[name] = device_copy_layout(array, route.ordinal)
+        self._route = route_of_layouts(
+            layouts, route.k == 0, not route.problem.reads_c, implementation
+        )
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        route, target = self._route, self._target
+        reads = {"a": route.k > 0, "b": route.k > 0, "c": route.problem.reads_c}
+        with ExitStack() as stack:
+            pointers = dict(self._pointers)
+            copies = {}
+            for name, array in self._host_arrays.items():
+                copies[name] = stack.enter_context(DeviceCopy(array, route.ordinal, stream))
+                pointers[name] = copies[name].pointer
+                if reads.get(name):
+                    copies[name].upload()
+            first, second = ("b", "a") if route.is_transposed else ("a", "b")
+            addend = "c" if route.reads_separate_c else target
+            assert route.launch is not None  # its operands are on the device, and not empty
+            route.launch(
+                pointers[first], pointers[second], pointers[addend], pointers[target],
+                alpha, beta, stream,
+            )  # fmt: skip
+            if target in copies:
+                copies[target].download()
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        return lambda stream: self(a, b, c, out, alpha, beta, stream)

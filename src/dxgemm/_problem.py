@@ -1,0 +1,356 @@
+"""What one GEMM call asks for, checked once and free of any array library.
+
+`define_problem` turns the operands' layouts into a `Problem` or into a typed error that names the
+shapes and the way out. Everything that decides, builds or explains works on the `Problem` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from dxgemm._errors import (
+    DeviceMismatchError,
+    DtypeError,
+    LayoutError,
+    MissingOperandError,
+    OverlapError,
+    ReadOnlyError,
+    ShapeError,
+)
+
+ITEM_SIZES = {"float32": 4, "float64": 8}
+
+
+class Layout(NamedTuple):
+    """One operand without its data: what validation needs to know of an array.
+
+    Attributes:
+        shape: (rows, columns) or (batch, rows, columns).
+        strides: bytes from one index to the next, one per dimension; any sign, zero allowed.
+        dtype: NumPy's name of the dtype, such as "float32"; other names are refused later.
+        device: CUDA ordinal; -1 for host memory.
+        read_only: whether the library forbids writing to the array.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+    read_only: bool
+
+
+class Strides(NamedTuple):
+    """Elements from one matrix, row and column of an operand to the next."""
+
+    batch: int
+    row: int
+    col: int
+
+    def transposed(self) -> Strides:
+        return Strides(self.batch, self.col, self.row)
+
+    @property
+    def arrangement(self) -> str:
+        """`"row_major"`, `"col_major"` or `"strided"` (neither index is contiguous)."""
+        if self.col == 1:
+            return "row_major"
+        return "col_major" if self.row == 1 else "strided"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """out = alpha * a @ b + beta * c, batched, in the orientation the kernels compute it.
+
+    Kernels let neighbouring threads write neighbouring columns of `out`. Where the caller's result
+    is contiguous along its rows instead, the transposed product out.T = b.T @ a.T is computed:
+    `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
+
+    Attributes:
+        dtype: "float32" or "float64", of all operands and of the arithmetic.
+        m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
+            neither a nor b may be read.
+        batch: number of matrices; 1 for two-dimensional operands.
+        a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
+        reads_c: whether beta is nonzero; otherwise c is never touched.
+        in_place: whether out and c are the same memory.
+        is_transposed: whether the roles of a and b are exchanged with respect to the call.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Strides
+    b: Strides
+    c: Strides
+    out: Strides
+    reads_c: bool = False
+    in_place: bool = True
+    is_transposed: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements, so that nothing is launched."""
+        return self.m == 0 or self.n == 0 or self.batch == 0
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations: a multiplication and an addition per inner step."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> int:
+        """Fewest bytes through device memory: each operand read once, the result written once."""
+        batch_a = self.batch if self.a.batch else 1
+        batch_b = self.batch if self.b.batch else 1
+        result = self.batch * self.m * self.n
+        elements = batch_a * self.m * self.k + batch_b * self.k * self.n
+        elements += result * (2 if self.reads_c else 1)
+        return elements * ITEM_SIZES[self.dtype]
+
+
+def contiguous_problem(dtype: str, m: int, n: int, k: int, batch: int = 1) -> Problem:
+    """The problem of row-major operands without padding, beta == 0."""
+    a, b, out = Strides(m * k, k, 1), Strides(k * n, n, 1), Strides(m * n, n, 1)
+    return _oriented(Problem(dtype, m, n, k, batch, a, b, out, out))
+
+
+def define_problem(
+    a: Layout,
+    b: Layout,
+    c: Layout | None,
+    out: Layout | None,
+    *,
+    alpha_is_zero: bool,
+    beta_is_zero: bool,
+) -> tuple[Problem, tuple[int, ...]]:
+    """Check the operands against each other.
+
+    Args:
+        a, b: layouts of the factors.
+        c: layout of the addend; None if the call has none.
+        out: layout of the array to write; None if that is c, or yet to be allocated.
+
+    Returns:
+        The problem, and the shape of the result as the caller sees it.
+
+    Raises:
+        DtypeError, ShapeError, LayoutError, ReadOnlyError, OverlapError, DeviceMismatchError,
+        MissingOperandError: the first that applies, with the values and the way out.
+    """
+    named = {"a": a, "b": b, "c": c, "out": out}
+    present = {name: layout for name, layout in named.items() if layout is not None}
+    _check_dtypes(present)
+    m, n, k, result_shape = _check_shapes(present)
+    _check_devices(present)
+    target = out or c
+    target_name = "out" if out else "c"
+    if target is not None:
+        _check_target(target_name, target, result_shape)
+    if c is None and not beta_is_zero:
+        raise MissingOperandError(
+            "gemm: beta is not zero but there is no c to scale; pass c, or leave beta at 0."
+        )
+    batch = result_shape[0] if len(result_shape) == 3 else 1
+    a_strides = _element_strides("a", a)
+    b_strides = _element_strides("b", b)
+    if target is None:
+        out_strides = Strides(m * n, n, 1)
+    else:
+        out_strides = _element_strides(target_name, target)
+    c_strides = _element_strides("c", c) if c is not None else out_strides
+    problem = Problem(
+        dtype=a.dtype,
+        m=m,
+        n=n,
+        k=0 if alpha_is_zero else k,
+        batch=batch,
+        a=a_strides,
+        b=b_strides,
+        c=c_strides,
+        out=out_strides,
+        reads_c=not beta_is_zero,
+        in_place=out is None,
+    )
+    return _oriented(problem), result_shape
+
+
+def byte_extent(layout: Layout) -> tuple[int, int]:
+    """First byte and the byte after the last that a layout touches, relative to its pointer."""
+    if 0 in layout.shape:
+        return 0, 0
+    steps = [(size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True)]
+    low = sum(step for step in steps if step < 0)
+    high = sum(step for step in steps if step > 0)
+    return low, high + ITEM_SIZES[layout.dtype]
+
+
+def _check_dtypes(operands: dict[str, Layout]) -> None:
+    for name, layout in operands.items():
+        if layout.dtype not in ITEM_SIZES:
+            raise DtypeError(
+                f"gemm: {name} has dtype {layout.dtype}; float32 and float64 in native byte order "
+                f"are supported: convert {name} first, for example {name}.astype('float32')."
+            )
+    dtypes = {name: layout.dtype for name, layout in operands.items()}
+    if len(set(dtypes.values())) > 1:
+        listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        raise DtypeError(f"gemm: dtypes differ: {listed}; convert them to one dtype.")
+
+
+def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int, ...]]:
+    for name, layout in operands.items():
+        if len(layout.shape) not in (2, 3):
+            raise ShapeError(
+                f"gemm: {name} has {len(layout.shape)} dimensions, shape {layout.shape}; it must "
+                "be 2-D (a matrix) or 3-D (a batch of matrices)."
+            )
+    a, b = operands["a"].shape, operands["b"].shape
+    m, k = a[-2:]
+    n = b[-1]
+    if b[-2] != k:
+        raise ShapeError(
+            f"gemm: inner dimensions differ: a is {a}, b is {b}; "
+            f"a.shape[{len(a) - 1}] must equal b.shape[{len(b) - 2}]."
+        )
+    batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
+    sizes = {size for size in batches.values() if size != 1}
+    if len(sizes) > 1:
+        shapes = ", ".join(f"{name} is {operands[name].shape}" for name in batches)
+        raise ShapeError(
+            f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
+        )
+    result_shape: tuple[int, ...] = (m, n)
+    if batches:
+        result_shape = (sizes.pop() if sizes else 1, m, n)
+    for name in ("c", "out"):
+        if name in operands and operands[name].shape[-2:] != (m, n):
+            raise ShapeError(
+                f"gemm: {name} is {operands[name].shape}, but a @ b is {result_shape} "
+                f"for a {a} and b {b}; {name} must have that shape."
+            )
+    return m, n, k, result_shape
+
+
+def _check_devices(operands: dict[str, Layout]) -> None:
+    devices = {name: layout.device for name, layout in operands.items()}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on device {device}" for name, device in devices.items())
+        raise DeviceMismatchError(
+            f"gemm: operands are spread over GPUs: {listed}; move them to one."
+        )
+
+
+def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> None:
+    if layout.shape != result_shape:
+        raise ShapeError(
+            f"gemm: {name} is {layout.shape}, but the result is {result_shape}; the array that is "
+            "written cannot be broadcast."
+        )
+    if layout.read_only:
+        raise ReadOnlyError(f"gemm: {name} is read-only, but the result is written to it.")
+    if _overlaps_itself(layout):
+        raise OverlapError(
+            f"gemm: {name} overlaps itself: shape {layout.shape} with strides {layout.strides} "
+            "bytes reaches one element by several indices; pass an array of its own."
+        )
+
+
+def _overlaps_itself(layout: Layout) -> bool:
+    """Whether two different indices reach the same element.
+
+    Exact for one or two dimensions of more than one element: i * s0 == j * s1 has its smallest
+    solution at i = s1 / g, j = s0 / g with g = gcd(s0, s1). For three, dimensions must nest
+    (each stride beyond the extent of the smaller ones), which refuses a few exotic valid layouts.
+    """
+    if 0 in layout.shape:
+        return False
+    dimensions = sorted(
+        (abs(stride), size)
+        for size, stride in zip(layout.shape, layout.strides, strict=True)
+        if size > 1
+    )
+    if any(stride == 0 for stride, _ in dimensions):
+        return True
+    if len(dimensions) == 2:
+        (stride_0, size_0), (stride_1, size_1) = dimensions
+        divisor = gcd(stride_0, stride_1)
+        return stride_1 // divisor < size_0 and stride_0 // divisor < size_1
+    reach = 0
+    for stride, size in dimensions:
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _element_strides(name: str, layout: Layout) -> Strides:
+    item_size = ITEM_SIZES[layout.dtype]
+    if any(stride % item_size for stride in layout.strides):
+        raise LayoutError(
+            f"gemm: {name} has strides {layout.strides} bytes, which are not multiples of the "
+            f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
+        )
+    # The stride of a dimension of one element is arbitrary in every library: make it 0, so that
+    # a batch of one broadcasts and equal problems compare equal.
+    steps = tuple(
+        stride // item_size if size > 1 else 0
+        for size, stride in zip(layout.shape, layout.strides, strict=True)
+    )
+    return Strides(0, *steps) if len(steps) == 2 else Strides(*steps)
+
+
+def _oriented(problem: Problem) -> Problem:
+    """Exchange a and b where the result's rows, not its columns, are the contiguous direction."""
+    rows_are_contiguous = problem.m > 1 and abs(problem.out.row) < abs(problem.out.col)
+    if (problem.n > 1 and not rows_are_contiguous) or problem.m <= 1:
+        return problem
+    return Problem(
+        dtype=problem.dtype,
+        m=problem.n,
+        n=problem.m,
+        k=problem.k,
+        batch=problem.batch,
+        a=problem.b.transposed(),
+        b=problem.a.transposed(),
+        c=problem.c.transposed(),
+        out=problem.out.transposed(),
+        reads_c=problem.reads_c,
+        in_place=problem.in_place,
+        is_transposed=True,
+    )
+
+
+def share_elements(pointer: int, layout: Layout, other_pointer: int, other: Layout) -> bool:
+    """Whether two operands have an element in common: exact, also for interleaved slices.
+
+    Decided by `numpy.shares_memory` on arrays that carry the addresses and are never read.
+    """
+    try:
+        return np.shares_memory(
+            _address_array(pointer, layout),
+            _address_array(other_pointer, other),
+            max_work=10**6,  # type: ignore[arg-type]
+        )
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _AddressArray:
+    def __init__(self, pointer: int, layout: Layout) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": layout.shape,
+            "strides": layout.strides,
+            "typestr": np.dtype(layout.dtype).str,
+            "data": (pointer, True),
+        }
+
+
+def _address_array(pointer: int, layout: Layout) -> np.ndarray:
+    return np.asarray(_AddressArray(pointer, layout))

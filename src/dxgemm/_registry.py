@@ -1,0 +1,164 @@
+"""Every implementation by name. Kernel files are imported when first needed, numba never."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from dxgemm._errors import UnknownImplementationError
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import Problem
+from dxgemm.compiler import KernelRecord, KernelSpec, find_kernel, obtain_kernel
+
+
+class Launch(Protocol):
+    """An implementation bound to one problem. Operands are addresses, streams raw handles."""
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        """Queue the work on a stream and return."""
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        """The same with all but the stream given, for many quick calls."""
+
+
+@dataclass(frozen=True)
+class Implementation(ABC):
+    """One way to compute a GEMM.
+
+    Attributes:
+        name: what `implementation=` takes.
+        summary: one line for tables.
+        is_own: False for libraries that are registered as a baseline; the automatic choice is among
+            dxgemm's own kernels.
+    """
+
+    name: str
+    summary: str
+    is_own: bool = True
+
+    @abstractmethod
+    def supports(self, problem: Problem) -> str | None:
+        """None, or the reason why this implementation cannot compute the problem."""
+
+    @abstractmethod
+    def configs(self) -> tuple[Any, ...]:
+        """The configs there are, largest tile first; (None,) if there is nothing to choose."""
+
+    @abstractmethod
+    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+        """Make everything ready for one problem, building its kernel if need be."""
+
+    def block_count(self, config: Any, problem: Problem) -> int | None:
+        """Thread blocks of a launch; None where the implementation does not tell."""
+        return None
+
+    def built_record(self, config: Any, dtype: str, arch: str) -> KernelRecord | None:
+        """The record of a kernel that is already on disk."""
+        return None
+
+
+@dataclass(frozen=True)
+class Handwritten(Implementation):
+    """A kernel file of `dxgemm.handwritten`."""
+
+    @property
+    def _kernel_file(self) -> Any:
+        return import_module(f"dxgemm.handwritten.{self.name}")
+
+    def supports(self, problem: Problem) -> str | None:
+        reason: str | None = self._kernel_file.supports(problem)
+        return reason
+
+    def configs(self) -> tuple[Any, ...]:
+        file = self._kernel_file
+        configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
+        return configs
+
+    def spec(self, config: Any, dtype: str) -> KernelSpec:
+        return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype)
+
+    def block_count(self, config: Any, problem: Problem) -> int:
+        blocks: int = self._kernel_file.block_count(config, problem)
+        return blocks
+
+    def built_record(self, config: Any, dtype: str, arch: str) -> KernelRecord | None:
+        kernel = find_kernel(self.spec(config, dtype), arch)
+        return kernel.record if kernel else None
+
+    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+        spec = self.spec(config, problem.dtype)
+        blocks = self.block_count(config, problem)
+        if simulator_enabled():
+            from dxgemm.runtime.simulator import SimulatedLaunch
+
+            return SimulatedLaunch(spec, problem, blocks)
+        from dxgemm.runtime.launch import KernelLaunch
+
+        return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal)
+
+
+@dataclass(frozen=True)
+class Cublas(Implementation):
+    """NVIDIA's cuBLAS, called through CuPy."""
+
+    @property
+    def _binding(self) -> Any:
+        return import_module("dxgemm._cublas")
+
+    def supports(self, problem: Problem) -> str | None:
+        reason: str | None = self._binding.supports(problem)
+        return reason
+
+    def configs(self) -> tuple[Any, ...]:
+        return (None,)
+
+    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+        launch: Launch = self._binding.CublasLaunch(problem, ordinal)
+        return launch
+
+
+IMPLEMENTATIONS: tuple[Implementation, ...] = (
+    Handwritten("naive", "one thread an element"),
+    Handwritten("tiled", "shared-memory tile a block, register tile a thread"),
+    Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
+)
+
+_by_name = {implementation.name: implementation for implementation in IMPLEMENTATIONS}
+
+
+def find_implementation(name: str) -> Implementation:
+    """The implementation of that name.
+
+    Raises:
+        UnknownImplementationError: there is none.
+    """
+    try:
+        return _by_name[name]
+    except (KeyError, TypeError):
+        raise UnknownImplementationError(
+            f"gemm: implementation {name!r} is unknown; there are {', '.join(_by_name)}."
+        ) from None
+
+
+def kernel_specs(
+    dtypes: tuple[str, ...] = ("float32", "float64"),
+    implementations: tuple[str, ...] | None = None,
+) -> list[KernelSpec]:
+    """Every kernel that can be built ahead of time."""
+    chosen = IMPLEMENTATIONS
+    if implementations is not None:
+        chosen = tuple(find_implementation(name) for name in implementations)
+    return [
+        implementation.spec(config, dtype)
+        for implementation in chosen
+        if isinstance(implementation, Handwritten)
+        for config in implementation.configs()
+        for dtype in dtypes
+    ]

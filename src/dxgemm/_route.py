@@ -1,0 +1,144 @@
+"""A route: everything that follows from the operands' layouts, decided once.
+
+Problem, decision and launch are found again by a key of the libraries' own shape, stride and dtype
+objects, so that a repeated call costs one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dxgemm._dispatch import Candidate, choose
+from dxgemm._errors import BuildError
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
+from dxgemm._registry import Launch
+from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.device import device_facts, require_gpu
+
+# A service that never repeats a shape must not grow without bound.
+_MAX_ROUTES = 4096
+_routes: dict[Any, Route] = {}
+
+
+class Route:
+    """What the layouts of a call decide.
+
+    Attributes:
+        problem: in the kernels' orientation; k, is_empty and is_transposed are copies of its own.
+        shape: of the result, as the caller sees it.
+        layouts: of the operands by name, as the caller passed them.
+        host_operands: names of those that are copied to the GPU and back.
+        ordinal, device: the GPU.
+        decision: the candidates and the rejected.
+        candidate: the one that was bound.
+        launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
+        a_first, a_end, ...: byte extents of what is read and written, relative to the pointers.
+    """
+
+    def __init__(
+        self,
+        layouts: dict[str, Layout],
+        alpha_is_zero: bool,
+        beta_is_zero: bool,
+        implementation: Any,
+    ) -> None:
+        self.layouts = layouts
+        self.problem, self.shape = define_problem(
+            layouts["a"],
+            layouts["b"],
+            layouts.get("c"),
+            layouts.get("out"),
+            alpha_is_zero=alpha_is_zero,
+            beta_is_zero=beta_is_zero,
+        )
+        require_gpu()
+        self.k = self.problem.k
+        self.is_empty = self.problem.is_empty
+        self.is_transposed = self.problem.is_transposed
+        self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
+        self.misalignment = ITEM_SIZES[self.problem.dtype] - 1
+        self.largest_scalar = float(np.finfo(self.problem.dtype).max)
+        nothing = (0, 0)
+        reads_ab = self.k > 0
+        self.a_first, self.a_end = byte_extent(layouts["a"]) if reads_ab else nothing
+        self.b_first, self.b_end = byte_extent(layouts["b"]) if reads_ab else nothing
+        target = layouts.get("out") or layouts.get("c")
+        self.target_first, self.target_end = byte_extent(target) if target else nothing
+
+        on_device = {layout.device for layout in layouts.values()} - {HOST}
+        self.ordinal = on_device.pop() if on_device else 0
+        self.host_operands: tuple[str, ...] = ()
+        if not simulator_enabled():
+            self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
+        self.device = device_facts(self.ordinal)
+        self.decision = choose(self.problem, self.device, implementation)
+        self.candidate: Candidate = self.decision.candidates[0]
+        self.launch: Launch | None = None
+        if not (self.is_empty or self.host_operands):
+            self.candidate, self.launch = self._bind_first()
+
+    def _bind_first(self) -> tuple[Candidate, Launch]:
+        """The first candidate whose kernel can be built."""
+        failures = []
+        for candidate in self.decision.candidates:
+            try:
+                launch = candidate.implementation.bind(
+                    self.problem, candidate.config, self.device.arch, self.ordinal
+                )
+                return candidate, launch
+            except BuildError as error:
+                failures.append((candidate, error))
+        if len(failures) == 1:
+            raise failures[0][1]
+        reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
+        raise BuildError(f"gemm: no implementation could be built. {reasons}")
+
+
+def find_route(key: tuple[Any, ...]) -> Route:
+    """The route of a call.
+
+    Args:
+        key: for each of a, b, c and out its library and its key there, or None twice; then whether
+            alpha is 0, whether beta is 0, and `implementation`.
+    """
+    try:
+        return _routes[key]
+    except (KeyError, TypeError):  # TypeError: an unhashable implementation, refused by dispatch
+        return _make_route(key)
+
+
+def clear_routes() -> None:
+    """Forget every decision and launch, so that kernels are looked up and built again."""
+    _routes.clear()
+
+
+def route_of_layouts(
+    layouts: dict[str, Layout], alpha_is_zero: bool, beta_is_zero: bool, implementation: Any
+) -> Route:
+    """The route of operands given by their layouts, whatever library they come from."""
+    key = (*layouts.items(), alpha_is_zero, beta_is_zero, implementation)
+    try:
+        return _routes[key]
+    except (KeyError, TypeError):
+        return _remember(key, Route(layouts, alpha_is_zero, beta_is_zero, implementation))
+
+
+def _make_route(key: tuple[Any, ...]) -> Route:
+    *operands, alpha_is_zero, beta_is_zero, implementation = key
+    named = zip(("a", "b", "c", "out"), operands[::2], operands[1::2], strict=True)
+    layouts = {
+        name: library.layout(layout_key)
+        for name, library, layout_key in named
+        if library is not None
+    }
+    return _remember(key, route_of_layouts(layouts, alpha_is_zero, beta_is_zero, implementation))
+
+
+def _remember(key: Any, route: Route) -> Route:
+    if len(_routes) >= _MAX_ROUTES:
+        _routes.clear()
+    _routes[key] = route
+    return route

@@ -1,0 +1,1 @@
+"""The command line: `dxgemm`, also `python -m dxgemm`. One file a command; `app` joins them."""

@@ -1,0 +1,48 @@
+"""The commands put together, and errors turned into one line and an exit status."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from dxgemm import DxgemmError
+from dxgemm.cli.demo import demo
+from dxgemm.cli.explain import explain, implementations
+from dxgemm.cli.info import info
+from dxgemm.cli.kernels import build, cache
+from dxgemm.cli.output import note
+from dxgemm.cli.run import run
+
+BAD_INPUT, FAILED = 2, 1
+
+
+class _OneLineErrors(TyperGroup):
+    """Reports an expected error as `dxgemm: ...` on stderr, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        warnings.showwarning = lambda message, *_: note(f"warning: {message}")
+        try:
+            return super().invoke(ctx)
+        except DxgemmError as error:
+            note(str(error))
+            is_bad_input = isinstance(error, ValueError | TypeError | OSError)
+            raise typer.Exit(BAD_INPUT if is_bad_input else FAILED) from None
+
+
+app = typer.Typer(
+    cls=_OneLineErrors,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="GEMM on NVIDIA GPUs: C = alpha * A @ B + beta * C.",
+)
+for command in (run, demo, explain, implementations, info, build, cache):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of the `dxgemm` script."""
+    app(prog_name="dxgemm")

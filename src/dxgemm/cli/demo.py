@@ -1,0 +1,216 @@
+"""`dxgemm demo`: handwritten digits through gemm, checked against NumPy, every kernel timed.
+
+The images of scikit-learn's digits are 64 pixels with values 0 to 16. All sums below are integers
+under 2**24, exact in float32, so that results are compared for equality.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from statistics import median
+from typing import Any
+
+import numpy as np
+import typer
+
+import dxgemm
+from dxgemm._gpu import simulator_enabled
+from dxgemm.cli.device import enable_simulator_without_gpu
+from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
+
+DTYPES = ("float32", "float64")
+# The simulator takes seconds for these; a GPU takes all images.
+SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 32, 160
+TIMED_CALLS, TIMED_ROUNDS = 20, 7
+
+
+class WrongResultError(dxgemm.DxgemmError, ArithmeticError):
+    """A result differs from NumPy's."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One implementation on the Gram matrix; `refusal` says why there is no time."""
+
+    implementation: str
+    dtype: str
+    config: str | None = None
+    time_us: float | None = None
+    tflops: float | None = None
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Nearest neighbour: each test image gets the label of the closest training image."""
+
+    training_images: int
+    test_images: int
+    correct: int
+
+    @property
+    def accuracy(self) -> float:
+        return self.correct / self.test_images
+
+
+def demo(as_json: JsonOption = False) -> None:
+    """Compare and classify handwritten digits, with every implementation's time."""
+    images, labels = _load_digits()
+    enable_simulator_without_gpu()
+    gram_images = images
+    if simulator_enabled():
+        note(f"Using {SIMULATED_IMAGES} of {len(images)} images, {SIMULATED_GRAM_IMAGES} of them "
+             "for the Gram matrix.")  # fmt: skip
+        images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
+        gram_images = images[:SIMULATED_GRAM_IMAGES]
+    names = [implementation.name for implementation in dxgemm.implementations()]
+    steps = [(name, dtype) for name in names for dtype in DTYPES]
+    timings = []
+    with progress_bar(is_shown=not as_json) as report:
+        for done, (name, dtype) in enumerate(steps):
+            report(done, len(steps) + 1, f"Gram matrix, {name}, {dtype}")
+            timings.append(_gram_matrix(gram_images.astype(dtype), name))
+        report(len(steps), len(steps) + 1, "nearest neighbours")
+        classification = _classify(images, labels)
+
+    device = dxgemm.explain_shape(1, 1, 1).device
+    count = len(gram_images)
+    if as_json:
+        print_json(
+            {
+                "device": device,
+                "clock": _clock_name(),
+                "gram_matrix": {"images": count, "timings": [asdict(t) for t in timings]},
+                "classification": asdict(classification) | {"accuracy": classification.accuracy},
+            }
+        )
+        return
+    typer.echo(f"Gram matrix of {count} digits, {count} x {count} x 64, on {device}")
+    print_table(
+        ("implementation", "config", "dtype", ">time", ">TFLOP/s"),
+        [
+            (t.implementation, t.refusal or t.config, t.dtype, _time_text(t), _rate_text(t))
+            for t in timings
+        ],
+    )
+    typer.echo(
+        f"Times: {_clock_name()}. Every result equals NumPy's in every element.\n"
+        f"Nearest neighbour among {classification.training_images} digits: "
+        f"{classification.correct} of {classification.test_images} test digits right "
+        f"({classification.accuracy:.1%}), the same labels as NumPy's."
+    )
+
+
+def _load_digits() -> tuple[np.ndarray, np.ndarray]:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise dxgemm.errors.MissingPackageError(
+            "the digits come with scikit-learn, which is not installed; pip install 'dxgemm[demo]'."
+        ) from None
+    images, labels = load_digits(return_X_y=True)
+    return images.astype(np.float32), labels
+
+
+def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
+    """Inner products of all pairs of images: images @ images.T."""
+    sent = _send(images)
+    dtype = images.dtype.name
+    try:
+        plan = dxgemm.plan(sent, sent.T, implementation=implementation)
+        result = _fetch(plan())
+    except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.MissingPackageError) as error:
+        return Timing(implementation, dtype, refusal=str(error))
+    _require_equal(result, images @ images.T, f"the Gram matrix by {implementation} in {dtype}")
+    time_us = _time_us(plan)
+    count, pixels = images.shape
+    return Timing(
+        implementation,
+        dtype,
+        config=plan.explain().config,
+        time_us=time_us,
+        tflops=2 * count * count * pixels / time_us / 1e6,
+    )
+
+
+def _classify(images: np.ndarray, labels: np.ndarray) -> Classification:
+    """Every third image is a test image. Squared distances |x|**2 + |y|**2 - 2 x.y by one gemm."""
+    is_test = np.arange(len(images)) % 3 == 0
+    test, training = images[is_test], images[~is_test]
+    norms = (test**2).sum(axis=1)[:, None] + (training**2).sum(axis=1)
+    distances = _send(norms)
+    dxgemm.gemm(_send(test), _send(training).T, distances, alpha=-2.0, beta=1.0)
+    result = _fetch(distances)
+    _require_equal(result, norms - 2 * (test @ training.T), "the matrix of distances")
+    predicted = labels[~is_test][result.argmin(axis=1)]
+    return Classification(
+        len(training), len(test), correct=int((predicted == labels[is_test]).sum())
+    )
+
+
+def _require_equal(result: np.ndarray, expected: np.ndarray, name: str) -> None:
+    wrong = int((result != expected).sum())
+    if wrong:
+        raise WrongResultError(f"{name} differs from NumPy's in {wrong} of {result.size} elements.")
+
+
+def _uses_cupy() -> bool:
+    return not simulator_enabled() and find_spec("cupy") is not None
+
+
+def _send(array: np.ndarray) -> Any:
+    if not _uses_cupy():
+        return array
+    import cupy
+
+    return cupy.asarray(array)
+
+
+def _fetch(array: Any) -> np.ndarray:
+    return array.get() if _uses_cupy() else array
+
+
+def _clock_name() -> str:
+    if simulator_enabled():
+        return "wall clock on the simulator, which says nothing of a GPU"
+    if _uses_cupy():
+        return f"CUDA events around {TIMED_CALLS} calls, median of {TIMED_ROUNDS} rounds"
+    return f"wall clock, copies to and from the GPU included, median of {TIMED_ROUNDS} rounds"
+
+
+def _time_us(plan: Callable[[], Any]) -> float:
+    """Microseconds a call of a plan that has run before."""
+    if _uses_cupy():
+        return median(_event_time_us(plan) for _ in range(TIMED_ROUNDS))
+    return median(_wall_time_us(plan) for _ in range(1 if simulator_enabled() else TIMED_ROUNDS))
+
+
+def _event_time_us(plan: Callable[[], Any]) -> float:
+    import cupy
+
+    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+    start.record()
+    for _ in range(TIMED_CALLS):
+        plan()
+    stop.record()
+    stop.synchronize()
+    return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e3 / TIMED_CALLS
+
+
+def _wall_time_us(plan: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    plan()
+    return (time.perf_counter() - start) * 1e6
+
+
+def _time_text(timing: Timing) -> str | None:
+    if timing.time_us is None:
+        return None
+    return f"{timing.time_us:.1f} us" if timing.time_us < 1e5 else f"{timing.time_us / 1e6:.2f} s"
+
+
+def _rate_text(timing: Timing) -> str | None:
+    return None if timing.tflops is None else f"{timing.tflops:.3g}"

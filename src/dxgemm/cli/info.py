@@ -1,0 +1,93 @@
+"""`dxgemm info`: what dxgemm found on this machine."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import typer
+
+import dxgemm
+from dxgemm._gpu import GpuStatus, probe, simulator_enabled, version_text
+from dxgemm.cli.kernels import cache_dict, cache_text
+from dxgemm.cli.output import JsonOption, print_json
+from dxgemm.compiler import toolkit_warnings
+
+# With cu12 and cu13, these packages have names of their own.
+PACKAGES = (
+    *("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings"),
+    *("nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
+    *("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12", "nvidia-cublas", "nvidia-cublas-cu12"),
+    *("cupy-cuda13x", "cupy-cuda12x", "torch"),
+)
+
+
+def info(as_json: JsonOption = False) -> None:
+    """Show GPU, driver, packages, what is known to be wrong with them, and the cache."""
+    status = probe()
+    packages = _installed_versions()
+    warnings = _driver_warnings(status, packages) + toolkit_warnings()
+    cached = dxgemm.cache_info()
+    if as_json:
+        print_json(
+            {
+                "dxgemm": dxgemm.__version__,
+                "python": platform.python_version(),
+                "driver_cuda_version": status.driver_version
+                and version_text(status.driver_version),
+                "gpus": _gpus(status),
+                "gpu_problem": status.problem,
+                "simulator": simulator_enabled(),
+                "packages": packages,
+                "warnings": warnings,
+                "cache": cache_dict(cached),
+            }
+        )
+        return
+    lines = [("dxgemm", f"{dxgemm.__version__} on Python {platform.python_version()}")]
+    lines += [
+        ("GPU", f"{gpu['name']} ({gpu['arch']}, {gpu['sm_count']} SMs)") for gpu in _gpus(status)
+    ]
+    if status.problem:
+        lines.append(("GPU", status.problem))
+    if driver := _driver_text(status):
+        lines.append(("driver", f"runs CUDA {driver}"))
+    lines += [(name, number) for name, number in packages.items()]
+    lines += [("warning", warning) for warning in warnings]
+    lines.append(("cache", cache_text(cached)))
+    for label, value in lines:
+        typer.echo(f"{label:<24}{value}")
+
+
+def _driver_text(status: GpuStatus) -> str | None:
+    return None if status.driver_version is None else version_text(status.driver_version)
+
+
+def _gpus(status: GpuStatus) -> list[dict[str, Any]]:
+    if status.problem or simulator_enabled():
+        return []
+    from dxgemm.runtime.device import device_facts
+
+    facts = [device_facts(ordinal) for ordinal in range(status.device_count)]
+    return [{"name": f.name, "arch": f.arch, "sm_count": f.sm_count} for f in facts]
+
+
+def _installed_versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _driver_warnings(status: GpuStatus, packages: dict[str, str]) -> list[str]:
+    if status.extra == "cu12" and "nvidia-nvjitlink" in packages:
+        return [
+            "the CUDA 13 packages are installed, but the driver runs only CUDA "
+            f"{_driver_text(status)}; install dxgemm[cu12] in a new "
+            "environment, or update the driver."
+        ]
+    return []

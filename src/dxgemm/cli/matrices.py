@@ -1,0 +1,74 @@
+"""Matrices in .npy files: read with every doubt cleared up, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from dxgemm import DxgemmError
+
+SUPPORTED = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class FileError(DxgemmError, OSError):
+    """A file cannot be read as a matrix, or the output cannot be written there."""
+
+
+def read_matrix(path: Path) -> np.ndarray:
+    """The array in a .npy file: float32 or float64, writable. Pickles are never loaded.
+
+    Raises:
+        FileError: names the file, what it holds instead, and the way out.
+    """
+    try:
+        with path.open("rb") as file:
+            array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}.") from None
+    except MemoryError:
+        raise FileError(f"cannot read {path}: its array does not fit in memory.") from None
+    except (ValueError, EOFError) as error:
+        raise FileError(
+            f"{path} is not a readable .npy file: {error}. Write it with numpy.save."
+        ) from None
+    if array.dtype not in SUPPORTED:
+        raise FileError(
+            f"{path} holds {array.dtype} values; float32 and float64 in native byte order are "
+            "supported: convert it, for example with numpy.save(path, array.astype('float32'))."
+        )
+    return array
+
+
+@contextmanager
+def written_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """A file that replaces `path` when the block ends well, and is removed when it does not.
+
+    It is opened at once, so that an unwritable place shows before the work and not after it.
+
+    Raises:
+        FileError: `path` is a directory or a device, or cannot be written.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        kind = "a directory" if target.is_dir() else "not a regular file"
+        raise FileError(f"cannot write {path}: it is {kind}.")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}.") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,69 @@
+"""What commands print: results on stdout, for people or as JSON; everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+# report(steps done, steps in all, name of the next one)
+Report = Callable[[int, int, str], None]
+
+
+def note(text: str) -> None:
+    """A remark beside the result: one line on stderr."""
+    typer.echo(f"dxgemm: {' '.join(text.split())}", err=True)
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table on stdout; columns whose name starts with ">" are aligned to the right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        is_number = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"), justify="right" if is_number else "left", overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    Console(markup=False, highlight=False).print(table)
+
+
+@contextmanager
+def progress_bar(is_shown: bool = True) -> Iterator[Report]:
+    """A progress bar on stderr; nothing where stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True, markup=False)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    is_shown = is_shown and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as progress:
+        task = progress.add_task("", total=None)
+
+        def report(done: int, total: int, name: str) -> None:
+            progress.update(task, completed=done, total=total, description=name)
+
+        yield report
+
+
+def byte_text(count: int) -> str:
+    """`51200` -> `"50.0 KiB"`."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}" if unit != "bytes" else f"{count} bytes"
+        size /= 1024
+    return f"{size:.1f} GiB"

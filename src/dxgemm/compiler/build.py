@@ -1,0 +1,158 @@
+"""Python kernel -> PTX (numba-cuda) -> cubin (nvJitLink), on any machine, with or without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import import_module
+
+from dxgemm._errors import BuildError, MissingPackageError
+from dxgemm._gpu import simulator_enabled
+from dxgemm.compiler.spec import PARAMETERS, KernelSpec
+from dxgemm.compiler.toolkit import toolkit_text
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """How to launch a cubin, and what its inspection found.
+
+    Attributes:
+        implementation, config, dtype, arch: what was built; `config` as text.
+        entry: name of the kernel in the cubin.
+        threads: threads per block.
+        registers: registers per thread.
+        stack_bytes, spill_bytes: local memory per thread, and bytes of spill stores and loads.
+        smem_bytes: shared memory per block.
+        cubin_bytes: size of the cubin.
+        cubin_sha256: checked before the cubin is loaded.
+        toolkit: packages that built it.
+    """
+
+    implementation: str
+    config: str
+    dtype: str
+    arch: str
+    entry: str
+    threads: int
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+    smem_bytes: int
+    cubin_bytes: int
+    cubin_sha256: str
+    toolkit: str
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A cubin and its record; `ptx` only where it was compiled in this process."""
+
+    cubin: bytes
+    record: KernelRecord
+    ptx: str | None = None
+
+
+def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
+    """Compile one kernel. Needs the compiler packages of the `cu12` or `cu13` extra, and no GPU.
+
+    Args:
+        spec: what to build.
+        arch: real architecture, such as "sm_90a".
+
+    Raises:
+        MissingPackageError: numba-cuda or the CUDA compiler libraries are not installed.
+        BuildError: the kernel does not compile, or its accumulator went to local memory.
+    """
+    if simulator_enabled():
+        raise BuildError(
+            f"cannot build {spec}: NUMBA_ENABLE_CUDASIM is set, and numba's simulator replaces its "
+            "compiler; unset it."
+        )
+    ptx, entry = _compile_to_ptx(spec, arch)
+    cubin, log = _link(spec, ptx, arch)
+    record = KernelRecord(
+        implementation=spec.implementation,
+        config=str(spec.config),
+        dtype=spec.dtype,
+        arch=arch,
+        entry=entry,
+        threads=spec.config.threads,
+        registers=_logged(log, r"Used (\d+) registers"),
+        stack_bytes=_logged(log, r"(\d+) bytes stack frame"),
+        spill_bytes=_logged(log, r"(\d+) bytes spill stores")
+        + _logged(log, r"(\d+) bytes spill loads"),
+        smem_bytes=spec.config.smem_bytes(spec.dtype),
+        cubin_bytes=len(cubin),
+        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
+        toolkit=toolkit_text(),
+    )
+    accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)
+    if record.stack_bytes >= accumulator_bytes:
+        raise BuildError(
+            f"rejected {spec} for {arch}: {record.stack_bytes} stack bytes a thread, so its "
+            f"accumulator of {accumulator_bytes} bytes is in local memory instead of registers. "
+            f"Built with {record.toolkit}; `dxgemm info` names toolkits known to do this."
+        )
+    return CompiledKernel(cubin, record, ptx)
+
+
+def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
+    try:
+        from numba import cuda, types
+    except ImportError as error:
+        raise MissingPackageError(
+            f"building {spec} needs numba-cuda ({error}); pip install 'dxgemm[cu13]' or [cu12]."
+        ) from error
+    scalar = getattr(types, spec.dtype)
+    kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(scalar)}
+    kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype)
+    try:
+        ptx, _ = cuda.compile(
+            kernel,
+            tuple(kinds[kind] for _, kind in PARAMETERS),
+            device=False,
+            abi="numba",
+            cc=_compute_capability(arch),
+            output="ptx",
+            launch_bounds=(spec.config.threads, 1),
+        )
+    except Exception as error:
+        raise BuildError(f"numba could not compile {spec} for {arch}: {error}") from error
+    entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
+    if len(entries) != 1:
+        raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
+    return ptx, entries[0]
+
+
+def _link(spec: KernelSpec, ptx: str, arch: str) -> tuple[bytes, str]:
+    from cuda.core import Linker, LinkerOptions, ObjectCode
+
+    options = LinkerOptions(
+        arch=arch,
+        verbose=True,
+        ptxas_options=["-v"],
+        # Drops numba's environment symbols: most of the cubin would be their names.
+        optimize_unused_variables=True,
+    )
+    try:
+        linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
+        return bytes(linker.link("cubin").code), linker.get_info_log()
+    except Exception as error:
+        raise BuildError(
+            f"nvJitLink could not link {spec} for {arch} ({toolkit_text()}): {error}"
+        ) from error
+
+
+def _compute_capability(arch: str) -> tuple[int, int]:
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if match is None:
+        raise BuildError(f"{arch!r} is no architecture; expected a name such as sm_90a or sm_80.")
+    return int(match[1]), int(match[2])
+
+
+def _logged(log: str, pattern: str) -> int:
+    match = re.search(pattern, log)
+    if match is None:
+        raise BuildError(f"the linker's log does not say {pattern!r}:\n{log}")
+    return int(match[1])

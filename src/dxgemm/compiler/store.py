@@ -1,0 +1,129 @@
+"""The on-disk kernel cache: one file a kernel, verified before use, never an obstacle.
+
+Atomic writes and concurrent processes are cuda-core's `FileStreamProgramCache`; the format of an
+entry is ours: its record as one line of JSON, then the cubin. The record holds the cubin's SHA-256,
+so that a truncated, damaged or foreign file reads as a miss and is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+from dxgemm.compiler.build import CompiledKernel, KernelRecord
+
+if TYPE_CHECKING:
+    from cuda.core.utils import FileStreamProgramCache
+
+
+@dataclass(frozen=True)
+class CacheInfo:
+    """What the kernel cache holds.
+
+    Attributes:
+        directory: where it is.
+        writable: whether builds can be kept.
+        kernels: a record for each kernel.
+        total_bytes: size of all cubins.
+    """
+
+    directory: Path
+    writable: bool
+    kernels: tuple[KernelRecord, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(record.cubin_bytes for record in self.kernels)
+
+
+class KernelStore:
+    """Kernels on disk, by key."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @cached_property
+    def _files(self) -> FileStreamProgramCache | None:
+        """cuda-core's cache; None (with a warning, once) where the directory cannot be used."""
+        from cuda.core.utils import FileStreamProgramCache
+
+        try:
+            return FileStreamProgramCache(self.directory)
+        except OSError as error:
+            self._warn(error)
+            return None
+
+    def load(self, key: str) -> CompiledKernel | None:
+        """The kernel, or None if it is absent or damaged."""
+        if self._files is None:
+            return None
+        try:
+            entry = self._files.get(key)
+        except OSError as error:
+            self._warn(error)
+            return None
+        return None if entry is None else _decode(entry)
+
+    def save(self, key: str, kernel: CompiledKernel) -> None:
+        """Keep a kernel; a full or read-only disk costs a warning, not the caller's result."""
+        if self._files is None:
+            return
+        try:
+            self._files[key] = _encode(kernel)
+        except OSError as error:
+            self._warn(error)
+
+    def clear(self) -> int:
+        """Remove every kernel and return how many there were."""
+        if self._files is None:
+            return 0
+        count = len(self._files)
+        self._files.clear()
+        return count - len(self._files)
+
+    def info(self) -> CacheInfo:
+        paths = sorted(path for path in self.directory.glob("entries/*/*") if path.is_file())
+        kernels = (_decode(path.read_bytes()) for path in paths)
+        existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        return CacheInfo(
+            directory=self.directory,
+            writable=existing.is_dir() and os.access(existing, os.W_OK),
+            kernels=tuple(kernel.record for kernel in kernels if kernel is not None),
+        )
+
+    def _warn(self, error: OSError) -> None:
+        warnings.warn(
+            f"dxgemm's kernel cache {self.directory} cannot be used ({error}); kernels are built "
+            "again in every process. Set DXGEMM_CACHE_DIR to a writable directory.",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def default_directory() -> Path:
+    """$DXGEMM_CACHE_DIR, or the user's cache directory of this operating system."""
+    chosen = os.environ.get("DXGEMM_CACHE_DIR")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("dxgemm", appauthor=False))
+
+
+def _encode(kernel: CompiledKernel) -> bytes:
+    return json.dumps(asdict(kernel.record)).encode() + b"\n" + kernel.cubin
+
+
+def _decode(entry: bytes) -> CompiledKernel | None:
+    line, _, cubin = entry.partition(b"\n")
+    try:
+        record = KernelRecord(**json.loads(line))
+    except (ValueError, TypeError):
+        return None
+    if hashlib.sha256(cubin).hexdigest() != record.cubin_sha256:
+        return None
+    return CompiledKernel(cubin, record)

@@ -1,0 +1,59 @@
+"""Which CUDA compiler packages are installed, and which of them are known to be bad."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+
+_COMPILER_PACKAGES = (
+    ("numba-cuda",),
+    ("numba",),
+    ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"),
+    ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
+)
+
+
+@cache
+def toolkit_versions() -> dict[str, str]:
+    """Installed compiler packages by name; packages that are not installed are left out."""
+    found = {}
+    for alternatives in _COMPILER_PACKAGES:
+        for name in alternatives:
+            try:
+                found[name] = version(name)
+                break
+            except PackageNotFoundError:
+                continue
+    return found
+
+
+def toolkit_text() -> str:
+    """One line for a kernel's record: `numba-cuda 0.30.4, numba 0.68.1, ...`."""
+    return ", ".join(f"{name} {number}" for name, number in toolkit_versions().items())
+
+
+def toolkit_warnings() -> list[str]:
+    """What is known to be wrong with the installed packages, one sentence each.
+
+    Source: cubins of one float64 pipeline kernel compared over nvJitLink releases, and NVIDIA's
+    cuBLASDx release notes for the miscompiling toolkits.
+    """
+    warnings = []
+    for name, number in toolkit_versions().items():
+        release = tuple(int(part) for part in re.findall(r"\d+", number)[:3])
+        if "nvjitlink" in name and release >= (13, 2):
+            warnings.append(
+                f"{name} {number} can place a pipeline kernel's accumulator in local memory, at a "
+                "third of the speed; install nvidia-nvjitlink>=13.0,<13.2."
+            )
+        if name in ("nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12") and (12, 8) <= release < (
+            12,
+            9,
+            1,
+        ):
+            warnings.append(
+                f"{name} {number} belongs to a CUDA release (12.8.0 to 12.9.0) documented to "
+                "miscompile cuBLASDx kernels; install 12.9.1 or newer."
+            )
+    return warnings

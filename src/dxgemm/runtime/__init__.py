@@ -1,0 +1,1 @@
+"""Running kernels: arrays of any library, streams, devices, launches, and the simulator."""

@@ -1,0 +1,285 @@
+"""Operands of any library as a pointer and a hashable layout, in well under a microsecond.
+
+One `Library` a kind of array. The hot calls are `inspect`, whose second result is a key made of the
+library's own objects, and `current_stream`; `layout` translates a key once, when it is new.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from dxgemm._errors import ArrayTypeError, MissingPackageError
+from dxgemm._problem import Layout
+from dxgemm.runtime.streams import wait_for
+
+HOST = -1
+
+
+class Library(ABC):
+    """What dxgemm asks of one kind of array.
+
+    Attributes:
+        name: for messages.
+        always_ordered: False where all arrays of the library follow its current stream, so that
+            operands of one library need no ordering among themselves.
+    """
+
+    name: str
+    always_ordered = False
+
+    @abstractmethod
+    def inspect(self, array: Any) -> tuple[int, Hashable]:
+        """Address of element [0, 0], and a key from which `layout` can tell everything else."""
+
+    @abstractmethod
+    def layout(self, key: Any) -> Layout: ...
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        """A new array of this library, row-major, on the device of `like`."""
+
+    def current_stream(self, array: Any) -> int:
+        """Handle of the stream on which this library's next work on `array` would run."""
+        return 0
+
+    def acquire(self, array: Any, stream: int) -> None:
+        """Make `stream` wait for the work queued on `array`."""
+        current = self.current_stream(array)
+        if current != stream:
+            wait_for(stream, current)
+
+    def release(self, array: Any, stream: int) -> None:
+        """Make the library's later work on `array` wait for `stream`."""
+        current = self.current_stream(array)
+        if current != stream:
+            wait_for(current, stream)
+
+
+class CuPy(Library):
+    name = "CuPy"
+
+    def __init__(self) -> None:
+        self._cupy = import_module("cupy")
+        self._get_current_stream = self._cupy.cuda.get_current_stream
+
+    def inspect(self, array: Any) -> tuple[int, Hashable]:
+        memory = array.data
+        return memory.ptr, (array.shape, array.strides, array.dtype, memory.device_id)
+
+    def layout(self, key: Any) -> Layout:
+        shape, strides, dtype, device = key
+        return Layout(shape, strides, dtype_name(dtype), device, read_only=False)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        with like.device:
+            return self._cupy.empty(shape, dtype)
+
+    def current_stream(self, array: Any) -> int:
+        return self._get_current_stream().ptr
+
+
+class Torch(Library):
+    """CUDA tensors, and CPU tensors as host arrays."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._torch = import_module("torch")
+        self._is_grad_enabled = self._torch.is_grad_enabled
+        # What Triton and inductor use: building a Stream object costs a microsecond.
+        self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
+
+    def inspect(self, array: Any) -> tuple[int, Hashable]:
+        strides = array.stride()
+        if array.requires_grad and self._is_grad_enabled():
+            raise ArrayTypeError(
+                f"gemm: a tensor of shape {tuple(array.shape)} requires grad, and gemm is not "
+                "differentiable; pass tensor.detach(), or call under torch.no_grad()."
+            )
+        # Only the imaginary part of a conjugate is a lazy negation: its last stride is never 1.
+        if not (strides and strides[-1] == 1) and array.is_neg():
+            raise ArrayTypeError(
+                f"gemm: a tensor of shape {tuple(array.shape)} is a lazy negation (is_neg()), "
+                "whose memory holds the opposite sign; pass tensor.resolve_neg()."
+            )
+        return array.data_ptr(), (array.shape, strides, array.dtype, array.get_device())
+
+    def layout(self, key: Any) -> Layout:
+        shape, strides, dtype, device = key
+        item_size = dtype.itemsize
+        return Layout(
+            tuple(shape),
+            tuple(stride * item_size for stride in strides),
+            str(dtype).removeprefix("torch."),
+            device,
+            read_only=False,
+        )
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
+
+    def current_stream(self, array: Any) -> int:
+        device = array.get_device()
+        if device == HOST:
+            return 0
+        if self._raw_stream is not None:
+            return self._raw_stream(device)
+        return self._torch.cuda.current_stream(array.device).cuda_stream
+
+
+class Host(Library):
+    """NumPy arrays. On the simulator, host memory is what kernels run on."""
+
+    name = "NumPy"
+
+    def inspect(self, array: Any) -> tuple[int, Hashable]:
+        key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
+        return array.__array_interface__["data"][0], key
+
+    def layout(self, key: Any) -> Layout:
+        shape, strides, dtype, read_only = key
+        return Layout(shape, strides, dtype_name(dtype), HOST, read_only)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        return np.empty(shape, dtype)
+
+
+class Foreign(Library):
+    """Any other object with `__cuda_array_interface__` or DLPack, numba's arrays among them.
+
+    Read through cuda-core's `StridedMemoryView`. Stream order follows the protocols: the "stream"
+    entry of the interface, and the stream handed to `__dlpack__`.
+    """
+
+    name = "array interface"
+    always_ordered = True
+
+    def inspect(self, array: Any) -> tuple[int, Hashable]:
+        view = _memory_view(array, _NO_ORDER)
+        return view.ptr, (view.shape, view.strides, view.dtype, view.device_id, view.readonly)
+
+    def layout(self, key: Any) -> Layout:
+        shape, strides, dtype, device, read_only = key
+        if strides is None:
+            strides = contiguous_strides(shape)
+        byte_strides = tuple(stride * dtype.itemsize for stride in strides)
+        return Layout(tuple(shape), byte_strides, dtype_name(dtype), device, read_only)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
+        if type(like).__module__.startswith("numba"):
+            return import_module("numba.cuda").device_array(shape, dtype)
+        device = _memory_view(like, _NO_ORDER).device_id
+        if device == HOST:
+            return np.empty(shape, dtype)
+        if find_spec("cupy") is not None:
+            cupy = import_module("cupy")
+            with cupy.cuda.Device(device):
+                return cupy.empty(shape, dtype)
+        if find_spec("torch") is not None:
+            torch = import_module("torch")
+            return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{device}")
+        raise MissingPackageError(
+            f"gemm: a {type(like).__name__} has no library to allocate the result in; pass out=, "
+            "or install CuPy (the cu12 or cu13 extra) or torch."
+        )
+
+    def current_stream(self, array: Any) -> int:
+        return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
+
+    def acquire(self, array: Any, stream: int) -> None:
+        # Exporting to a consumer stream is what orders it. Both protocols write the legacy default
+        # stream as 1, because 0 is ambiguous.
+        _memory_view(array, stream or 1)
+
+    def release(self, array: Any, stream: int) -> None:
+        current = self.current_stream(array)
+        if current and current != stream:
+            wait_for(current, stream)
+
+
+_NO_ORDER = -1
+libraries: dict[type, Library] = {}  # filled by library_of; read directly where time matters
+_host = Host()
+
+
+def library_of(name: str, array: Any) -> Library:
+    """The library of an operand, remembered by its type.
+
+    Raises:
+        ArrayTypeError: it is no array.
+    """
+    kind = type(array)
+    library = libraries.get(kind)
+    if library is None:
+        library = libraries[kind] = _find_library(name, array)
+    return library
+
+
+def host_view(array: Any) -> np.ndarray:
+    """A host operand as a NumPy array over the same memory."""
+    if isinstance(array, np.ndarray):
+        return array
+    if isinstance(libraries.get(type(array)), Torch):
+        return array.detach().numpy()
+    return np.from_dlpack(array)
+
+
+def dtype_name(dtype: np.dtype) -> str:
+    """NumPy's name of a dtype; foreign byte order is part of it, so that it is refused."""
+    return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order"
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a row-major array, in elements."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * size)
+    return tuple(strides[: len(shape)])
+
+
+def _find_library(name: str, array: Any) -> Library:
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArrayTypeError(
+            f"gemm: {name} is a masked array, whose mask would be ignored; pass {name}.filled(0)."
+        )
+    if isinstance(array, np.ndarray):
+        return _host
+    for base in type(array).__mro__:
+        root = base.__module__.partition(".")[0]
+        if root == "cupy" and base.__name__ == "ndarray":
+            return CuPy()
+        if root == "torch" and base.__name__ == "Tensor":
+            return Torch()
+    exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
+    if exports and not isinstance(array, type):
+        return Foreign()
+    raise ArrayTypeError(
+        f"gemm: {name} is {_shown(array)}, not an array; pass an array of CuPy, NumPy, torch or "
+        "numba, or any object with __dlpack__ or __cuda_array_interface__."
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    kind = type(value).__name__
+    return (
+        "None" if value is None else f"a {kind}, {text if len(text) <= 40 else text[:37] + '...'}"
+    )
+
+
+def _memory_view(array: Any, stream: int) -> Any:
+    from cuda.core.utils import StridedMemoryView
+
+    try:
+        return StridedMemoryView.from_any_interface(array, stream)
+    except Exception as error:
+        raise ArrayTypeError(
+            f"gemm: a {type(array).__name__} cannot be read through DLPack or "
+            f"__cuda_array_interface__: {error}"
+        ) from error

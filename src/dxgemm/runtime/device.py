@@ -1,0 +1,141 @@
+"""The GPU a problem runs on: facts for dispatch and explain, and the current context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from dxgemm._errors import GpuUnavailableError, MissingPackageError
+from dxgemm._gpu import probe, simulator_enabled
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What dispatch and explain need to know of a GPU.
+
+    Attributes:
+        name: as the driver gives it.
+        arch: architecture kernels are built for, such as "sm_90a".
+        sm_count: streaming multiprocessors.
+        peak_tflops: arithmetic peak outside tensor cores, by dtype, in TFLOP/s.
+        memory_gbytes_per_s: peak bandwidth of device memory.
+        registers_per_sm, smem_bytes_per_sm, threads_per_sm: what blocks resident on an SM share.
+        is_simulated: whether this stands for numba's simulator.
+    """
+
+    name: str
+    arch: str
+    sm_count: int
+    peak_tflops: dict[str, float]
+    memory_gbytes_per_s: float
+    registers_per_sm: int = 65536
+    smem_bytes_per_sm: int = 233472
+    threads_per_sm: int = 2048
+    is_simulated: bool = False
+
+
+SIMULATED_DEVICE = DeviceFacts(
+    name="numba CUDA simulator",
+    arch="simulator",
+    sm_count=1,
+    peak_tflops={"float32": 1e-6, "float64": 1e-6},
+    memory_gbytes_per_s=1e-3,
+    is_simulated=True,
+)
+
+
+def require_gpu() -> None:
+    """Raise unless kernels can run here, on a GPU or on the simulator."""
+    if simulator_enabled():
+        return
+    status = probe()
+    if status.problem:
+        raise GpuUnavailableError(
+            f"{status.problem} Without a GPU, small problems run on numba's simulator: set "
+            "NUMBA_ENABLE_CUDASIM=1 before Python starts."
+        )
+
+
+def driver_api() -> Any:
+    """cuda-bindings' driver module."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise MissingPackageError(
+            f"launching on a GPU needs cuda-bindings ({error}); pip install 'dxgemm[cu13]' "
+            "or 'dxgemm[cu12]'."
+        ) from error
+    return driver
+
+
+@cache
+def device_count() -> int:
+    """GPUs visible to this process."""
+    return probe().device_count
+
+
+@cache
+def device_facts(ordinal: int) -> DeviceFacts:
+    """Facts of one GPU; of the simulator where it is enabled."""
+    if simulator_enabled():
+        return SIMULATED_DEVICE
+    require_gpu()
+    driver_api()
+    from cuda.core import Device
+
+    device = Device(ordinal)
+    properties = device.properties
+    major, minor = device.compute_capability
+    clock_hz = properties.clock_rate * 1e3
+    flops_per_fp32_core = 2 * clock_hz * properties.multiprocessor_count
+    # Two transfers a memory clock.
+    bytes_per_clock = 2 * properties.global_memory_bus_width / 8
+    return DeviceFacts(
+        name=device.name,
+        arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
+        sm_count=properties.multiprocessor_count,
+        peak_tflops={
+            dtype: cores * flops_per_fp32_core / 1e12
+            for dtype, cores in _cores_per_sm(major, minor).items()
+        },
+        memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
+        registers_per_sm=properties.max_registers_per_multiprocessor,
+        smem_bytes_per_sm=properties.max_shared_memory_per_multiprocessor,
+        threads_per_sm=properties.max_threads_per_multiprocessor,
+    )
+
+
+def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
+    """Fused multiply-adds an SM starts each clock, outside tensor cores.
+
+    Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions".
+    """
+    datacenter = (major, minor) in ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3))
+    float32 = 64 if (major, minor) in ((6, 0), (7, 0), (7, 5), (8, 0)) else 128
+    if not datacenter:
+        float64 = 2
+    else:
+        float64 = 64 if major in (9, 10) else 32
+    return {"float32": float32, "float64": float64}
+
+
+@contextmanager
+def current_device(ordinal: int) -> Iterator[None]:
+    """Make a GPU's primary context current, and restore the caller's afterwards."""
+    driver = driver_api()
+    error, current = driver.cuCtxGetDevice()
+    if not error and int(current) == ordinal:
+        yield
+        return
+    from cuda.core import Device
+
+    _, previous = driver.cuCtxGetCurrent()
+    Device(ordinal).set_current()
+    try:
+        yield
+    finally:
+        if int(previous):
+            driver.cuCtxSetCurrent(previous)

@@ -1,0 +1,64 @@
+"""Device copies of host operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dxgemm._errors import LaunchError
+from dxgemm._problem import Layout
+from dxgemm.runtime.arrays import contiguous_strides, dtype_name, host_view
+from dxgemm.runtime.device import current_device, driver_api
+
+
+def device_copy_layout(array: Any, ordinal: int) -> Layout:
+    """The layout a host operand's copy will have: row-major, whatever its own strides."""
+    host = host_view(array)
+    strides = tuple(stride * host.itemsize for stride in contiguous_strides(host.shape))
+    return Layout(host.shape, strides, dtype_name(host.dtype), ordinal, read_only=False)
+
+
+class DeviceCopy:
+    """Device memory for one host operand, for the duration of a `with` block.
+
+    Allocated and freed in the order of `stream`; a transfer returns when it is done.
+    """
+
+    def __init__(self, array: Any, ordinal: int, stream: int) -> None:
+        self._host = host_view(array)
+        self._ordinal = ordinal
+        self._stream = stream
+
+    def __enter__(self) -> DeviceCopy:
+        from cuda.core import Device, Stream
+
+        self._ordering = Stream.from_handle(self._stream)
+        with current_device(self._ordinal):
+            size = max(self._host.nbytes, 1)
+            self._buffer = Device(self._ordinal).allocate(size, stream=self._ordering)
+        self.pointer = int(self._buffer.handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._buffer.close(self._ordering)
+
+    def upload(self) -> None:
+        """Host to device."""
+        contiguous = np.ascontiguousarray(self._host)
+        self._transfer("cuMemcpyHtoDAsync", self.pointer, contiguous.ctypes.data)
+
+    def download(self) -> None:
+        """Device to host, into the operand whatever its strides."""
+        contiguous = np.empty(self._host.shape, self._host.dtype)
+        self._transfer("cuMemcpyDtoHAsync", contiguous.ctypes.data, self.pointer)
+        self._host[...] = contiguous
+
+    def _transfer(self, function: str, target: int, source: int) -> None:
+        driver = driver_api()
+        with current_device(self._ordinal):
+            (error,) = getattr(driver, function)(target, source, self._host.nbytes, self._stream)
+            if not error:
+                (error,) = driver.cuStreamSynchronize(self._stream)
+        if error:
+            raise LaunchError(f"gemm: copying a host operand failed: {error.name}.")

@@ -1,0 +1,147 @@
+"""Launching a cubin with next to no host work: its arguments are one packed buffer."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from dxgemm._errors import LaunchError
+from dxgemm._problem import Problem
+from dxgemm.compiler import PARAMETERS, CompiledKernel
+from dxgemm.runtime.device import current_device, device_count, driver_api
+
+# Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
+_FORMATS = {"float32": {"scalar": "f"}, "float64": {"scalar": "d"}}
+_CALL_PARAMETERS = 6  # four pointers, alpha and beta
+_BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
+
+
+def kernel_arguments(problem: Problem) -> dict[str, int]:
+    """The arguments that a problem fixes: sizes, and strides in elements."""
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "batch": problem.batch,
+        "a_stride_batch": problem.a.batch,
+        "a_stride_m": problem.a.row,
+        "a_stride_k": problem.a.col,
+        "b_stride_batch": problem.b.batch,
+        "b_stride_k": problem.b.row,
+        "b_stride_n": problem.b.col,
+        "c_stride_batch": problem.c.batch,
+        "c_stride_m": problem.c.row,
+        "c_stride_n": problem.c.col,
+        "out_stride_batch": problem.out.batch,
+        "out_stride_m": problem.out.row,
+        "out_stride_n": problem.out.col,
+    }
+
+
+class KernelLaunch:
+    """One kernel bound to one problem: call it with pointers, alpha, beta and a stream.
+
+    The driver copies the arguments during the launch, which runs without Python's lock: a lock of
+    our own keeps threads from overwriting each other's pointers.
+    """
+
+    def __init__(self, kernel: CompiledKernel, problem: Problem, blocks: int, ordinal: int) -> None:
+        driver = driver_api()
+        self._kernel = kernel
+        self._problem = problem
+        self._blocks = blocks
+        self._ordinal = ordinal
+        self._function = driver.CUfunction(_function_handle(kernel, ordinal))
+        self._threads = kernel.record.threads
+        self._submit = driver.cuLaunchKernel
+        self._lock = threading.Lock()
+        self._streams: dict[int, Any] = {}
+        # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
+        self._context_may_differ = device_count() > 1
+
+        kinds = {"pointer": "P", "int64": "q", **_FORMATS[problem.dtype]}
+        formats = [kinds[kind] for _, kind in PARAMETERS]
+        self._pack = struct.Struct("@" + "".join(formats[:_CALL_PARAMETERS])).pack_into
+        arguments = kernel_arguments(problem)
+        fixed = [arguments[name] for name, _ in PARAMETERS[_CALL_PARAMETERS:]]
+        everything = struct.Struct("@" + "".join(formats))
+        self._buffer = ctypes.create_string_buffer(everything.size)
+        everything.pack_into(self._buffer, 0, *(0,) * _CALL_PARAMETERS, *fixed)
+        self._size = ctypes.c_size_t(everything.size)
+        self._extra = (ctypes.c_void_p * 5)(
+            _BUFFER_POINTER, ctypes.addressof(self._buffer),
+            _BUFFER_SIZE, ctypes.addressof(self._size),
+            _END,
+        )  # fmt: skip
+        self._extra_address = ctypes.addressof(self._extra)
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        """Queue the kernel on a stream, a raw handle, and return at once.
+
+        Raises:
+            LaunchError: the driver refused.
+        """
+        with self._lock:
+            self._pack(self._buffer, 0, a, b, c, out, alpha, beta)
+            self._queue(stream)
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        """The launch with everything but the stream packed for good, in a buffer of its own."""
+        launch = KernelLaunch(self._kernel, self._problem, self._blocks, self._ordinal)
+        launch._pack(launch._buffer, 0, a, b, c, out, alpha, beta)
+        return launch._queue
+
+    def _queue(self, stream: int) -> None:
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._streams[stream] = driver_api().CUstream(stream)
+        if self._context_may_differ:
+            self._queue_in_context(handle)
+            return
+        (error,) = self._submit(
+            self._function, self._blocks, 1, 1, self._threads, 1, 1, 0, handle,
+            0, self._extra_address,
+        )  # fmt: skip
+        if error:
+            # Most likely a thread that never used CUDA, which has no current context yet.
+            self._queue_in_context(handle)
+
+    def _queue_in_context(self, handle: Any) -> None:
+        with current_device(self._ordinal):
+            (error,) = self._submit(
+                self._function, self._blocks, 1, 1, self._threads, 1, 1, 0, handle,
+                0, self._extra_address,
+            )  # fmt: skip
+        if error:
+            record = self._kernel.record
+            raise LaunchError(
+                f"gemm: the driver refused to launch {record.implementation} {record.config} "
+                f"({self._blocks} blocks of {self._threads} threads): {error.name}."
+            )
+
+
+@cache
+def _loaded_code(cubin: bytes) -> Any:
+    """The cubin as a loaded library; kept for the life of the process, as its kernels are."""
+    from cuda.core import ObjectCode
+
+    return ObjectCode.from_cubin(cubin)
+
+
+def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
+    """The kernel's function in one GPU's context: quicker to launch than the library's kernel."""
+    driver = driver_api()
+    with current_device(ordinal):
+        loaded = _loaded_code(kernel.cubin).get_kernel(kernel.record.entry)
+        error, function = driver.cuKernelGetFunction(driver.CUkernel(int(loaded.handle)))
+    if error:
+        raise LaunchError(f"gemm: cannot load {kernel.record.implementation}: {error.name}.")
+    return int(function)

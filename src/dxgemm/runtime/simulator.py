@@ -1,0 +1,110 @@
+"""Running a kernel on numba's CUDA simulator, on host memory, with every access bounds-checked."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from dxgemm._problem import ITEM_SIZES, Problem, Strides
+from dxgemm.compiler import PARAMETERS, KernelSpec
+from dxgemm.runtime.launch import kernel_arguments
+
+# The simulator keeps the running kernel in a global: one launch at a time in a process.
+_lock = threading.Lock()
+
+# It runs a block's threads as Python threads and polls them at barriers: at Python's usual 5 ms a
+# switch a barrier would take that long for each thread.
+_SWITCH_INTERVAL_S = 1e-5
+
+
+class Pointer:
+    """A kernel's view of an operand: indexed in elements, like a C pointer, but within bounds."""
+
+    def __init__(self, address: int, dtype: str, first: int, count: int) -> None:
+        self._first = first
+        data = (ctypes.c_char * (count * ITEM_SIZES[dtype])).from_address(
+            address + first * ITEM_SIZES[dtype]
+        )
+        self._elements = np.frombuffer(data, dtype)
+
+    def _position(self, index: int) -> int:
+        position = int(index) - self._first
+        if not 0 <= position < len(self._elements):
+            raise IndexError(
+                f"kernel reads or writes element {index} of an operand that spans elements "
+                f"{self._first} to {self._first + len(self._elements) - 1}"
+            )
+        return position
+
+    def __getitem__(self, index: int) -> Any:
+        return self._elements[self._position(index)]
+
+    def __setitem__(self, index: int, value: Any) -> None:
+        self._elements[self._position(index)] = value
+
+
+class SimulatedLaunch:
+    """The counterpart of `KernelLaunch`; pointers are addresses in host memory."""
+
+    def __init__(self, spec: KernelSpec, problem: Problem, blocks: int) -> None:
+        self._spec = spec
+        self._problem = problem
+        self._blocks = blocks
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        from numba import cuda
+
+        problem, dtype = self._problem, self._spec.dtype
+        m, n, k = problem.m, problem.n, problem.k
+        scalar = np.dtype(dtype).type
+        arguments: dict[str, Any] = {
+            **kernel_arguments(problem),
+            "alpha": scalar(alpha),
+            "beta": scalar(beta),
+            "a_gmem": _pointer(a, problem.a, problem, m, k),
+            "b_gmem": _pointer(b, problem.b, problem, k, n),
+            "c_gmem": _pointer(c, problem.c, problem, m, n if problem.reads_c else 0),
+            "out_gmem": _pointer(out, problem.out, problem, m, n),
+        }
+        kernel = import_module(self._spec.module).make_kernel(self._spec.config, dtype)
+        with _lock, _quick_switching(), warnings.catch_warnings():
+            # NaN and infinity are data here, as on a GPU. errstate would not reach the threads.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            cuda.jit(kernel)[self._blocks, self._spec.config.threads](
+                *(arguments[name] for name, _ in PARAMETERS)
+            )
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        return lambda stream: self(a, b, c, out, alpha, beta, stream)
+
+
+@contextmanager
+def _quick_switching() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def _pointer(address: int, strides: Strides, problem: Problem, rows: int, cols: int) -> Pointer:
+    sizes = (problem.batch, rows, cols)
+    if 0 in sizes:
+        return Pointer(address, problem.dtype, 0, 0)
+    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    first = sum(step for step in steps if step < 0)
+    last = sum(step for step in steps if step > 0)
+    return Pointer(address, problem.dtype, first, last - first + 1)

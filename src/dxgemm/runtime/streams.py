@@ -1,0 +1,35 @@
+"""CUDA streams as raw handles: reading them off any library's object, and ordering two of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm._errors import StreamError
+
+
+def stream_handle(stream: Any) -> int:
+    """The raw handle of `stream=`: an int, or an object of CuPy, torch, numba or cuda.core.
+
+    Raises:
+        StreamError: it is none of these.
+    """
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for attribute in ("ptr", "cuda_stream", "handle"):
+        if hasattr(stream, attribute):
+            value = getattr(stream, attribute)
+            return int(getattr(value, "value", value) or 0)
+    raise StreamError(
+        f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
+        "or its raw handle as a non-negative int."
+    )
+
+
+def wait_for(waiting: int, producing: int) -> None:
+    """Make later work on stream `waiting` run after all work queued on `producing` so far."""
+    from cuda.core import Stream
+
+    Stream.from_handle(waiting).wait(Stream.from_handle(producing))

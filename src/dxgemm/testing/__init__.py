@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: cases, inputs, references and the acceptance rule."""

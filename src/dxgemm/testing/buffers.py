@@ -1,0 +1,105 @@
+"""One flat buffer for all operands of a test, with NaN guard pads around and inside each.
+
+Everything that is not an element of an operand holds one particular NaN: a kernel that reads it
+spoils its result, a kernel that writes it is found by comparing bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dxgemm.testing.layouts import Layout
+
+GUARD_ELEMENTS = 64
+GUARD_BITS = {"float32": 0x7FC0DEAD, "float64": 0x7FF8DEADDEADDEAD}
+UNSIGNED = {"float32": np.uint32, "float64": np.uint64}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one operand lies in its arena; numbers count elements."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def view(self, buffer: np.ndarray) -> np.ndarray:
+        """Returns the operand as a view of `buffer`, bounds-checked by NumPy."""
+        itemsize = buffer.itemsize
+        strides = [stride * itemsize for stride in self.strides]
+        return np.ndarray(self.shape, buffer.dtype, buffer, self.start * itemsize, strides)
+
+
+class Arena:
+    """Collects operands, then holds the buffer as it was before the call under test."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+        self._placed: list[tuple[Slot, np.ndarray | None]] = []
+        self._end = GUARD_ELEMENTS
+
+    def place(
+        self, name: str, shape: tuple[int, ...], layout: Layout, values: np.ndarray | None
+    ) -> Slot:
+        """Reserves room for a (rows, cols) or (batch, rows, cols) operand.
+
+        Args:
+            name: what a failure message calls the operand.
+            shape: its shape.
+            layout: how each of its matrices lies in memory.
+            values: what it holds, or None to leave it full of guard NaN.
+        """
+        *batch, rows, cols = shape
+        strides = layout.strides(rows, cols)
+        reach = [max(0, extent - 1) * step for extent, step in zip((rows, cols), strides)]
+        below = -sum(step for step in reach if step < 0)
+        above = sum(step for step in reach if step > 0)
+        size = below + above + 1
+        aligned = -(-self._end // GUARD_ELEMENTS) * GUARD_ELEMENTS + layout.offset
+        pitch = size + GUARD_ELEMENTS
+        slot = Slot(name, aligned + below, shape, (pitch,) * len(batch) + strides)
+        self._placed.append((slot, values))
+        self._end = aligned + pitch * math.prod(batch) + GUARD_ELEMENTS
+        return slot
+
+    def fill(self) -> np.ndarray:
+        """Returns a new buffer with every operand in its place and guards elsewhere."""
+        buffer = np.empty(self._end, self.dtype)
+        buffer.view(UNSIGNED[self.dtype])[:] = GUARD_BITS[self.dtype]
+        for slot, values in self._placed:
+            if values is not None:
+                slot.view(buffer)[...] = values
+        return buffer
+
+    def damage(self, before: np.ndarray, after: np.ndarray, written: Iterable[Slot]) -> str | None:
+        """Says which bits changed outside the slots in `written`, or None.
+
+        Args:
+            before: the buffer before the call.
+            after: the buffer after it.
+            written: the operands that the call may change.
+        """
+        unsigned = UNSIGNED[self.dtype]
+        changed = before.view(unsigned) != after.view(unsigned)
+        for slot in written:
+            slot.view(changed)[...] = False
+        places = np.flatnonzero(changed)
+        if not places.size:
+            return None
+        return f"{places.size} elements changed outside the result: {self._describe(places[0])}"
+
+    def _describe(self, place: int) -> str:
+        """Names an element of the buffer by the operand it belongs to or lies near."""
+        owners = np.full(self._end, -1)
+        for index, (slot, _) in enumerate(self._placed):
+            slot.view(owners)[...] = index
+        if owners[place] >= 0:
+            return f"input {self._placed[owners[place]][0].name} was written"
+        nearest = min(self._placed, key=lambda placed: abs(placed[0].start - place))[0]
+        distance = place - nearest.start
+        return f"first a guard {distance:+d} elements from the base of {nearest.name}"

@@ -1,0 +1,145 @@
+"""Wrong results that a GEMM under construction really gives: what the oracle must flag."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+K_TILE = 8
+
+
+def round_to_bits(values: np.ndarray, bits: int) -> np.ndarray:
+    """Rounds to `bits` significant bits: 11 is TF32, 24 is float32 under float64."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """The arguments of one row-major gemm, with an honest implementation to break."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    alpha: float
+    beta: float
+
+    def result(self) -> np.ndarray:
+        """Returns the right result: one rank-1 update after the other, in the operands' type."""
+        total = np.zeros(self.c.shape, self.a.dtype)
+        for step in range(self.a.shape[1]):
+            total += self.a[:, step, None] * self.b[None, step]
+        return self.a.dtype.type(self.alpha) * total + self.a.dtype.type(self.beta) * self.c
+
+    def result_with(self, **changed: Any) -> np.ndarray:
+        """Returns the result of other arguments."""
+        return dataclasses.replace(self, **changed).result()
+
+
+Fault = Callable[[Call], np.ndarray]
+
+
+def reduced_precision(call: Call) -> np.ndarray:
+    """The operands are rounded to TF32 (float64: to float32) on the way in."""
+    bits = 11 if call.a.dtype == np.float32 else 24
+    return call.result_with(a=round_to_bits(call.a, bits), b=round_to_bits(call.b, bits))
+
+
+def one_element_off(call: Call) -> np.ndarray:
+    """One element holds its neighbour's value."""
+    wrong = call.result()
+    wrong[-1, -1] = wrong[-1, -2]
+    return wrong
+
+
+def stale_c(call: Call) -> np.ndarray:
+    """Nothing was written."""
+    return call.c
+
+
+def stale_edge_row(call: Call) -> np.ndarray:
+    """The last row was not written."""
+    wrong = call.result()
+    wrong[-1] = call.c[-1]
+    return wrong
+
+
+def dropped_last_k_tile(call: Call) -> np.ndarray:
+    """The main loop ends one k tile early."""
+    kept = (call.a.shape[1] - 1) // K_TILE * K_TILE
+    return call.result_with(a=call.a[:, :kept], b=call.b[:kept])
+
+
+def k_tail_from_next_row(call: Call) -> np.ndarray:
+    """The last k tile is not cut off: a runs on into its next row."""
+    m, k = call.a.shape
+    tail = K_TILE - k % K_TILE
+    flat = np.append(call.a, np.ones(tail, call.a.dtype))
+    longer = np.stack([flat[row * k : row * k + k + tail] for row in range(m)])
+    more = np.concatenate([call.b, np.ones((tail, call.b.shape[1]), call.b.dtype)])
+    return call.result_with(a=longer, b=more)
+
+
+def transposed_c(call: Call) -> np.ndarray:
+    """beta * c is added with rows and columns swapped."""
+    return call.result_with(c=call.c.reshape(call.c.shape[::-1]).T)
+
+
+def transposed_result(call: Call) -> np.ndarray:
+    """The result is stored column by column into a row-major matrix."""
+    return call.result().T.reshape(call.c.shape)
+
+
+def ignored_alpha(call: Call) -> np.ndarray:
+    """alpha is taken to be 1."""
+    return call.result_with(alpha=1.0)
+
+
+def ignored_beta(call: Call) -> np.ndarray:
+    """beta is taken to be 1."""
+    return call.result_with(beta=1.0)
+
+
+def alpha_times_c(call: Call) -> np.ndarray:
+    """alpha multiplies beta * c as well."""
+    return call.result_with(beta=call.alpha * call.beta)
+
+
+def accumulated_twice(call: Call) -> np.ndarray:
+    """The kernel ran twice in place."""
+    return call.result_with(c=call.result())
+
+
+def one_nan(call: Call) -> np.ndarray:
+    """One element is NaN: a guard leaked in."""
+    wrong = call.result()
+    wrong[0, 0] = np.nan
+    return wrong
+
+
+def one_infinity(call: Call) -> np.ndarray:
+    """One element overflowed."""
+    wrong = call.result()
+    wrong[0, -1] = np.inf
+    return wrong
+
+
+FAULTS: tuple[Fault, ...] = (
+    reduced_precision,
+    one_element_off,
+    stale_c,
+    stale_edge_row,
+    dropped_last_k_tile,
+    k_tail_from_next_row,
+    transposed_c,
+    transposed_result,
+    ignored_alpha,
+    ignored_beta,
+    alpha_times_c,
+    accumulated_twice,
+    one_nan,
+    one_infinity,
+)

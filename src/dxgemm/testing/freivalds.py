@@ -1,0 +1,68 @@
+"""Checks a product too large to recompute, in O(n**2): random signs, and exact rows and columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dxgemm.testing.compare import compare, error_growth
+from dxgemm.testing.reference import product
+
+VECTORS = 4
+LINES = 64
+CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of 10**8 rows
+
+
+def freivalds_ratio(a: np.ndarray, b: np.ndarray, actual: np.ndarray, seed: int = 0) -> float:
+    """Returns the largest |actual x - a (b x)| over its tolerance, x of random signs.
+
+    The errors of one row enter with random signs, so their sum is judged against the root of the
+    sum of squared tolerances, with Cauchy-Schwarz in place of |a| |b|. A wrong row passes one
+    vector with probability at most 1/2, unless its error drowns in the rounding of n elements;
+    `lines_ratio` sees such.
+
+    Args:
+        a: (m, k).
+        b: (k, n).
+        actual: (m, n), the result claimed to be a @ b.
+        seed: chooses the vectors.
+    """
+    wide: Any = np.float64 if actual.dtype == np.float32 else np.longdouble
+    rng = np.random.default_rng(seed)
+    signs = rng.choice([-1.0, 1.0], (actual.shape[1], VECTORS)).astype(wide)
+    a_wide, b_wide = a.astype(wide), b.astype(wide)
+    error = np.abs(actual.astype(wide) @ signs - a_wide @ (b_wide @ signs))
+    row_norms = np.sqrt(np.square(a_wide).sum(1)) * np.sqrt(np.square(b_wide).sum())
+    eps = np.finfo(actual.dtype).eps
+    tolerance = CONFIDENCE * eps * (0.5 + error_growth(a.shape[1])) * row_norms
+    ratios = np.where(error == 0, 0.0, error / tolerance[:, None])
+    return float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
+
+
+def lines_ratio(
+    a: np.ndarray, b: np.ndarray, actual: np.ndarray, tile: int = 64, seed: int = 0
+) -> float:
+    """Returns the ratio of the acceptance rule over random rows and columns and every tile edge.
+
+    Args:
+        a: (m, k).
+        b: (k, n).
+        actual: (m, n), the result claimed to be a @ b.
+        tile: rows and columns on both sides of its multiples are checked too.
+        seed: chooses the random rows and columns.
+    """
+    rng = np.random.default_rng(seed)
+    rows = _lines(rng, actual.shape[0], tile)
+    columns = _lines(rng, actual.shape[1], LINES * tile)
+    return max(
+        compare(actual[rows], product(a[rows], b)).ratio,
+        compare(actual[:, columns], product(a, b[:, columns])).ratio,
+    )
+
+
+def _lines(rng: np.random.Generator, extent: int, tile: int) -> np.ndarray:
+    """Chooses indices below `extent`: random ones, the last, and those at multiples of `tile`."""
+    edges = np.arange(0, extent, tile)
+    chosen = np.concatenate([rng.integers(0, extent, LINES), edges, edges[1:] - 1, [extent - 1]])
+    return np.unique(chosen)

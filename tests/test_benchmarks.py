@@ -1,0 +1,190 @@
+"""The parts of benchmarks/ that need no GPU: replay, what a result file says, its tables."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+interleave, provenance, report = map(
+    importlib.import_module, ("interleave", "provenance", "report")
+)
+
+
+class RecordingBenchmark:
+    """Runs `pedantic` rounds as pytest-benchmark does, on the replay clock."""
+
+    def __init__(self) -> None:
+        self.durations: list[float] = []
+
+    def pedantic(self, target: Any, setup: Any, rounds: int) -> None:
+        for _ in range(rounds):
+            setup()
+            start = interleave.replay_clock()
+            target()
+            self.durations.append(interleave.replay_clock() - start)
+
+
+def results_of(
+    suite_rows: list[dict[str, Any]], commit: str = "0123456789abcdef"
+) -> dict[str, Any]:
+    """pytest-benchmark's JSON around some extra_info."""
+    stats = {"min": 0.25, "max": 0.75}
+    return {
+        "machine_info": {
+            "gpu": {"name": "NVIDIA H200", "driver": "580.1"},
+            "cpu": {"brand_raw": "Some CPU"},
+            "python_version": "3.12.3",
+            "packages": {"torch": "2.11.0", "numpy": "2.4.6"},
+        },
+        "commit_info": {"id": "0123456789abcdef"},
+        "benchmarks": [{"extra_info": row, "stats": stats} for row in suite_rows],
+    }
+
+
+def gemm_row(implementation: str, tflops: float, vs_cublas: float | None) -> dict[str, Any]:
+    return {
+        "dtype": "float32", "m": 1024, "n": 1024, "k": 1024, "batch": 1,
+        "arrangement": "row_row_row", "epilogue": "none", "implementation": implementation,
+        "config": "128x128x8", "gpu_us": 70.5, "tflops": tflops, "gbytes_per_s": 178.0,
+        "vs_cublas": vs_cublas,
+    }  # fmt: skip
+
+
+def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> dict[str, Any]:
+    return {
+        "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
+        "implementation": "tiled", "host_us": host_us, "target_us": target_us,
+    }  # fmt: skip
+
+
+GEMM = results_of([gemm_row("naive", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)])
+HOST = results_of(
+    [
+        host_row("gemm(a, b, out=c)", "float32", 9.5, 12.0),
+        host_row("cupy.matmul(a, b, out=c)", "float32", 24.6, None),
+        host_row("gemm(a, b, out=c)", "float64", 12.5, 12.0),
+        host_row("cupy.matmul(a, b, out=c)", "float64", 24.1, None),
+    ]
+)
+BUILD = results_of(
+    [
+        {"step": "first call", "seconds": 0.3, "target_s": 0.5, "dtype": "float32", "loaded": []},
+        {"step": "first call", "seconds": 0.4, "target_s": 0.5, "dtype": "float64", "loaded": []},
+        {"step": "build", "seconds": 123.4, "target_s": None, "loaded": ["libnvvm.so.4", "numba"]},
+    ]
+)
+README = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [("NVIDIA H200", "nvidia-h200"), ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3")],
+)
+def test_results_folder_is_named_after_the_gpu(name: str, slug: str) -> None:
+    assert provenance.gpu_slug(name) == slug
+
+
+def test_machine_info_keeps_nothing_that_identifies_a_host() -> None:
+    raw = {
+        "node": "secret-host", "processor": "x86_64", "machine": "x86_64", "system": "Linux",
+        "release": "6.1-secret-kernel", "python_build": ["main", "built by secret"],
+        "python_compiler": "GCC", "python_implementation": "CPython", "python_version": "3.12.3",
+        "cpu": {"brand_raw": "Some CPU", "count": 16, "arch": "X86_64", "serial": "secret"},
+    }  # fmt: skip
+    cleaned = provenance.clean_machine_info(raw)
+    assert cleaned == {
+        "machine": "x86_64",
+        "python_implementation": "CPython",
+        "python_version": "3.12.3",
+        "system": "Linux",
+        "cpu": {"arch": "X86_64", "brand_raw": "Some CPU", "count": 16},
+    }
+
+
+def test_commit_can_be_named_where_there_is_no_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DXGEMM_COMMIT", "abc123")
+    assert provenance.commit_info() == {"id": "abc123"}
+
+
+def test_interleaving_takes_one_sample_of_each_variant_a_round() -> None:
+    taken: list[str] = []
+    variants = {name: lambda name=name: taken.append(name) or float(len(taken)) for name in "abc"}
+    samples = interleave.interleave(variants, rounds=2)
+    assert "".join(taken) == "abcbca"
+    assert samples == {"a": [1.0, 6.0], "b": [2.0, 4.0], "c": [3.0, 5.0]}
+
+
+def test_replay_hands_over_exactly_the_measured_times() -> None:
+    benchmark = RecordingBenchmark()
+    interleave.replay(benchmark, [1e-6, 0.1, 3e-5])
+    assert benchmark.durations == [1e-6, 0.1, 3e-5]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.00271, "0.00271"), (9.504, "9.50"), (38.21, "38.2"), (123.4, "123"), (5123.0, "5123")],
+)
+def test_figures_have_three_digits(value: float, text: str) -> None:
+    assert report.figure(value) == text
+
+
+def test_host_overhead_is_judged_by_its_worst_column() -> None:
+    lines = report.host_overhead_full(HOST).splitlines()
+    assert "| cupy | `gemm(a, b, out=c)` | 9.50 | 12.5 | 12, missed |" in lines
+    assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |  |" in lines
+
+
+def test_build_time_names_the_slowest_of_a_step() -> None:
+    lines = report.build_time_short(BUILD).splitlines()
+    assert "| first call | 0.400 | 0.5, met |" in lines
+    assert "| build | 123 |  |" in lines
+
+
+def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
+    lines = report.build_time_full(BUILD).splitlines()
+    assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | 0.5, met | nothing |" in lines
+    assert "| build |  |  | 123 | 0.250 | 0.750 |  | libnvvm.so.4, numba |" in lines
+
+
+def test_gemm_lists_every_case() -> None:
+    row = "| 1024 x 1024 x 1024 | row_row_row | naive | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
+    assert row in report.gemm_full(GEMM).splitlines()
+
+
+def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
+    lines = report.gemm_short(GEMM).splitlines()
+    assert "| m = n = k | naive | cublas | best / cublas |" in lines
+    assert "| 1024 | 6.20 | 38.2 | 0.16 |" in lines
+
+
+def test_readme_keeps_what_is_outside_the_markers() -> None:
+    readme, docs = report.render([{"host_overhead": HOST, "gemm": GEMM}], README)
+    assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
+    assert readme.count("Driver 580.1") == docs.count("Driver 580.1") == 1
+    assert report.render([{"host_overhead": HOST, "gemm": GEMM}], readme) == (readme, docs)
+
+
+def test_suites_of_different_commits_say_so() -> None:
+    newer = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
+    readme, _ = report.render([{"host_overhead": HOST, "gemm": newer}], README)
+    assert "- host_overhead: Driver 580.1" in readme and "commit 0123456789ab." in readme
+    assert "- gemm: Driver 580.1" in readme and "commit fedcba987654 with changes." in readme
+
+
+def test_readme_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="results:begin"):
+        report.render([], "no markers")
+
+
+def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
+    assert report.load_results(tmp_path) == [{"gemm": GEMM}]
+    assert report.NO_RESULTS in report.render([], README)[0]

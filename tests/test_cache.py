@@ -1,0 +1,183 @@
+"""The kernel cache survives damage, foreign files, missing directories and concurrent writers."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import dxgemm
+from dxgemm._registry import kernel_specs
+from dxgemm.compiler import CompiledKernel, KernelRecord, KernelStore
+
+KEY = hashlib.sha256(b"key").hexdigest()
+CUBIN = bytes(range(256)) * 4
+
+
+@pytest.fixture
+def kernel():
+    record = KernelRecord(
+        implementation="tiled",
+        config="64x64x16",
+        dtype="float32",
+        arch="sm_90a",
+        entry="entry",
+        threads=256,
+        registers=100,
+        stack_bytes=0,
+        spill_bytes=0,
+        smem_bytes=8192,
+        cubin_bytes=len(CUBIN),
+        cubin_sha256=hashlib.sha256(CUBIN).hexdigest(),
+        toolkit="made up",
+    )
+    return CompiledKernel(CUBIN, record)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def entry(directory, kernel):
+    """The file of one kernel in the cache."""
+    KernelStore(directory).save(KEY, kernel)
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    (path,) = (path for path in files if CUBIN in path.read_bytes())
+    return path
+
+
+def test_a_kernel_comes_back_in_another_process(directory, kernel, entry):
+    assert KernelStore(directory).load(KEY) == kernel
+    assert KernelStore(directory).load(KEY[::-1]) is None
+
+
+def test_info_and_clear(directory, kernel, entry):
+    store = KernelStore(directory)
+    info = store.info()
+    assert info.directory == directory and info.writable
+    assert info.kernels == (kernel.record,) and info.total_bytes == len(CUBIN)
+    assert store.clear() == 1
+    assert store.info().kernels == () and store.load(KEY) is None
+
+
+def test_a_truncated_entry_is_a_miss(directory, entry):
+    content = entry.read_bytes()
+    for length in (0, 1, 100, content.index(b"\n"), content.index(b"\n") + 1, len(content) - 1):
+        entry.write_bytes(content[:length])
+        assert KernelStore(directory).load(KEY) is None, length
+        assert KernelStore(directory).info().kernels == (), length
+
+
+def test_no_flipped_bit_goes_unnoticed(directory, entry):
+    content = entry.read_bytes()
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        entry.write_bytes(damaged)
+        assert KernelStore(directory).load(KEY) is None, content[:position][-40:]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"ELF", b"{}\n", b"[]\n", b"null\n", b'{"entry": 1}\n' + CUBIN, b"\xff\xfe\n\xff"],
+    ids=repr,
+)
+def test_a_foreign_file_is_a_miss(directory, entry, content):
+    entry.write_bytes(content)
+    assert KernelStore(directory).load(KEY) is None
+    assert KernelStore(directory).info().kernels == ()
+
+
+def test_a_damaged_entry_is_replaced(directory, kernel, entry):
+    entry.write_bytes(b"damaged")
+    KernelStore(directory).save(KEY, kernel)
+    assert KernelStore(directory).load(KEY) == kernel
+
+
+def test_a_directory_that_cannot_be_made_costs_one_warning(tmp_path, kernel):
+    (tmp_path / "file").write_text("in the way")
+    store = KernelStore(tmp_path / "file" / "cache")
+    with pytest.warns(RuntimeWarning, match="DXGEMM_CACHE_DIR") as caught:
+        assert store.load(KEY) is None
+        store.save(KEY, kernel)
+        assert store.load(KEY) is None
+        assert store.clear() == 0
+    assert len(caught) == 1
+    assert not store.info().writable
+
+
+def test_the_key_tells_kernels_apart_but_not_processes(run_python):
+    program = """
+from dxgemm._registry import kernel_specs
+keys = [spec.key(arch) for spec in kernel_specs() for arch in ("sm_80", "sm_90a")]
+assert len(set(keys)) == len(keys)
+print(*keys)
+"""
+    assert run_python(program) == run_python(program)
+
+
+def test_each_config_and_dtype_has_its_key():
+    keys = {spec.key("sm_90a") for spec in kernel_specs()}
+    assert len(keys) == len(kernel_specs())
+    spec = kernel_specs()[0]
+    assert dataclasses.replace(spec, dtype="float64").key("sm_90a") != spec.key("sm_90a")
+
+
+def test_public_calls_report_the_cache():
+    assert dxgemm.cache_info().writable
+    dxgemm.clear_cache()
+    assert dxgemm.cache_info().kernels == ()
+
+
+BUILD_ONE = """
+import hashlib, json, sys, time
+from dxgemm._registry import kernel_specs
+from dxgemm.compiler import kernel_store, obtain_kernel
+spec = kernel_specs(("float32",), ("naive",))[0]
+kernel = obtain_kernel(spec, "sm_90a")
+found = kernel_store().load(spec.key("sm_90a"))
+assert (found.cubin, found.record) == (kernel.cubin, kernel.record)
+print(json.dumps([kernel.record.entry, hashlib.sha256(kernel.cubin).hexdigest()]))
+"""
+
+
+def test_four_processes_share_one_cold_cache(run_python, tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        runs = [
+            pool.submit(run_python, BUILD_ONE, DXGEMM_CACHE_DIR=str(tmp_path)) for _ in range(4)
+        ]
+    assert len({run.result() for run in runs}) == 1
+    (record,) = KernelStore(tmp_path).info().kernels
+    assert [record.entry, record.cubin_sha256] == json.loads(runs[0].result())
+
+
+def test_build_fills_the_cache_without_a_gpu(run_python, tmp_path):
+    program = """
+import dxgemm
+steps = []
+built = dxgemm.build(arch="sm_90a", dtypes=("float64",), implementations=("naive",),
+                     progress=lambda *step: steps.append(step))
+assert [r.dtype for r in built] == ["float64"] and steps[0][:2] == (0, 1), steps
+assert list(dxgemm.cache_info().kernels) == built
+"""
+    run_python(program, DXGEMM_CACHE_DIR=str(tmp_path))
+
+
+@pytest.mark.gpu
+def test_a_warm_cache_imports_no_compiler(run_python, tmp_path):
+    pytest.importorskip("cupy")
+    program = """
+import sys, cupy, dxgemm
+a = cupy.ones((64, 64), "float32")
+dxgemm.gemm(a, a)
+if sys.argv[1] == "warm":
+    heavy = {"numba", "llvmlite", "nvmath", "cuda.bindings.nvrtc"} & set(sys.modules)
+    assert not heavy, heavy
+"""
+    for state in ("cold", "warm"):
+        run_python(program, state, DXGEMM_CACHE_DIR=str(tmp_path))

@@ -1,0 +1,91 @@
+"""The choice is a pure function of problem and device: tried on made-up devices and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from dxgemm import _dispatch, errors
+from dxgemm._dispatch import choose
+from dxgemm._problem import contiguous_problem
+from dxgemm._registry import IMPLEMENTATIONS, Implementation
+from dxgemm.runtime.device import DeviceFacts
+
+DEVICE = DeviceFacts(
+    name="made up",
+    arch="sm_90a",
+    sm_count=4,
+    peak_tflops={"float32": 60.0, "float64": 30.0},
+    memory_gbytes_per_s=4000.0,
+)
+SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
+OWN = [implementation for implementation in IMPLEMENTATIONS if implementation.is_own]
+
+
+@dataclass(frozen=True)
+class Unable(Implementation):
+    """An implementation that declines everything."""
+
+    reason: str = "declines"
+
+    def supports(self, problem):
+        return self.reason
+
+    def configs(self):
+        return (None,)
+
+    def bind(self, problem, config, arch, ordinal):
+        raise AssertionError("never bound")
+
+
+def problem(m, n, k, dtype="float32"):
+    return contiguous_problem(dtype, m, n, k)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_automatic_choice_is_among_own_kernels_and_explains_the_others(shape, dtype):
+    decision = choose(problem(*shape, dtype), DEVICE)
+    first = decision.candidates[0]
+    assert first.implementation.is_own and first.reason
+    assert first.config in first.implementation.configs()
+    others = {i.name for i in IMPLEMENTATIONS} - {first.implementation.name}
+    assert set(decision.rejected) == others and all(decision.rejected.values())
+
+
+def test_the_same_problem_gives_the_same_choice():
+    assert choose(problem(300, 200, 100), DEVICE) == choose(problem(300, 200, 100), DEVICE)
+
+
+def test_tiny_problems_take_the_naive_kernel_and_large_ones_the_tiled():
+    assert choose(problem(3, 4, 5), DEVICE).candidates[0].implementation.name == "naive"
+    assert choose(problem(2048, 2048, 2048), DEVICE).candidates[0].implementation.name == "tiled"
+
+
+@pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
+def test_a_name_means_exactly_that_one(implementation):
+    for shape in SHAPES:
+        decision = choose(problem(*shape), DEVICE, implementation.name)
+        assert [c.implementation for c in decision.candidates] == [implementation]
+
+
+@pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
+def test_a_config_means_exactly_that_one(implementation):
+    for config in implementation.configs():
+        decision = choose(problem(64, 64, 64), DEVICE, (implementation.name, config))
+        assert [c.config for c in decision.candidates] == [config]
+
+
+def test_a_named_implementation_that_cannot_says_why(monkeypatch):
+    unable = Unable("unable", "test", reason="it has no hands")
+    monkeypatch.setattr(_dispatch, "find_implementation", lambda name: unable)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"'unable'.*it has no hands"):
+        choose(problem(1, 1, 1), DEVICE, "unable")
+
+
+def test_when_none_fits_all_reasons_are_listed(monkeypatch):
+    unable = tuple(Unable(name, "test", reason=f"{name} is tired") for name in ("left", "right"))
+    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", unable)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"left is tired.*right is tired"):
+        choose(problem(1, 1, 1), DEVICE)

@@ -1,0 +1,256 @@
+"""G17: every parameter wrong in every way: a typed error naming the values, and nothing done."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+
+
+def arrays(dtype="float32"):
+    rng = np.random.default_rng(0)
+    return {
+        name: rng.standard_normal(shape).astype(dtype)
+        for name, shape in {"a": (4, 5), "b": (5, 6), "c": (4, 6)}.items()
+    }
+
+
+def ones(*shape, dtype="float32"):
+    return np.ones(shape, dtype)
+
+
+def misaligned(values):
+    """The same values one byte past an aligned address."""
+    memory = np.zeros(values.nbytes + 1, np.uint8)
+    shifted = memory[1:].view(values.dtype).reshape(values.shape)
+    shifted[...] = values
+    return shifted
+
+
+def of_records(values):
+    """The same values as one field of five-byte records."""
+    records = np.zeros(values.shape, [("value", values.dtype), ("flag", np.int8)])
+    records["value"] = values
+    return records["value"]
+
+
+ARRAYS = arrays()
+
+NOT_ARRAYS = {
+    "None": None,
+    "a string": "matrix",
+    "a list": [[1.0, 2.0]],
+    "a number": 2.0,
+    "a scalar of NumPy": np.float32(2),
+    "a type": np.ndarray,
+    "a masked array": np.ma.masked_array(ones(4, 5)),
+}
+
+UNSUPPORTED_DTYPES = (
+    "int8", "int32", "int64", "uint8", "bool", "float16", "longdouble", "complex64", "complex128",
+    ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
+)  # fmt: skip
+
+WRONG_SHAPES = {
+    "inner dimensions differ": ({"b": ones(6, 6)}, r"\(4, 5\).*\(6, 6\)"),
+    "b is transposed": ({"b": ones(6, 5)}, r"\(4, 5\).*\(6, 5\)"),
+    "a is a vector": ({"a": ones(5)}, r"1 dimension.*\(5,\)"),
+    "b is a number": ({"b": np.array(1, "float32")}, r"0 dimension.*\(\)"),
+    "c is a vector": ({"c": ones(6)}, r"1 dimension.*\(6,\)"),
+    "a has four dimensions": ({"a": ones(1, 1, 4, 5)}, r"4 dimensions.*\(1, 1, 4, 5\)"),
+    "c has a row too many": ({"c": ones(5, 6)}, r"\(5, 6\).*\(4, 6\)"),
+    "c has a column too few": ({"c": ones(4, 5)}, r"\(4, 5\).*\(4, 6\)"),
+    "c is transposed": ({"c": ones(6, 4)}, r"\(6, 4\).*\(4, 6\)"),
+    "c is a row to broadcast": ({"c": ones(1, 6)}, r"\(1, 6\).*\(4, 6\)"),
+    "out is too small": ({"out": ones(3, 6)}, r"\(3, 6\).*\(4, 6\)"),
+    "batches differ": (
+        {"a": ones(2, 4, 5), "b": ones(3, 5, 6), "c": ones(2, 4, 6)},
+        r"\(2, 4, 5\).*\(3, 5, 6\)",
+    ),
+    "c lacks the batch": ({"a": ones(2, 4, 5)}, r"\(4, 6\).*\(2, 4, 6\)"),
+    "c has a batch of one": ({"a": ones(2, 4, 5), "c": ones(1, 4, 6)}, r"\(1, 4, 6\).*\(2, 4, 6\)"),
+    "out has another batch": (
+        {"a": ones(2, 4, 5), "c": ones(2, 4, 6), "out": ones(3, 4, 6)},
+        r"\(2, 4, 5\).*\(3, 4, 6\)",
+    ),
+}
+
+NOT_NUMBERS = {
+    "complex": 1j,
+    "complex of NumPy": np.complex64(1),
+    "text": "nan",
+    "None": None,
+    "a list": [1.0],
+    "an array": ones(1),
+    "a bool": True,
+    "a decimal": Decimal("0.5"),
+    "an integer beyond float64": 10**400,
+    "a float beyond float32": 1e300,
+}
+
+NOT_STREAMS = {"text": "stream", "a float": 1.5, "a bool": True, "negative": -1, "object": object()}
+
+UNKNOWN_IMPLEMENTATIONS = {
+    "a name": "nope",
+    "an empty name": "",
+    "a number": 3,
+    "a list": ["tiled"],
+    "another case": "Tiled",
+}
+
+
+@pytest.fixture(params=["gemm", "plan", "explain"])
+def refuses(request):
+    """Asserts that a call raises an error of one type and leaves its operands as they are."""
+
+    def refuses(error, match, **changed):
+        arguments = {**arrays(), "beta": 1.0, **changed}
+        before = {
+            name: value.tobytes()
+            for name, value in arguments.items()
+            if isinstance(value, np.ndarray) and not value.dtype.hasobject
+        }
+        with pytest.raises(error, match=f"(?s)gemm: .*{match}") as caught:
+            getattr(dxgemm, request.param)(**arguments)
+        assert isinstance(caught.value, dxgemm.DxgemmError)
+        for name, content in before.items():
+            assert arguments[name].tobytes() == content, f"{name} was changed"
+
+    return refuses
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        pytest.param(name, value, id=f"{name} is {kind}")
+        for name in ("a", "b", "c", "out")
+        for kind, value in NOT_ARRAYS.items()
+        if not (value is None and name in ("c", "out"))
+    ],
+)
+def test_what_is_not_an_array_is_refused(refuses, name, value):
+    refuses(errors.ArrayTypeError, rf"\b{name} is", **{name: value})
+
+
+def test_a_sparse_matrix_is_refused(refuses):
+    sparse = pytest.importorskip("scipy.sparse")
+    refuses(errors.ArrayTypeError, "a is a", a=sparse.eye_array(4, 5))
+
+
+@pytest.mark.parametrize("dtype", UNSUPPORTED_DTYPES)
+@pytest.mark.parametrize("name", ["a", "b", "c", "out"])
+def test_an_unsupported_dtype_is_refused(refuses, name, dtype):
+    wrong = np.zeros({**ARRAYS, "out": ARRAYS["c"]}[name].shape, dtype)
+    refuses(errors.DtypeError, rf"{name} has dtype", **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "out"])
+def test_mixed_dtypes_are_refused(refuses, name):
+    wrong = {**arrays("float64"), "out": arrays("float64")["c"]}[name]
+    refuses(errors.DtypeError, "float32.*float64|float64.*float32", **{name: wrong})
+
+
+@pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_wrong_shapes_are_refused_with_the_shapes(refuses, changed, match):
+    refuses(errors.ShapeError, match, **changed)
+
+
+@pytest.mark.parametrize("value", NOT_NUMBERS.values(), ids=NOT_NUMBERS)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_what_is_not_a_real_number_is_refused(refuses, name, value):
+    refuses(errors.ScalarError, name, **{name: value})
+
+
+@pytest.mark.parametrize(
+    "value", [2, np.float32(2), np.float64(2), np.int64(2), Fraction(2), -0.0], ids=repr
+)
+def test_real_numbers_of_any_kind_are_accepted(value):
+    operands = arrays()
+    expected = float(value) * (operands["a"].astype(float) @ operands["b"])
+    np.testing.assert_allclose(dxgemm.gemm(**operands, alpha=value), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_beta_without_c_is_refused(refuses):
+    refuses(errors.MissingOperandError, "no c", c=None)
+    refuses(errors.MissingOperandError, "no c", c=None, out=ones(4, 6))
+
+
+@pytest.mark.parametrize("value", NOT_STREAMS.values(), ids=NOT_STREAMS)
+def test_what_is_not_a_stream_is_refused(refuses, value):
+    refuses(errors.StreamError, "stream is", stream=value)
+
+
+@pytest.mark.parametrize("value", UNKNOWN_IMPLEMENTATIONS.values(), ids=UNKNOWN_IMPLEMENTATIONS)
+def test_an_unknown_implementation_is_refused_with_those_there_are(refuses, value):
+    names = ".*".join(implementation.name for implementation in dxgemm.implementations())
+    refuses(errors.UnknownImplementationError, names, implementation=value)
+
+
+@pytest.mark.parametrize("value", [("tiled", "64x64"), ("naive", 3), ("tiled",), ()], ids=str)
+def test_an_unknown_config_is_refused(refuses, value):
+    refuses(errors.DxgemmError, "", implementation=value)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "out"])
+@pytest.mark.parametrize("spoil", [misaligned, of_records], ids=["pointer", "strides"])
+def test_a_misaligned_operand_is_refused(refuses, name, spoil):
+    operand = {**ARRAYS, "out": ARRAYS["c"]}[name]
+    refuses(errors.LayoutError, rf"{name} .*4-byte", **{name: spoil(operand)})
+
+
+def test_read_only_results_are_refused(refuses):
+    frozen = ones(4, 6)
+    frozen.flags.writeable = False
+    refuses(errors.ReadOnlyError, "c is read-only", c=frozen)
+    refuses(errors.ReadOnlyError, "out is read-only", out=frozen)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
+def test_wrong_shapes_on_the_device_leave_c_as_it_is(changed, match):
+    cupy = pytest.importorskip("cupy")
+    operands = {name: cupy.asarray(value) for name, value in {**arrays(), **changed}.items()}
+    before = operands["c"].get()
+    with pytest.raises(errors.ShapeError, match=match):
+        dxgemm.gemm(**operands, beta=1.0)
+    assert operands["c"].get().tobytes() == before.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["int32", "bool", "float16", "complex64"])
+def test_unsupported_dtypes_on_the_device_are_refused(dtype):
+    cupy = pytest.importorskip("cupy")
+    a, b, c = (cupy.asarray(value) for value in arrays().values())
+    with pytest.raises(errors.DtypeError, match=dtype):
+        dxgemm.gemm(a.astype(dtype), b, c)
+
+
+@pytest.mark.parametrize(
+    "name, builtin",
+    {
+        "ArrayTypeError": TypeError,
+        "DtypeError": TypeError,
+        "ScalarError": TypeError,
+        "StreamError": TypeError,
+        "ShapeError": ValueError,
+        "MissingOperandError": ValueError,
+        "ReadOnlyError": ValueError,
+        "OverlapError": ValueError,
+        "LayoutError": ValueError,
+        "DeviceMismatchError": ValueError,
+        "UnknownImplementationError": ValueError,
+        "UnsupportedProblemError": ValueError,
+        "GpuUnavailableError": RuntimeError,
+        "MissingPackageError": ImportError,
+        "BuildError": RuntimeError,
+        "LaunchError": RuntimeError,
+    }.items(),
+)
+def test_every_error_is_also_the_builtin_one_would_expect(name, builtin):
+    error = getattr(errors, name)
+    assert issubclass(error, dxgemm.DxgemmError) and issubclass(error, builtin)

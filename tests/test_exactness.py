@@ -1,0 +1,56 @@
+"""G4 and G5: exact data gives exact bits, and errors grow as conventional arithmetic's do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
+from dxgemm.testing.reference import product
+
+SIZES = [(5, 6, 7), (3, 9, 40)] if simulator_enabled() else [(129, 65, 33), (300, 500, 2048)]
+SIZE = 8 if simulator_enabled() else 200
+
+
+@pytest.mark.parametrize("data", ["integers", "canary"])
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_exact_data_gives_exact_bits(contract, dtype, size, data):
+    factors = [(1.0, 0.0), (1.0, 1.0), (2.0, -1.0), (-0.5, 0.5)]
+    cases = [
+        Case(dtype, *size, alpha=alpha, beta=beta, data=data)
+        for alpha, beta in (factors if data == "integers" else factors[:1])
+    ]
+    contract([tuple(cases)], limit=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_planted_zeros_stay_zero(multiply, dtype):
+    a, b, is_zero = planted_zeros(SIZE, SIZE + 1, SIZE + 2, dtype)
+    result = multiply(a, b)
+    assert not result[is_zero].any()
+    assert result[~is_zero].all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inner_scaling_by_powers_of_two_changes_no_bit(multiply, dtype):
+    exponents = 60 if dtype == "float32" else 500
+    plain = multiply(*scaled_circulants(SIZE, 0, dtype))
+    scaled = multiply(*scaled_circulants(SIZE, exponents, dtype))
+    assert plain.tobytes() == scaled.tobytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_errors_grow_at_most_linearly(multiply, dtype):
+    sizes = [16, 32, 64, 128, 256, 512, 1024]
+    errors = []
+    for size in sizes:
+        a, b, _ = operands("random", (size, size), (size, size), (1, 1), dtype)
+        expected = product(a, b)
+        error = np.abs(multiply(a, b) - expected.value) / expected.magnitude
+        errors.append(float(error.max()))
+    slope = np.polyfit(np.log(sizes), np.log(errors), 1)[0]
+    assert slope <= 1, dict(zip(sizes, errors))

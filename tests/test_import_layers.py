@@ -1,0 +1,136 @@
+"""Imports point down the layers only, and `import dxgemm` stays light."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import dxgemm
+
+PACKAGE = Path(dxgemm.__file__).parent
+
+# From the bottom up: a module imports from lower lines only; a package also from itself.
+LAYERS = (
+    ("_errors", "_gpu"),
+    ("_problem",),
+    ("compiler",),
+    ("runtime",),
+    ("handwritten", "cublasdx", "_cublas"),
+    ("_registry",),
+    ("_dispatch",),
+    ("_host_call",),
+    ("_calls",),
+    ("_explain",),
+    ("_api",),
+    ("__init__",),
+    ("cli", "__main__"),
+)
+LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+TESTING_MAY_IMPORT = {"testing", "_problem", "_errors"}
+KERNEL_FILES_MAY_IMPORT = {*sys.stdlib_module_names, "numpy", "numba", "dxgemm.handwritten"}
+HEAVY = ("numba", "llvmlite", "nvmath", "cupy", "torch", "cuda", "scipy", "typer", "rich")
+
+
+def source_files():
+    """(path, dotted name inside the package) of every source file, followed links included."""
+    for folder, _, files in os.walk(PACKAGE, followlinks=True):
+        for path in (Path(folder, file) for file in sorted(files) if file.endswith(".py")):
+            yield path, ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def imported_names(path):
+    """The dotted names a file imports anywhere, in functions too, `a.b` for `from a import b`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own_unit(name):
+    """The module or package of dxgemm that an imported name belongs to, None if it is foreign."""
+    root, _, rest = name.partition(".")
+    part = rest.partition(".")[0]
+    if root != "dxgemm":
+        return None
+    is_unit = part and ((PACKAGE / part).is_dir() or (PACKAGE / f"{part}.py").exists())
+    return part if is_unit else "__init__"
+
+
+FILES = [pytest.param(path, name, id=name) for path, name in source_files()]
+
+
+@pytest.mark.parametrize("path, name", FILES)
+def test_imports_point_down(path, name):
+    unit = name.split(".")[0]
+    imported = {own_unit(other) for other in imported_names(path)} - {None, unit}
+    if unit == "testing":
+        assert imported <= TESTING_MAY_IMPORT
+        return
+    assert unit in LEVELS, f"{name} has no layer: say in LAYERS where it belongs"
+    for other in imported:
+        assert LEVELS.get(other, len(LAYERS)) < LEVELS[unit], f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("path, name", FILES)
+def test_nothing_imports_tests_or_benchmarks(path, name):
+    roots = {other.partition(".")[0] for other in imported_names(path)}
+    assert not roots & {"tests", "benchmarks", "pytest", "conftest"}
+
+
+@pytest.mark.parametrize("path, name", [f for f in FILES if f.values[1].startswith("handwritten")])
+def test_kernel_files_can_be_lifted_out(path, name):
+    for other in imported_names(path):
+        root = other.partition(".")[0]
+        assert root in KERNEL_FILES_MAY_IMPORT or other.startswith("dxgemm.handwritten."), other
+
+
+@pytest.mark.parametrize("path, name", FILES)
+def test_only_cublasdx_imports_nvmath(path, name):
+    roots = {other.partition(".")[0] for other in imported_names(path)}
+    assert "nvmath" not in roots or name.startswith("cublasdx")
+
+
+def test_no_cycles_inside_a_package():
+    edges = {}
+    for path, name in source_files():
+        if not name.endswith("__init__"):
+            own = {f"dxgemm.{other}" for _, other in source_files()}
+            candidates = set(imported_names(path))
+            candidates |= {other.rpartition(".")[0] for other in candidates}
+            edges[f"dxgemm.{name}"] = candidates & own
+    while edges:
+        leaves = [name for name, targets in edges.items() if not targets & edges.keys()]
+        assert leaves, f"these import each other: {sorted(edges)}"
+        for name in leaves:
+            del edges[name]
+
+
+def test_importing_dxgemm_imports_nothing_heavy(run_python):
+    program = f"""
+import sys, dxgemm
+assert not set({HEAVY}) & set(sys.modules), set({HEAVY}) & set(sys.modules)
+dxgemm.implementations()
+assert "numba" not in sys.modules
+"""
+    run_python(program)
+
+
+def test_handwritten_refuses_a_second_name(run_python):
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+try:
+    import handwritten
+except ImportError as error:
+    assert "dxgemm.handwritten" in str(error)
+else:
+    raise SystemExit("imported twice")
+"""
+    run_python(program, str((PACKAGE / "handwritten").resolve().parent))

@@ -1,0 +1,38 @@
+"""G6: any strides of any operand, any base pointer, batches and their broadcasting."""
+
+from __future__ import annotations
+
+import pytest
+
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.cases import DTYPES, Case, layout_groups
+from dxgemm.testing.layouts import LAYOUTS
+
+SIZES = [(5, 3, 4)] if simulator_enabled() else [(5, 3, 4), (65, 33, 47), (130, 257, 96)]
+
+BATCHES = [
+    (3, 3, 3),
+    (3, None, 3),
+    (None, 3, 3),
+    (3, 1, 3),
+    (1, 3, 3),
+    (1, 1, 1),
+    (1, None, 1),
+    (None, None, 3),
+    (0, 0, 0),
+    (0, None, 0),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_layout_of_every_operand(contract, dtype, size):
+    contract(layout_groups(dtype, *size, tuple(LAYOUTS)))
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: "_".join(map(str, batch)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batches_broadcast(contract, dtype, batch):
+    m, n, k = SIZES[-1]
+    layouts = [("row", "row", "row"), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
+    contract([tuple(Case(dtype, m, n, k, names, 0.7, 1.3, batch=batch) for names in layouts)])

@@ -1,0 +1,172 @@
+"""G16: arrays of every library, alone and mixed; the result in c's or else a's library."""
+
+from __future__ import annotations
+
+from itertools import product as combinations
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.buffers import Slot
+from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.check import check
+from dxgemm.testing.compare import compare
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, is_installed
+from dxgemm.testing.reference import combine, product
+
+HOST_ONLY = ("numpy", "host_dlpack")
+USABLE = [
+    library
+    for library in LIBRARIES.values()
+    if library.name in HOST_ONLY or (not simulator_enabled() and is_installed(library))
+]
+SIZE = (5, 3, 4) if simulator_enabled() else (65, 33, 47)
+LAYOUTS_EVERYWHERE = ("row", "col+1", "row/2", "row@1")
+
+# What a result without c or out is made of; the others have no arrays of their own.
+RESULT_TYPES = {
+    "numpy": "numpy.ndarray",
+    "host_dlpack": "numpy.ndarray",
+    "cupy": "cupy.ndarray",
+    "torch": "torch.Tensor",
+    "numba": "numba.cuda.cudadrv.devicearray.DeviceNDArray",
+    "dlpack": "cupy.ndarray",
+    "cuda_array_interface": "cupy.ndarray",
+}
+
+
+def make(library, values):
+    """Returns an array of `library` with these values, and its memory for `library.fetch`."""
+    sent = library.send(values.ravel())
+    strides = tuple(stride // values.itemsize for stride in values.strides)
+    return library.view(sent, Slot("", 0, values.shape, strides)), sent
+
+
+def random_operands(dtype="float32"):
+    m, n, k = SIZE
+    return operands("random", (m, k), (k, n), (m, n), dtype)
+
+
+def assert_right(actual, a, b, c, alpha, beta):
+    expected = combine(product(a, b), c, alpha, beta, a.dtype.name)
+    verdict = compare(actual.reshape(c.shape), expected)
+    assert not verdict.failures, verdict.message
+
+
+@pytest.fixture(params=USABLE, ids=lambda library: library.name)
+def library(request):
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_operands_of_one_library(library, dtype):
+    names = LAYOUTS_EVERYWHERE
+    cases = [
+        Case(dtype, *SIZE, layouts, 0.7, 1.3)
+        for layouts in zip(names, names[1:] + names[:1], names[2:] + names[:2], strict=True)
+    ]
+    check(cases, dxgemm.gemm, library)
+
+
+@pytest.mark.parametrize(
+    "libraries",
+    list(combinations(USABLE, repeat=3)),
+    ids=lambda libraries: "_".join(library.name for library in libraries),
+)
+def test_mixed_libraries(libraries):
+    values = random_operands()
+    made = [make(library, value) for library, value in zip(libraries, values, strict=True)]
+    (a, _), (b, _), (c, c_memory) = made
+    assert dxgemm.gemm(a, b, c, 0.7, 1.3) is c
+    assert_right(libraries[2].fetch(c_memory), *values, 0.7, 1.3)
+    for library, (_, memory), value in zip(libraries[:2], made, values):
+        assert library.fetch(memory).tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("other", USABLE, ids=lambda library: library.name)
+def test_a_new_result_is_of_the_library_of_a(library, other):
+    a, b, c = random_operands()
+    result = dxgemm.gemm(make(library, a)[0], make(other, b)[0], alpha=0.7)
+    kind = type(result)
+    assert f"{kind.__module__}.{kind.__name__}" == RESULT_TYPES[library.name].replace(
+        "cupy.ndarray", f"{kind.__module__}.ndarray"
+    )
+    assert tuple(result.shape) == c.shape
+    assert_right(to_numpy(result), a, b, c, 0.7, 0.0)
+
+
+def to_numpy(array):
+    """Copies an array of any library to the host."""
+    if hasattr(array, "copy_to_host"):
+        return array.copy_to_host()
+    if hasattr(array, "cpu"):
+        return array.cpu().numpy()
+    return array.get() if hasattr(array, "get") else array
+
+
+def test_out_of_another_library_receives_the_result(library):
+    a, b, c = random_operands()
+    for other in USABLE:
+        out, memory = make(library, np.full_like(c, np.nan))
+        result = dxgemm.gemm(
+            make(other, a)[0], make(other, b)[0], make(other, c)[0], 0.7, 1.3, out=out
+        )
+        assert result is out
+        assert_right(library.fetch(memory), a, b, c, 0.7, 1.3)
+
+
+def test_subclasses_of_ndarray_are_arrays():
+    a, b, c = random_operands()
+    assert_right(np.asarray(dxgemm.gemm(np.matrix(a), np.matrix(b))), a, b, c, 1.0, 0.0)
+
+
+@pytest.mark.gpu
+def test_a_read_only_interface_is_refused_as_c_and_read_as_a():
+    cupy = pytest.importorskip("cupy")
+    a, b, c = (cupy.asarray(values) for values in random_operands())
+    before = c.get()
+    with pytest.raises(errors.ReadOnlyError):
+        dxgemm.gemm(a, b, InterfaceOnly(c, read_only=True))
+    assert c.get().tobytes() == before.tobytes()
+    dxgemm.gemm(InterfaceOnly(a, read_only=True), b, c)
+    assert_right(c.get(), a.get(), b.get(), before, 1.0, 0.0)
+
+
+@pytest.mark.gpu
+class TestTorch:
+    """What only tensors can be."""
+
+    @pytest.fixture
+    def tensors(self):
+        torch = pytest.importorskip("torch")
+        return [torch.from_numpy(values).cuda() for values in random_operands()]
+
+    def test_a_tensor_that_requires_grad_is_refused_until_detached(self, tensors):
+        a, b, c = tensors
+        a.requires_grad_()
+        with pytest.raises(errors.ArrayTypeError, match="detach"):
+            dxgemm.gemm(a, b, c)
+        dxgemm.gemm(a.detach(), b, c)
+
+    def test_a_lazy_negation_is_refused(self, tensors):
+        torch = pytest.importorskip("torch")
+        a, b, c = tensors
+        with pytest.raises(errors.ArrayTypeError, match="resolve_neg"):
+            dxgemm.gemm(torch._neg_view(a), b, c)
+
+    def test_tensors_on_the_host_are_copied_and_updated(self):
+        torch = pytest.importorskip("torch")
+        a, b, c = random_operands()
+        tensors = [torch.from_numpy(values.copy()) for values in (a, b, c)]
+        assert dxgemm.gemm(*tensors, 0.7, 1.3) is tensors[2]
+        assert_right(tensors[2].numpy(), a, b, c, 0.7, 1.3)
+
+    def test_integer_and_half_tensors_are_refused(self, tensors):
+        a, b, c = tensors
+        for wrong in (a.int(), a.half(), a.bfloat16(), a.to(dtype=a.dtype.to_complex())):
+            with pytest.raises(errors.DtypeError, match=str(wrong.dtype).removeprefix("torch.")):
+                dxgemm.gemm(wrong, b, c)

@@ -1,0 +1,206 @@
+"""The oracle tests itself first: honest arithmetic passes, every injected fault is flagged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dxgemm.testing.buffers import Arena
+from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.check import check
+from dxgemm.testing.compare import compare
+from dxgemm.testing.faults import FAULTS, Call, round_to_bits
+from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.layouts import LAYOUTS
+from dxgemm.testing.libraries import LIBRARIES
+from dxgemm.testing.reference import combine, product, sliced_product
+
+SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
+
+
+def judge(call: Call, actual: np.ndarray, limit: float = 1.0):
+    expected = combine(product(call.a, call.b), call.c, call.alpha, call.beta, call.a.dtype.name)
+    return compare(actual, expected, limit)
+
+
+def make_call(data: str, m: int, n: int, k: int, dtype: str, alpha=0.7, beta=1.3) -> Call:
+    return Call(*operands(data, (m, k), (k, n), (m, n), dtype), alpha, beta)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_every_fault_is_flagged(fault, shape, dtype):
+    call = make_call("random", *shape, dtype)
+    verdict = judge(call, fault(call))
+    assert verdict.failures and verdict.ratio > 1, verdict
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("data", ["integers", "canary"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_exact_data_has_ratio_zero(shape, data, dtype):
+    call = make_call(data, *shape, dtype, alpha=1.0, beta=2.0)
+    assert judge(call, call.result(), limit=0).ratio == 0
+
+
+@pytest.mark.parametrize("k", [1, 16, 256, 1024, 4096, 16384])
+def test_honest_float32_passes_with_a_factor_of_two_to_spare(k):
+    call = make_call("random", 24, 24, k, "float32")
+    assert judge(call, call.result()).ratio < 0.5
+
+
+@pytest.mark.parametrize("k", [16, 256, 1024, 4096])
+def test_tf32_is_flagged(k):
+    call = make_call("random", 64, 64, k, "float32")
+    a, b = round_to_bits(call.a, 11), round_to_bits(call.b, 11)
+    assert judge(call, call.result_with(a=a, b=b)).failures
+
+
+@pytest.mark.parametrize("dtype, bits", [("float32", 11), ("float64", 24)])
+@pytest.mark.parametrize("k", [16, 2048])
+def test_the_canary_convicts_reduced_precision_nearly_everywhere(k, dtype, bits):
+    call = make_call("canary", 32, 32, k, dtype, alpha=1.0, beta=0.0)
+    rounded = call.result_with(a=round_to_bits(call.a, bits))
+    assert judge(call, rounded, limit=0).failures > 0.9 * rounded.size
+
+
+def test_flushed_subnormals_are_flagged():
+    call = make_call("random", 8, 8, 8, "float32", beta=0.0)
+    scale = np.float32(2.0**-66)
+    tiny = Call(call.a * scale, call.b * scale, call.c, 1.0, 0.0)
+    honest = tiny.result()
+    flushed = np.where(np.abs(honest) < np.finfo("float32").tiny, np.float32(0), honest)
+    assert not judge(tiny, honest).failures
+    assert judge(tiny, flushed).failures
+
+
+def test_a_wrong_class_is_flagged_and_a_right_one_is_not():
+    call = make_call("random", 8, 8, 8, "float64")
+    call.a[1, 2], call.a[3, 4], call.b[5, 6] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        right = call.result()
+    assert not judge(call, right).failures
+    assert judge(call, np.nan_to_num(right)).ratio == np.inf
+    assert judge(call, np.where(np.isinf(right), -right, right)).ratio == np.inf
+
+
+def test_a_wrong_shape_is_flagged():
+    call = make_call("random", 4, 5, 6, "float32")
+    assert judge(call, call.result()[:1]).failures
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 40), (3, 4, 5000)], ids=str)
+def test_the_two_float64_references_agree_to_the_last_bit_of_a_longdouble(shape):
+    m, n, k = shape
+    a, b, _ = operands("random", (m, k), (k, n), (m, n), "float64")
+    slow = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
+    error = np.abs(slow - sliced_product(a, b))
+    bound = np.finfo(np.longdouble).eps * k * (np.abs(a) @ np.abs(b))
+    assert np.finfo(np.longdouble).nmant >= 63
+    assert (error <= bound).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_freivalds_passes_a_right_product_and_flags_each_wrong_row(dtype):
+    call = make_call("random", 300, 200, 100, dtype, alpha=1.0, beta=0.0)
+    right = call.result()
+    assert freivalds_ratio(call.a, call.b, right) < 0.5
+    assert lines_ratio(call.a, call.b, right) < 0.5
+    swapped = right.copy()
+    swapped[[7, 8]] = right[[8, 7]]
+    assert freivalds_ratio(call.a, call.b, swapped) > 1
+    edge = right.copy()
+    edge[64, 150] += 1e4 * np.finfo(dtype).eps
+    assert lines_ratio(call.a, call.b, edge) > 1
+
+
+class Writer:
+    """A correct gemm over NumPy arrays that may then write one element it should not."""
+
+    def __init__(self, offset: int | None = None, operand: str = "c") -> None:
+        self.offset = offset
+        self.operand = operand
+
+    def __call__(self, a, b, c, alpha, beta):
+        if alpha == 0:
+            a, b = np.zeros_like(a), np.zeros_like(b)
+        c[...] = Call(a, b, np.zeros_like(c) if beta == 0 else c, alpha, beta).result()
+        if self.offset is not None:
+            target = {"a": a, "c": c}[self.operand]
+            whole = np.lib.stride_tricks.as_strided(target, (self.offset + 1,), (c.itemsize,))
+            whole[self.offset] = 7
+        return c
+
+
+GUARDED = [
+    Case("float32", 3, 4, 5, ("row+1", "col+1", "row+1"), alpha, beta)
+    for alpha in (0.0, 0.7)
+    for beta in (0.0, 1.3)
+]
+
+
+def test_a_right_gemm_passes_the_check():
+    assert check(GUARDED, Writer(), LIBRARIES["numpy"]) == []
+
+
+@pytest.mark.parametrize(
+    "writer, complaint",
+    [
+        (Writer(offset=4), "elements from the base of c"),
+        (Writer(offset=30), "elements from the base of c"),
+        (Writer(offset=0, operand="a"), "input a of float32-3x4x5-row"),
+    ],
+    ids=["padding", "beyond", "input"],
+)
+def test_a_stray_write_fails_the_check(writer, complaint):
+    with pytest.raises(AssertionError, match=complaint):
+        check(GUARDED[3:], writer, LIBRARIES["numpy"])
+
+
+def test_a_wrong_element_fails_the_check_by_name():
+    def off_by_one(a, b, c, alpha, beta):
+        Writer()(a, b, c, alpha, beta)[2, 1] += 1
+        return c
+
+    with pytest.raises(AssertionError, match=r"float32-3x4x5.*1 of 12.*worst at \[2, 1\]"):
+        check(GUARDED[3:], off_by_one, LIBRARIES["numpy"])
+
+
+def test_reading_what_must_not_be_read_fails_the_check():
+    def careless(a, b, c, alpha, beta):
+        c[...] = Call(a, b, c, alpha, beta).result()
+        return c
+
+    for case in GUARDED[:3]:
+        with pytest.raises(AssertionError, match=r"got .*nan"):
+            check([case], careless, LIBRARIES["numpy"])
+
+
+def test_a_refusal_is_reported_and_must_leave_c_alone():
+    def refuse(a, b, c, alpha, beta):
+        raise NotImplementedError("too small")
+
+    def write_and_refuse(a, b, c, alpha, beta):
+        c[0, 0] = 0
+        refuse(a, b, c, alpha, beta)
+
+    numpy = LIBRARIES["numpy"]
+    assert check(GUARDED[:1], refuse, numpy, refusal=NotImplementedError) == ["too small"]
+    with pytest.raises(AssertionError, match="c of float32"):
+        check(GUARDED[:1], write_and_refuse, numpy, refusal=NotImplementedError)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("shape", [(3, 4), (1, 1), (0, 4), (2, 3, 4), (0, 3, 4)], ids=str)
+def test_every_layout_holds_its_values_between_guards(name, shape):
+    layout = LAYOUTS[name]
+    values = np.arange(np.prod(shape), dtype="float32").reshape(shape)
+    arena = Arena("float32")
+    first = arena.place("first", shape, layout, layout.hold(values))
+    second = arena.place("second", shape, layout, None)
+    buffer = arena.fill()
+    np.testing.assert_array_equal(first.view(buffer), layout.hold(values))
+    assert np.isnan(second.view(buffer)).all()
+    assert np.isfinite(buffer).sum() == len(np.unique(layout.hold(values)))

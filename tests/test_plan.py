@@ -1,0 +1,123 @@
+"""Plans run again on what their arrays hold by then, and say what was decided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.cases import DTYPES
+from dxgemm.testing.compare import compare
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.reference import combine, product
+
+SIZE = (5, 3, 4) if simulator_enabled() else (129, 65, 33)
+
+
+@pytest.fixture(params=DTYPES)
+def values(request):
+    m, n, k = SIZE
+    return operands("random", (m, k), (k, n), (m, n), request.param)
+
+
+def assert_right(actual, a, b, c, alpha, beta):
+    verdict = compare(actual, combine(product(a, b), c, alpha, beta, a.dtype.name))
+    assert not verdict.failures, verdict.message
+
+
+def test_planning_writes_nothing(home, values):
+    c = home.send(values[2])
+    dxgemm.plan(home.send(values[0]), home.send(values[1]), c, 0.7, 1.3)
+    dxgemm.explain(home.send(values[0]), home.send(values[1]), c, 0.7, 1.3)
+    assert home.fetch(c).tobytes() == values[2].tobytes()
+
+
+def test_a_plan_runs_again_on_changed_contents(home, values):
+    a, b, c = (home.send(value) for value in values)
+    plan = dxgemm.plan(a, b, c, 0.7, 0.0)
+    for factor in (1, 2, -3):
+        a[...] = home.send(factor * values[0])
+        assert plan() is c
+        assert_right(home.fetch(c), factor * values[0], values[1], values[2], 0.7, 0.0)
+
+
+def test_a_plan_in_place_accumulates(home, values):
+    a, b, c = (home.send(value) for value in values)
+    plan = dxgemm.plan(a, b, c, 0.5, 1.0)
+    plan()
+    plan()
+    assert_right(home.fetch(c), *values, 1.0, 1.0)
+
+
+def test_a_plan_without_c_keeps_one_result(home, values):
+    a, b, _ = (home.send(value) for value in values)
+    plan = dxgemm.plan(a, b)
+    assert plan() is plan.result is plan()
+    assert_right(home.fetch(plan.result), *values, 1.0, 0.0)
+
+
+def test_a_plan_holds_its_operands(home, values):
+    plan = dxgemm.plan(*(home.send(value) for value in values), 0.7, 0.0)
+    for _ in range(3):
+        home.send(np.full_like(values[0], np.nan))  # would reuse memory that was let go
+    assert_right(home.fetch(plan()), *values, 0.7, 0.0)
+
+
+def test_two_calls_with_one_layout_are_independent(home, values):
+    m, n, k = SIZE
+    others = operands("integers", (m, k), (k, n), (m, n), values[0].dtype.name)
+    first = dxgemm.plan(*(home.send(value) for value in values), 0.7, 1.3)
+    second = dxgemm.plan(*(home.send(value) for value in others), 2.0, -1.0)
+    assert_right(home.fetch(first()), *values, 0.7, 1.3)
+    assert_right(home.fetch(second()), *others, 2.0, -1.0)
+
+
+def test_explain_says_what_would_run(home, values):
+    a, b, c = (home.send(value) for value in values)
+    for implementation in dxgemm.implementations():
+        if not implementation.is_own:
+            continue
+        explanation = dxgemm.explain(a, b, c, implementation=implementation.name)
+        planned = dxgemm.plan(a, b, c, implementation=implementation.name).explain()
+        assert explanation.implementation == planned.implementation == implementation.name
+        assert set(explanation.rejected) == {
+            other.name for other in dxgemm.implementations() if other is not implementation
+        }
+        assert str(explanation).startswith("gemm 5 x 3 x 4" if simulator_enabled() else "gemm 129")
+
+
+def test_explain_names_host_copies(values):
+    explanation = dxgemm.explain(*values, 0.7, 1.3)
+    assert explanation.copied == (() if simulator_enabled() else ("a", "b", "c"))
+
+
+def test_explain_says_when_the_transposed_product_is_computed(home, values):
+    a, b, _ = (home.send(value) for value in values)
+    out = home.send(np.empty(SIZE[1::-1], values[0].dtype)).T
+    explanation = dxgemm.explain(a, b, out=out)
+    assert explanation.is_transposed
+    assert (explanation.m, explanation.n) == (SIZE[1], SIZE[0])
+
+
+def test_explain_shape_needs_no_arrays():
+    explanation = dxgemm.explain_shape(512, 256, 128, "float64", batch=3)
+    assert (explanation.m, explanation.n, explanation.k, explanation.batch) == (512, 256, 128, 3)
+    assert explanation.gflops == pytest.approx(2e-9 * 512 * 256 * 128 * 3)
+    assert explanation.as_dict()["dtype"] == "float64"
+
+
+def test_own_implementations_support_every_problem():
+    from dxgemm._problem import Layout, define_problem
+
+    layouts = [
+        Layout((5, 4), strides, "float32", 0, False)
+        for strides in ((16, 4), (4, 20), (-16, 4), (0, 0), (40, 12))
+    ]
+    target = Layout((5, 5), (20, 4), "float32", 0, False)
+    for a in layouts:
+        b = a._replace(shape=(4, 5), strides=a.strides[::-1])
+        problem, _ = define_problem(a, b, target, None, alpha_is_zero=False, beta_is_zero=False)
+        for implementation in dxgemm.implementations():
+            if implementation.is_own:
+                assert implementation.supports(problem) is None

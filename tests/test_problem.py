@@ -1,0 +1,122 @@
+"""The pure logic of operands: overlap against brute force, orientation, devices."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dxgemm import errors
+from dxgemm._problem import (
+    Layout,
+    Strides,
+    byte_extent,
+    contiguous_problem,
+    define_problem,
+    share_elements,
+)
+
+ITEM = 4
+
+
+def layout(shape, strides, device=0):
+    return Layout(shape, tuple(stride * ITEM for stride in strides), "float32", device, False)
+
+
+def positions(shape, strides):
+    """The element positions of all indices, by enumeration."""
+    return [
+        sum(place * stride for place, stride in zip(index, strides))
+        for index in itertools.product(*map(range, shape))
+    ]
+
+
+def define(a, b, c, **options):
+    options = {"alpha_is_zero": False, "beta_is_zero": False, **options}
+    return define_problem(a, b, c, None, **options)[0]
+
+
+@pytest.mark.parametrize("row", range(-7, 8))
+@pytest.mark.parametrize("col", range(-7, 8))
+def test_self_overlap_of_a_matrix_is_decided_exactly(row, col):
+    for rows, cols in itertools.product((1, 2, 3, 5), repeat=2):
+        places = positions((rows, cols), (row, col))
+        c = layout((rows, cols), (row, col))
+        operands = layout((rows, 1), (1, 1)), layout((1, cols), (1, 1)), c
+        if len(set(places)) == len(places):
+            define(*operands)
+        else:
+            with pytest.raises(errors.OverlapError, match="overlaps itself"):
+                define(*operands)
+
+
+def test_self_overlap_of_a_batch_is_never_missed():
+    steps = (-9, -3, -2, -1, 0, 1, 2, 3, 6, 9)
+    for strides in itertools.product(steps, repeat=3):
+        for shape in ((2, 3, 3), (3, 2, 2), (1, 2, 3)):
+            places = positions(shape, strides)
+            batch, rows, cols = shape
+            operands = (
+                layout((batch, rows, 1), (0, 1, 1)),
+                layout((batch, 1, cols), (0, 1, 1)),
+                layout(shape, strides),
+            )
+            if len(set(places)) < len(places):
+                with pytest.raises(errors.OverlapError):
+                    define(*operands)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shared_elements_are_found_exactly(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(50):
+        shapes = rng.integers(1, 5, (2, 2)).tolist()
+        strides = rng.integers(-9, 10, (2, 2)).tolist()
+        starts = rng.integers(200, 230, 2).tolist()
+        touched = [
+            {start + place for place in positions(shape, steps)}
+            for start, shape, steps in zip(starts, shapes, strides)
+        ]
+        first, second = (
+            layout(tuple(shape), tuple(steps)) for shape, steps in zip(shapes, strides)
+        )
+        shared = share_elements(ITEM * starts[0], first, ITEM * starts[1], second)
+        assert shared == bool(touched[0] & touched[1])
+
+
+def test_the_extent_of_a_layout_covers_its_elements_and_no_more():
+    for strides in itertools.product((-5, -1, 0, 2), repeat=2):
+        places = positions((3, 4), strides)
+        assert byte_extent(layout((3, 4), strides)) == (
+            ITEM * min(places),
+            ITEM * (max(places) + 1),
+        )
+    assert byte_extent(layout((0, 4), (4, 1))) == (0, 0)
+
+
+def test_a_column_major_result_is_computed_transposed():
+    a, b = layout((3, 5), (5, 1)), layout((5, 4), (4, 1))
+    problem = define(a, b, layout((3, 4), (1, 3)))
+    assert problem.is_transposed
+    assert (problem.m, problem.n, problem.k) == (4, 3, 5)
+    assert problem.a == Strides(0, 1, 4) and problem.b == Strides(0, 1, 5)
+    assert problem.out == Strides(0, 3, 1)
+    assert not define(a, b, layout((3, 4), (4, 1))).is_transposed
+
+
+def test_alpha_zero_leaves_no_inner_dimension():
+    operands = layout((3, 5), (5, 1)), layout((5, 4), (4, 1)), layout((3, 4), (4, 1))
+    assert define(*operands, alpha_is_zero=True).k == 0
+
+
+def test_operands_on_different_devices_are_refused_with_the_devices():
+    a, b = layout((3, 5), (5, 1), device=0), layout((5, 4), (4, 1), device=1)
+    with pytest.raises(errors.DeviceMismatchError, match=r"a on .*0.*b on .*1"):
+        define(a, b, layout((3, 4), (4, 1)))
+
+
+def test_counts_of_work_and_traffic():
+    problem = contiguous_problem("float64", 10, 20, 30, batch=2)
+    assert problem.flops == 2 * 2 * 10 * 20 * 30
+    assert problem.bytes_moved == 8 * 2 * (10 * 30 + 30 * 20 + 10 * 20)

@@ -1,0 +1,36 @@
+"""G3: the sizes that applications have, and products too large to recompute."""
+
+from __future__ import annotations
+
+import pytest
+
+import dxgemm
+from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case
+from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
+from dxgemm.testing.inputs import operands
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("shape", REAL_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_real_sizes(contract, dtype, shape):
+    contract([(Case(dtype, *shape, ("row", "row", "row"), 0.7, 1.3),)])
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8191, 4099, 2053)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_products_by_random_signs_rows_and_columns(multiply, dtype, shape):
+    m, n, k = shape
+    a, b, _ = operands("random", (m, k), (k, n), (1, 1), dtype)
+    result = multiply(a, b)
+    assert freivalds_ratio(a, b, result) < 1
+    assert lines_ratio(a, b, result) < 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_automatic_choice_is_right(home, dtype):
+    m, n, k = 639, 640, 347
+    a, b, _ = operands("random", (m, k), (k, n), (1, 1), dtype)
+    result = home.fetch(dxgemm.gemm(home.send(a), home.send(b)))
+    assert lines_ratio(a, b, result) < 1

@@ -1,0 +1,18 @@
+"""G1: all small shapes, four transpositions, all roles of alpha and beta, padded rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from dxgemm.testing.cases import DTYPES, SMALL_EXTENTS, small_groups
+
+
+@pytest.mark.parametrize("m", SMALL_EXTENTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_small_shapes(contract, dtype, m):
+    contract(small_groups(dtype, m), thin=True)
+
+
+def test_there_are_7776_small_cases():
+    groups = [group for m in SMALL_EXTENTS for group in small_groups("float32", m)]
+    assert len({case for group in groups for case in group}) == 7776
