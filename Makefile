@@ -1,5 +1,5 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
-# into .venv; with a GPU, the CUDA packages that fit its driver. Also: lint, bench, clean.
+# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, clean.
 
 SHELL := /bin/bash
 
@@ -7,26 +7,31 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
 
-# cu13, cu12 or none. Without a GPU kernels still compile, and run on numba's simulator.
+# cu13, cu12 or none
 GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/_gpu.py))
-EXTRA := $(if $(filter cu%,$(GPU)),$(GPU)-cublas,cu13)
+
+ifeq ($(filter cu%,$(GPU)),)
+# Kernels are compiled, and run on numba's simulator.
+EXTRA := cu13
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8
+BENCH_ARGS ?= --smoke
+EXAMPLE_SIZE := 50
+else
+EXTRA := $(GPU)-cublas
+EXAMPLE_SIZE := 5000
+endif
 
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRA)
-
-ifeq ($(EXTRA),cu13)
-EXAMPLE_M_N_K := 30 20 40
-PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8
-SMOKE := --smoke
-else
-EXAMPLE_M_N_K := 3000 2000 4000
-endif
 
 .PHONY: run test lint bench clean
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
-	$(BIN)/python docs/make_example.py build/example $(EXAMPLE_M_N_K)
+	mkdir -p build/example
+	$(BIN)/python -c 'import numpy; random = numpy.random.default_rng(0).random; \
+		[numpy.save(f"build/example/{name}.npy", random(($(EXAMPLE_SIZE),) * 2, numpy.float32)) \
+		for name in "AB"]'
 	$(BIN)/dxgemm run build/example/A.npy build/example/B.npy -o build/example/C.npy
 
 test: $(INSTALLED)
@@ -39,7 +44,7 @@ lint: $(INSTALLED)
 	$(BIN)/python benchmarks/report.py --check
 
 bench: $(INSTALLED)
-	$(BIN)/python benchmarks/run.py $(SMOKE)
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
@@ -48,7 +53,7 @@ clean:
 $(INSTALLED): pyproject.toml
 	$(if $(PYTHON),,$(error dxgemm needs Python 3.11 or newer, and none was found; \
 		install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3))
-	@echo "Installing dxgemm[$(EXTRA)] into .venv (GPU packages found fitting: $(GPU))"
+	@echo "Installing dxgemm[$(EXTRA),dev] into .venv; GPU: $(GPU)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRA),dev]'
 	touch $@

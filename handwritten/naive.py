@@ -44,7 +44,7 @@ class Config:
 
 
 # A warp spans the 32 columns of a tile: 128-byte rows of b in float32.
-CONFIGS = (Config(tile_m=8, tile_n=32),)
+CONFIGS = (Config(tile_m=8, tile_n=32), Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
 
 

@@ -82,7 +82,6 @@ CONFIGS = (
     Config(tile_m=64, tile_n=128, tile_k=16, thread_m=4, thread_n=8),
     Config(tile_m=64, tile_n=64, tile_k=16, thread_m=4, thread_n=4),
     Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
-    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=8),
     Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
     Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
 )
@@ -107,7 +106,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
-    from numba import cuda
+    from numba import cuda, int32
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
@@ -139,37 +138,39 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
 
         # The first element of each tile this thread copies, and the step to its next one.
         if abs(a_stride_k) <= abs(a_stride_m):
-            a_row, a_col = thread // tile_k, thread % tile_k
-            a_row_step, a_col_step = threads // tile_k, 0
+            a_row, a_col = int32(thread // tile_k), int32(thread % tile_k)
+            a_row_step, a_col_step = int32(threads // tile_k), int32(0)
         else:
-            a_row, a_col = thread % tile_m, thread // tile_m
-            a_row_step, a_col_step = 0, threads // tile_m
+            a_row, a_col = int32(thread % tile_m), int32(thread // tile_m)
+            a_row_step, a_col_step = int32(0), int32(threads // tile_m)
         if abs(b_stride_n) <= abs(b_stride_k):
-            b_row, b_col = thread // tile_n, thread % tile_n
-            b_row_step, b_col_step = threads // tile_n, 0
+            b_row, b_col = int32(thread // tile_n), int32(thread % tile_n)
+            b_row_step, b_col_step = int32(threads // tile_n), int32(0)
         else:
-            b_row, b_col = thread % tile_k, thread // tile_k
-            b_row_step, b_col_step = 0, threads // tile_k
+            b_row, b_col = int32(thread % tile_k), int32(thread // tile_k)
+            b_row_step, b_col_step = int32(0), int32(threads // tile_k)
         a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
         b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_row * b_stride_k
         a_index_step = a_row_step * a_stride_m + a_col_step * a_stride_k
         b_index_step = b_row_step * b_stride_k + b_col_step * b_stride_n
+        rows, cols = int32(min(m - tile_row, tile_m)), int32(min(n - tile_col, tile_n))
 
         for i in range(thread_m):
             for j in range(thread_n):
                 acc[i, j] = scalar(0)
 
         for k_tile in range(0, k, tile_k):
+            depth = int32(min(k - k_tile, tile_k))
             for copy in range(a_copies):
-                row, col = a_row + copy * a_row_step, a_col + copy * a_col_step
+                row, col = int32(a_row + copy * a_row_step), int32(a_col + copy * a_col_step)
                 value = scalar(0)
-                if tile_row + row < m and k_tile + col < k:
+                if row < rows and col < depth:
                     value = a_gmem[a_index + copy * a_index_step]
                 a_smem[col, row] = value
             for copy in range(b_copies):
-                row, col = b_row + copy * b_row_step, b_col + copy * b_col_step
+                row, col = int32(b_row + copy * b_row_step), int32(b_col + copy * b_col_step)
                 value = scalar(0)
-                if k_tile + row < k and tile_col + col < n:
+                if row < depth and col < cols:
                     value = b_gmem[b_index + copy * b_index_step]
                 b_smem[row, col] = value
             a_index += tile_k * a_stride_k

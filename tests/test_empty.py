@@ -35,6 +35,14 @@ def test_no_k_and_no_c_gives_zeros(multiply, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("alpha", [np.nan, np.inf])
+def test_no_k_makes_the_product_zero_whatever_alpha_is(multiply, dtype, alpha):
+    c = np.arange(12, dtype=dtype).reshape(3, 4)
+    result = multiply(np.empty((3, 0), dtype), np.empty((0, 4), dtype), c, alpha, 2.0)
+    np.testing.assert_array_equal(result, 2 * c)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_an_empty_result_has_its_shape(multiply, dtype):
     assert multiply(np.ones((0, 5), dtype), np.ones((5, 4), dtype)).shape == (0, 4)
     assert multiply(np.ones((2, 3, 5), dtype), np.ones((5, 0), dtype)).shape == (2, 3, 0)

@@ -22,12 +22,13 @@ LAYERS = (
     ("handwritten", "cublasdx", "_cublas"),
     ("_registry",),
     ("_dispatch",),
-    ("_host_call",),
+    ("_route",),
+    ("_host_launch", "_explain"),
     ("_calls",),
-    ("_explain",),
     ("_api",),
     ("__init__",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 

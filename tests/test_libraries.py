@@ -165,6 +165,12 @@ class TestTorch:
         assert dxgemm.gemm(*tensors, 0.7, 1.3) is tensors[2]
         assert_right(tensors[2].numpy(), a, b, c, 0.7, 1.3)
 
+    def test_tensors_on_host_and_device_mix(self, tensors):
+        for on_host in ((0,), (1,), (2,), (0, 2)):
+            mixed = [t.cpu() if place in on_host else t.clone() for place, t in enumerate(tensors)]
+            assert dxgemm.gemm(*mixed, 0.7, 1.3) is mixed[2]
+            assert_right(mixed[2].cpu().numpy(), *random_operands(), 0.7, 1.3)
+
     def test_integer_and_half_tensors_are_refused(self, tensors):
         a, b, c = tensors
         for wrong in (a.int(), a.half(), a.bfloat16(), a.to(dtype=a.dtype.to_complex())):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from dxgemm import DxgemmError
+from dxgemm import DxgemmError, __version__
 from dxgemm.cli.demo import demo
 from dxgemm.cli.explain import explain, implementations
 from dxgemm.cli.info import info
@@ -17,6 +17,12 @@ from dxgemm.cli.output import note
 from dxgemm.cli.run import run
 
 BAD_INPUT, FAILED = 2, 1
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"dxgemm {__version__}")
+        raise typer.Exit
 
 
 class _OneLineErrors(TyperGroup):
@@ -37,8 +43,21 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="GEMM on NVIDIA GPUs: C = alpha * A @ B + beta * C.",
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print it and exit."
+        ),
+    ] = False,
+) -> None:
+    """GEMM on NVIDIA GPUs: C = alpha * A @ B + beta * C."""
+
+
 for command in (run, demo, explain, implementations, info, build, cache):
     app.command()(command)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 import dxgemm
+from dxgemm._gpu import probe
 from dxgemm.cli.explain import Dtype
 from dxgemm.cli.output import JsonOption, byte_text, print_json, print_table, progress_bar
 from dxgemm.compiler import CacheInfo, KernelRecord
@@ -22,6 +23,10 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build every kernel into the cache; those already there are kept."""
+    if arch is None and (problem := probe().problem):
+        raise dxgemm.errors.GpuUnavailableError(
+            f"{problem} Without one, name the architecture to build for: --arch sm_90a."
+        )
     dtypes = tuple(chosen.value for chosen in dtype or Dtype)
     with progress_bar(is_shown=not as_json) as report:
         records = dxgemm.build(arch=arch, dtypes=dtypes, progress=report)
@@ -72,7 +77,7 @@ def cache_dict(cached: CacheInfo) -> dict[str, object]:
 
 def _print_kernels(records: Sequence[KernelRecord]) -> None:
     print_table(
-        ("kernel", "config", "dtype", "arch", ">registers", ">stack", ">shared", ">cubin"),
+        ("kernel", "config", "dtype", "arch", ">regs", ">stack", ">shared", ">cubin"),
         [
             (
                 record.implementation,
@@ -84,6 +89,6 @@ def _print_kernels(records: Sequence[KernelRecord]) -> None:
                 byte_text(record.smem_bytes),
                 byte_text(record.cubin_bytes),
             )
-            for record in records
+            for record in sorted(records, key=lambda record: (record.arch, str(record)))
         ],
     )

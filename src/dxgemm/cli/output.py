@@ -11,6 +11,9 @@ import typer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
+# Lines of a table are not folded for programs.
+PIPED_WIDTH = 240
+
 # report(steps done, steps in all, name of the next one)
 Report = Callable[[int, int, str], None]
 
@@ -30,15 +33,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         is_number = column.startswith(">")
         table.add_column(
-            column.removeprefix(">"), justify="right" if is_number else "left", overflow="fold"
+            column.removeprefix(">"), justify="right" if is_number else "left", no_wrap=is_number
         )
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
-    Console(markup=False, highlight=False).print(table)
+    console.print(table)
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def run(
     chosen = " ".join(filter(None, (explanation.implementation, explanation.config)))
     typer.echo(
         f"{output}: {_shape_text(result)} {result.dtype} = {_formula(alpha, a, b, beta, c)}\n"
-        f"by {chosen} on {explanation.device} in {seconds:.3g} s, copies to and from it included"
+        f"by {chosen} on {explanation.device} in {seconds:.3g} s, copies of the matrices included"
     )
 
 

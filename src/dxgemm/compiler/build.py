@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,7 +24,6 @@ class KernelRecord:
         stack_bytes, spill_bytes: local memory per thread, and bytes of spill stores and loads.
         smem_bytes: shared memory per block.
         cubin_bytes: size of the cubin.
-        cubin_sha256: checked before the cubin is loaded.
         toolkit: packages that built it.
     """
 
@@ -40,7 +38,6 @@ class KernelRecord:
     spill_bytes: int
     smem_bytes: int
     cubin_bytes: int
-    cubin_sha256: str
     toolkit: str
 
 
@@ -84,7 +81,6 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         + _logged(log, r"(\d+) bytes spill loads"),
         smem_bytes=spec.config.smem_bytes(spec.dtype),
         cubin_bytes=len(cubin),
-        cubin_sha256=hashlib.sha256(cubin).hexdigest(),
         toolkit=toolkit_text(),
     )
     accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)

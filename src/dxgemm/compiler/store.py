@@ -1,8 +1,8 @@
 """The on-disk kernel cache: one file a kernel, verified before use, never an obstacle.
 
 Atomic writes and concurrent processes are cuda-core's `FileStreamProgramCache`; the format of an
-entry is ours: its record as one line of JSON, then the cubin. The record holds the cubin's SHA-256,
-so that a truncated, damaged or foreign file reads as a miss and is built again.
+entry is ours: a SHA-256 of the rest, the record as one line of JSON, the cubin. A truncated,
+damaged or foreign file reads as a miss and is built again.
 """
 
 from __future__ import annotations
@@ -115,15 +115,16 @@ def default_directory() -> Path:
 
 
 def _encode(kernel: CompiledKernel) -> bytes:
-    return json.dumps(asdict(kernel.record)).encode() + b"\n" + kernel.cubin
+    content = json.dumps(asdict(kernel.record)).encode() + b"\n" + kernel.cubin
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
 def _decode(entry: bytes) -> CompiledKernel | None:
-    line, _, cubin = entry.partition(b"\n")
+    digest, _, content = entry.partition(b"\n")
+    if hashlib.sha256(content).hexdigest().encode() != digest:
+        return None
+    record, _, cubin = content.partition(b"\n")
     try:
-        record = KernelRecord(**json.loads(line))
-    except (ValueError, TypeError):
+        return CompiledKernel(cubin, KernelRecord(**json.loads(record)))
+    except (ValueError, TypeError):  # of another version of dxgemm
         return None
-    if hashlib.sha256(cubin).hexdigest() != record.cubin_sha256:
-        return None
-    return CompiledKernel(cubin, record)

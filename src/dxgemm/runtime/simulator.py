@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -19,10 +17,6 @@ from dxgemm.runtime.launch import kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
 _lock = threading.Lock()
-
-# It runs a block's threads as Python threads and polls them at barriers: at Python's usual 5 ms a
-# switch a barrier would take that long for each thread.
-_SWITCH_INTERVAL_S = 1e-5
 
 
 class Pointer:
@@ -64,6 +58,8 @@ class SimulatedLaunch:
     ) -> None:
         from numba import cuda
 
+        from dxgemm.runtime.turn_taking import threads_take_turns
+
         problem, dtype = self._problem, self._spec.dtype
         m, n, k = problem.m, problem.n, problem.k
         scalar = np.dtype(dtype).type
@@ -77,7 +73,7 @@ class SimulatedLaunch:
             "out_gmem": _pointer(out, problem.out, problem, m, n),
         }
         kernel = import_module(self._spec.module).make_kernel(self._spec.config, dtype)
-        with _lock, _quick_switching(), warnings.catch_warnings():
+        with _lock, threads_take_turns(), warnings.catch_warnings():
             # NaN and infinity are data here, as on a GPU. errstate would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
             cuda.jit(kernel)[self._blocks, self._spec.config.threads](
@@ -88,16 +84,6 @@ class SimulatedLaunch:
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float
     ) -> Callable[[int], None]:
         return lambda stream: self(a, b, c, out, alpha, beta, stream)
-
-
-@contextmanager
-def _quick_switching() -> Iterator[None]:
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def _pointer(address: int, strides: Strides, problem: Problem, rows: int, cols: int) -> Pointer:

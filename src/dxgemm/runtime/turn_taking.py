@@ -1,0 +1,73 @@
+"""numba's CUDA simulator with a block's threads run one at a time, each as far as its next barrier.
+
+numba's own block manager lets them race for Python's lock: a launch takes 20 times longer, two
+threads can each create "the" shared array, and a missing barrier shows only by chance. Taking
+turns, a thread that reads what its neighbours have yet to write is wrong every time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numba.cuda.simulator import kernel as simulator
+
+
+class TurnTakingThread(simulator.BlockThread):  # type: ignore[misc]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.my_turn = threading.Semaphore(0)
+        self.turn_over = threading.Semaphore(0)
+        self.is_finished = False
+
+    def run(self) -> None:
+        self.my_turn.acquire()
+        if not self.abort:
+            super().run()
+        self.is_finished = True
+        self.turn_over.release()
+
+    def syncthreads(self) -> None:
+        self.turn_over.release()
+        self.my_turn.acquire()
+        if self.abort:
+            raise RuntimeError("another thread of the block has failed")
+
+    def take_turn(self) -> None:
+        self.my_turn.release()
+        self.turn_over.acquire()
+
+
+class TurnTakingBlock(simulator.BlockManager):  # type: ignore[misc]
+    def run(self, grid_point: Any, *args: Any) -> None:
+        running = [
+            TurnTakingThread(lambda: self._f(*args), self, grid_point, point, self._debug)
+            for point in np.ndindex(*self._block_dim)
+        ]
+        for thread in running:
+            thread.start()
+        failed = None
+        while running:
+            for thread in running:
+                thread.abort = failed is not None
+                thread.take_turn()
+                if thread.exception and failed is None:
+                    failed = thread
+            running = [thread for thread in running if not thread.is_finished]
+        if failed is not None:
+            error, traceback = failed.exception
+            raise error.with_traceback(traceback)
+
+
+@contextmanager
+def threads_take_turns() -> Iterator[None]:
+    """Let the simulator run its blocks this way."""
+    original = simulator.BlockManager
+    simulator.BlockManager = TurnTakingBlock
+    try:
+        yield
+    finally:
+        simulator.BlockManager = original
