@@ -43,8 +43,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32.
-CONFIGS = (Config(tile_m=8, tile_n=32), Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
+# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because naive
+# is for problems that have few of them.
+CONFIGS = (Config(tile_m=4, tile_n=32),)
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
 
 

@@ -125,7 +125,7 @@ def _explain(
     copied: tuple[str, ...],
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
-    blocks = implementation.block_count(config, problem)
+    blocks = implementation.block_count(config, problem) or None
     record = None
     if not device.is_simulated:
         record = implementation.built_record(config, problem.dtype, device.arch)

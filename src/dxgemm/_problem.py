@@ -238,9 +238,10 @@ def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int
 
 
 def _check_devices(operands: dict[str, Layout]) -> None:
-    devices = {name: layout.device for name, layout in operands.items()}
+    # Host operands go wherever the others are.
+    devices = {name: layout.device for name, layout in operands.items() if layout.device >= 0}
     if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on device {device}" for name, device in devices.items())
+        listed = ", ".join(f"{name} on GPU {device}" for name, device in devices.items())
         raise DeviceMismatchError(
             f"gemm: operands are spread over GPUs: {listed}; move them to one."
         )

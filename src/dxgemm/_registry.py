@@ -55,9 +55,9 @@ class Implementation(ABC):
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
 
-    def block_count(self, config: Any, problem: Problem) -> int | None:
-        """Thread blocks of a launch; None where the implementation does not tell."""
-        return None
+    def block_count(self, config: Any, problem: Problem) -> int:
+        """Thread blocks of a launch; 0 where the implementation does not tell."""
+        return 0
 
     def built_record(self, config: Any, dtype: str, arch: str) -> KernelRecord | None:
         """The record of a kernel that is already on disk."""

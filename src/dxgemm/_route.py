@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm._dispatch import Candidate, choose
-from dxgemm._errors import BuildError
+from dxgemm._errors import BuildError, DeviceMismatchError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
 from dxgemm._registry import Launch
@@ -69,6 +69,11 @@ class Route:
         self.target_first, self.target_end = byte_extent(target) if target else nothing
 
         on_device = {layout.device for layout in layouts.values()} - {HOST}
+        if simulator_enabled() and on_device:
+            raise DeviceMismatchError(
+                f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set and "
+                "the simulator runs on host memory; pass NumPy arrays, or unset the variable."
+            )
         self.ordinal = on_device.pop() if on_device else 0
         self.host_operands: tuple[str, ...] = ()
         if not simulator_enabled():

@@ -1,0 +1,90 @@
+"""Several GPUs: the operands' GPU is used whichever is current, and mixing GPUs is refused."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._gpu import probe
+from dxgemm._problem import Layout, define_problem
+
+several_gpus = pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
+
+
+def layout(shape: tuple[int, int], device: int) -> Layout:
+    return Layout(shape, (4 * shape[1], 4), "float32", device, read_only=False)
+
+
+def test_operands_on_two_gpus_are_refused_by_name() -> None:
+    with pytest.raises(errors.DeviceMismatchError, match=r"a on GPU 0, b on GPU 1"):
+        define_problem(
+            layout((2, 3), 0), layout((3, 4), 1), None, None, alpha_is_zero=False, beta_is_zero=True
+        )
+
+
+def test_a_host_operand_goes_where_the_others_are() -> None:
+    problem, shape = define_problem(
+        layout((2, 3), 1), layout((3, 4), -1), None, None, alpha_is_zero=False, beta_is_zero=True
+    )
+    assert (problem.m, problem.n, shape) == (2, 4, (2, 4))
+
+
+def operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:
+    random = np.random.default_rng(ordinal)
+    a, b = random.random((37, 21)), random.random((21, 45))
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        sent = [torch.from_numpy(x).to(f"cuda:{ordinal}") for x in (a, b)]
+    else:
+        cupy = pytest.importorskip("cupy")
+        with cupy.cuda.Device(ordinal):
+            sent = [cupy.asarray(x) for x in (a, b)]
+    return sent[0], sent[1], a @ b
+
+
+@several_gpus
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_the_gpu_of_the_operands_is_used_whichever_is_current(library: str) -> None:
+    for ordinal in (1, 0, 1):
+        a, b, expected = operands(library, ordinal)
+        result = dxgemm.gemm(a, b)
+        again = dxgemm.plan(a, b, result)()
+        assert result.device == a.device
+        found = again.get() if library == "cupy" else again.cpu().numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
+@several_gpus
+@pytest.mark.gpu
+def test_arrays_of_two_gpus_are_refused() -> None:
+    a, _, _ = operands("cupy", 0)
+    _, b, _ = operands("cupy", 1)
+    with pytest.raises(errors.DeviceMismatchError, match=r"a on GPU 0, b on GPU 1"):
+        dxgemm.gemm(a, b)
+
+
+@pytest.mark.gpu
+def test_a_thread_that_never_used_cuda_can_launch() -> None:
+    a, b, expected = operands("cupy", 0)
+    c = dxgemm.gemm(a, b)
+    c.fill(0)
+    plan = dxgemm.plan(a, b, c, stream=c.device.id)  # 0: the legacy default stream
+    errors_seen: list[BaseException] = []
+
+    def launch() -> None:
+        try:
+            plan()
+        except BaseException as error:
+            errors_seen.append(error)
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    thread.join()
+    assert not errors_seen
+    np.testing.assert_allclose(c.get(), expected, rtol=1e-14)
