@@ -74,7 +74,7 @@ def test_a_thread_that_never_used_cuda_can_launch() -> None:
     a, b, expected = operands("cupy", 0)
     c = dxgemm.gemm(a, b)
     c.fill(0)
-    plan = dxgemm.plan(a, b, c, stream=c.device.id)  # 0: the legacy default stream
+    plan = dxgemm.plan(a, b, c, stream=0)
     errors_seen: list[BaseException] = []
 
     def launch() -> None:

@@ -71,7 +71,7 @@ class Route:
         on_device = {layout.device for layout in layouts.values()} - {HOST}
         if simulator_enabled() and on_device:
             raise DeviceMismatchError(
-                f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set and "
+                f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set: "
                 "the simulator runs on host memory; pass NumPy arrays, or unset the variable."
             )
         self.ordinal = on_device.pop() if on_device else 0

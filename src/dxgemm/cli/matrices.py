@@ -34,7 +34,7 @@ def read_matrix(path: Path) -> np.ndarray:
         raise FileError(f"cannot read {path}: {error.strerror or error}.") from None
     except MemoryError:
         raise FileError(f"cannot read {path}: its array does not fit in memory.") from None
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # a damaged header raises any of half a dozen kinds
         raise FileError(
             f"{path} is not a readable .npy file: {error}. Write it with numpy.save."
         ) from None
@@ -56,8 +56,8 @@ def written_atomically(path: Path) -> Iterator[IO[bytes]]:
         FileError: `path` is a directory or a device, or cannot be written.
     """
     target = path.resolve()
-    if target.exists() and not target.is_file():
-        kind = "a directory" if target.is_dir() else "not a regular file"
+    if os.path.exists(target) and not os.path.isfile(target):  # never raise, as Path's do
+        kind = "a directory" if os.path.isdir(target) else "not a regular file"
         raise FileError(f"cannot write {path}: it is {kind}.")
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:

@@ -1,0 +1,37 @@
+"""One array of a library, alone between guard pads."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dxgemm.testing.buffers import Arena
+from dxgemm.testing.layouts import LAYOUTS
+from dxgemm.testing.libraries import NumpyLibrary
+
+
+class Padded:
+    """An operand whose surroundings are checked whenever its values are read back.
+
+    Attributes:
+        array: what to pass to gemm.
+    """
+
+    def __init__(self, library: NumpyLibrary, values: np.ndarray) -> None:
+        self._library = library
+        self._arena = Arena(values.dtype.name)
+        self._slot = self._arena.place("operand", values.shape, LAYOUTS["row"], values)
+        self._before = self._arena.fill()
+        self._sent = library.send(self._before)
+        self.array = library.view(self._sent, self._slot)
+
+    def fetch(self) -> np.ndarray:
+        """Returns the values as they are now, after asserting that all guards are as they were."""
+        after = self._library.fetch(self._sent)
+        damage = self._arena.damage(self._before, after, [self._slot])
+        assert damage is None, damage
+        return self._slot.view(after)
+
+    def assert_unchanged(self) -> None:
+        """Asserts that neither the operand nor a guard differs in any bit from the beginning."""
+        damage = self._arena.damage(self._before, self._library.fetch(self._sent), [])
+        assert damage is None, damage
