@@ -1,8 +1,8 @@
 """Where the suite runs, what it runs over, and how many contract cases it checked.
 
 With a GPU, arrays are CuPy's and sizes real. Without one, numba's simulator runs the kernels on
-NumPy arrays; it takes about 10 ms a thread block, so sizes are tiny and of each group of cases one
-is run, in rotation.
+NumPy arrays: milliseconds a thread block, so sizes are tiny and where a family has thousands of
+cases, one of each group is run, in rotation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ from dxgemm._gpu import probe
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
+from contract import CASES_PROPERTY, Contract
+
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
-from dxgemm.testing.cases import Group
-from dxgemm.testing.check import check
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
+from dxgemm.testing.padded import Padded
 
-CASES_PROPERTY = "contract_cases"
 SOURCES = Path(dxgemm.__file__).parents[1]
 
 
@@ -64,50 +64,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         )
 
 
-class Contract:
-    """Checks groups of cases on one implementation, and refusals against its right to refuse."""
-
-    def __init__(self, implementation: Any, library: NumpyLibrary, record: Callable) -> None:
-        self.implementation = implementation
-        self.library = library
-        self._record = record
-
-    def __call__(
-        self,
-        groups: Iterable[Group],
-        *,
-        limit: float = 1.0,
-        config: Any = None,
-        thin: bool = False,
-    ) -> None:
-        """Asserts that all cases are right.
-
-        Args:
-            groups: cases in groups that share a product.
-            limit: 1 for the acceptance rule, 0 for bit-exact data.
-            config: a config of the implementation to force.
-            thin: whether the simulator may run one case of each group instead of all.
-        """
-        name = self.implementation.name
-        chosen = name if config is None else (name, config)
-
-        def gemm(a: Any, b: Any, c: Any, alpha: float, beta: float) -> Any:
-            return dxgemm.gemm(a, b, c, alpha, beta, implementation=chosen)
-
-        ran, refused = 0, []
-        for index, group in enumerate(groups):
-            if thin and simulator_enabled():
-                group = (group[(7 * index + group[0].m) % len(group)],)
-            refused += check(
-                group, gemm, self.library, limit=limit, refusal=errors.UnsupportedProblemError
-            )
-            ran += len(group)
-        assert not (refused and self.implementation.is_own), refused[0]
-        self._record(CASES_PROPERTY, (name, ran - len(refused), len(refused)))
-        if len(refused) == ran:
-            pytest.skip(refused[0])
-
-
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps the suite's kernels out of the user's cache."""
@@ -138,7 +94,7 @@ def contract(
 
 @pytest.fixture
 def multiply(implementation: Any, home: NumpyLibrary) -> Callable[..., np.ndarray]:
-    """gemm as a function of NumPy arrays, whose copies on the device one implementation uses."""
+    """gemm as a function of NumPy arrays, which one implementation computes on padded copies."""
 
     def multiply(
         a: np.ndarray,
@@ -147,13 +103,18 @@ def multiply(implementation: Any, home: NumpyLibrary) -> Callable[..., np.ndarra
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> np.ndarray:
-        sent = [None if operand is None else home.send(operand) for operand in (a, b, c)]
+        padded = [Padded(home, operand) for operand in (a, b, c) if operand is not None]
+        arrays = [operand.array for operand in padded]
         try:
-            result = dxgemm.gemm(*sent, alpha, beta, implementation=implementation.name)
+            result = dxgemm.gemm(
+                *arrays, alpha=alpha, beta=beta, implementation=implementation.name
+            )
         except errors.UnsupportedProblemError as refusal:
             assert not implementation.is_own, refusal
             pytest.skip(str(refusal))
-        return home.fetch(result)
+        for operand in padded[:2]:
+            operand.assert_unchanged()
+        return home.fetch(result) if c is None else padded[2].fetch()
 
     return multiply
 
@@ -164,9 +125,10 @@ def run_python() -> Callable[..., str]:
 
     def run_python(program: str, *arguments: str, **environment: str) -> str:
         inherited = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+        path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
         finished = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            env={**inherited, "PYTHONPATH": str(SOURCES), **environment},
+            env={**inherited, "PYTHONPATH": path, **environment},
             capture_output=True,
             text=True,
             timeout=300,

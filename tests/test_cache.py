@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -31,7 +30,6 @@ def kernel():
         spill_bytes=0,
         smem_bytes=8192,
         cubin_bytes=len(CUBIN),
-        cubin_sha256=hashlib.sha256(CUBIN).hexdigest(),
         toolkit="made up",
     )
     return CompiledKernel(CUBIN, record)
@@ -84,8 +82,8 @@ def test_no_flipped_bit_goes_unnoticed(directory, entry):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"ELF", b"{}\n", b"[]\n", b"null\n", b'{"entry": 1}\n' + CUBIN, b"\xff\xfe\n\xff"],
-    ids=repr,
+    [b"", b"\n\n", b"\x7fELF" + CUBIN, b"{}\n", b'{"entry": 1}\n' + CUBIN, b"\xff\xfe\n\xff"],
+    ids=["empty", "blank", "another cubin", "no digest", "another record", "not text"],
 )
 def test_a_foreign_file_is_a_miss(directory, entry, content):
     entry.write_bytes(content)
@@ -135,14 +133,14 @@ def test_public_calls_report_the_cache():
 
 
 BUILD_ONE = """
-import hashlib, json, sys, time
+import hashlib
 from dxgemm._registry import kernel_specs
 from dxgemm.compiler import kernel_store, obtain_kernel
 spec = kernel_specs(("float32",), ("naive",))[0]
 kernel = obtain_kernel(spec, "sm_90a")
 found = kernel_store().load(spec.key("sm_90a"))
 assert (found.cubin, found.record) == (kernel.cubin, kernel.record)
-print(json.dumps([kernel.record.entry, hashlib.sha256(kernel.cubin).hexdigest()]))
+print(kernel.record.entry, hashlib.sha256(kernel.cubin).hexdigest())
 """
 
 
@@ -153,7 +151,7 @@ def test_four_processes_share_one_cold_cache(run_python, tmp_path):
         ]
     assert len({run.result() for run in runs}) == 1
     (record,) = KernelStore(tmp_path).info().kernels
-    assert [record.entry, record.cubin_sha256] == json.loads(runs[0].result())
+    assert runs[0].result().split()[0] == record.entry
 
 
 def test_build_fills_the_cache_without_a_gpu(run_python, tmp_path):
@@ -162,8 +160,9 @@ import dxgemm
 steps = []
 built = dxgemm.build(arch="sm_90a", dtypes=("float64",), implementations=("naive",),
                      progress=lambda *step: steps.append(step))
-assert [r.dtype for r in built] == ["float64"] and steps[0][:2] == (0, 1), steps
-assert list(dxgemm.cache_info().kernels) == built
+assert built and {(r.implementation, r.dtype) for r in built} == {("naive", "float64")}
+assert [step[:2] for step in steps] == [(done, len(built)) for done in range(len(built))]
+assert set(dxgemm.cache_info().kernels) == set(built)
 """
     run_python(program, DXGEMM_CACHE_DIR=str(tmp_path))
 

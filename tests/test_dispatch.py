@@ -24,19 +24,27 @@ OWN = [implementation for implementation in IMPLEMENTATIONS if implementation.is
 
 
 @dataclass(frozen=True)
-class Unable(Implementation):
-    """An implementation that declines everything."""
-
-    reason: str = "declines"
+class Able(Implementation):
+    """An implementation that accepts everything."""
 
     def supports(self, problem):
-        return self.reason
+        return None
 
     def configs(self):
         return (None,)
 
     def bind(self, problem, config, arch, ordinal):
         raise AssertionError("never bound")
+
+
+@dataclass(frozen=True)
+class Unable(Able):
+    """An implementation that declines everything."""
+
+    reason: str = "declines"
+
+    def supports(self, problem):
+        return self.reason
 
 
 def problem(m, n, k, dtype="float32"):
@@ -82,6 +90,14 @@ def test_a_named_implementation_that_cannot_says_why(monkeypatch):
     monkeypatch.setattr(_dispatch, "find_implementation", lambda name: unable)
     with pytest.raises(errors.UnsupportedProblemError, match=r"'unable'.*it has no hands"):
         choose(problem(1, 1, 1), DEVICE, "unable")
+
+
+def test_a_baseline_is_never_the_automatic_choice(monkeypatch):
+    baseline, own = Able("baseline", "test", is_own=False), Able("own", "test")
+    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (baseline, own))
+    decision = choose(problem(1, 1, 1), DEVICE)
+    assert [candidate.implementation for candidate in decision.candidates] == [own]
+    assert "named" in decision.rejected["baseline"]
 
 
 def test_when_none_fits_all_reasons_are_listed(monkeypatch):

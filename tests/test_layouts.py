@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import dxgemm
 from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.buffers import Arena
 from dxgemm.testing.cases import DTYPES, Case, layout_groups
 from dxgemm.testing.layouts import LAYOUTS
 
@@ -36,3 +38,12 @@ def test_batches_broadcast(contract, dtype, batch):
     m, n, k = SIZES[-1]
     layouts = [("row", "row", "row"), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
     contract([tuple(Case(dtype, m, n, k, names, 0.7, 1.3, batch=batch) for names in layouts)])
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_layout_is_copied(home, name):
+    m, n, k = SIZES[0]
+    arena = Arena("float32")
+    slots = [arena.place("", shape, LAYOUTS[name], None) for shape in ((m, k), (k, n))]
+    sent = home.send(arena.fill())
+    assert dxgemm.explain(*(home.view(sent, slot) for slot in slots)).copied == ()

@@ -14,6 +14,7 @@ from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import LIBRARIES
+from dxgemm.testing.padded import Padded
 from dxgemm.testing.reference import combine, product, sliced_product
 
 SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
@@ -190,6 +191,18 @@ def test_a_refusal_is_reported_and_must_leave_c_alone():
     assert check(GUARDED[:1], refuse, numpy, refusal=NotImplementedError) == ["too small"]
     with pytest.raises(AssertionError, match="c of float32"):
         check(GUARDED[:1], write_and_refuse, numpy, refusal=NotImplementedError)
+
+
+def test_a_padded_array_notices_writes_to_itself_and_around():
+    padded = Padded(LIBRARIES["numpy"], np.ones((3, 4), "float32"))
+    padded.assert_unchanged()
+    padded.array[1, 2] = 5
+    assert padded.fetch()[1, 2] == 5
+    with pytest.raises(AssertionError, match="operand was written"):
+        padded.assert_unchanged()
+    np.lib.stride_tricks.as_strided(padded.array, (13,), (4,))[12] = 0
+    with pytest.raises(AssertionError, match=r"\+12 elements from the base of operand"):
+        padded.fetch()
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -8,9 +8,8 @@ import pytest
 import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.compare import compare
+from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
-from dxgemm.testing.reference import combine, product
 
 SIZE = (5, 3, 4) if simulator_enabled() else (129, 65, 33)
 
@@ -19,11 +18,6 @@ SIZE = (5, 3, 4) if simulator_enabled() else (129, 65, 33)
 def values(request):
     m, n, k = SIZE
     return operands("random", (m, k), (k, n), (m, n), request.param)
-
-
-def assert_right(actual, a, b, c, alpha, beta):
-    verdict = compare(actual, combine(product(a, b), c, alpha, beta, a.dtype.name))
-    assert not verdict.failures, verdict.message
 
 
 def test_planning_writes_nothing(home, values):

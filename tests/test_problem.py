@@ -1,4 +1,4 @@
-"""The pure logic of operands: overlap against brute force, orientation, devices."""
+"""The pure logic of operands: overlap against brute force, extents, orientation."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dxgemm._problem import (
 ITEM = 4
 
 
-def layout(shape, strides, device=0):
-    return Layout(shape, tuple(stride * ITEM for stride in strides), "float32", device, False)
+def layout(shape, strides):
+    return Layout(shape, tuple(stride * ITEM for stride in strides), "float32", 0, False)
 
 
 def positions(shape, strides):
@@ -108,12 +108,6 @@ def test_a_column_major_result_is_computed_transposed():
 def test_alpha_zero_leaves_no_inner_dimension():
     operands = layout((3, 5), (5, 1)), layout((5, 4), (4, 1)), layout((3, 4), (4, 1))
     assert define(*operands, alpha_is_zero=True).k == 0
-
-
-def test_operands_on_different_devices_are_refused_with_the_devices():
-    a, b = layout((3, 5), (5, 1), device=0), layout((5, 4), (4, 1), device=1)
-    with pytest.raises(errors.DeviceMismatchError, match=r"a on .*0.*b on .*1"):
-        define(a, b, layout((3, 4), (4, 1)))
 
 
 def test_counts_of_work_and_traffic():

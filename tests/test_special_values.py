@@ -7,9 +7,8 @@ import pytest
 
 from dxgemm._gpu import simulator_enabled
 from dxgemm.testing.cases import DTYPES
-from dxgemm.testing.compare import compare
+from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
-from dxgemm.testing.reference import combine, product
 
 SIZE = (5, 6, 7) if simulator_enabled() else (70, 66, 35)
 SPECIALS = (np.nan, np.inf, -np.inf)
@@ -23,11 +22,6 @@ pytestmark = [
 def random_operands(dtype):
     m, n, k = SIZE
     return operands("random", (m, k), (k, n), (m, n), dtype)
-
-
-def assert_right(actual, a, b, c, alpha, beta):
-    verdict = compare(actual, combine(product(a, b), c, alpha, beta, a.dtype.name))
-    assert not verdict.failures, verdict.message
 
 
 @pytest.mark.parametrize("special", SPECIALS)

@@ -9,10 +9,9 @@ import pytest
 
 import dxgemm
 from dxgemm.testing.cases import Case
-from dxgemm.testing.compare import compare
+from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.libraries import InterfaceOnly
-from dxgemm.testing.reference import combine, product
 
 pytestmark = pytest.mark.gpu
 
@@ -54,12 +53,6 @@ def ready(cupy):
     return arrays
 
 
-def assert_right(actual):
-    a, b, c = VALUES
-    verdict = compare(actual, combine(product(a, b), c, 0.7, 1.3, "float32"))
-    assert not verdict.failures, verdict.message
-
-
 def late_copy(cupy, spin, array):
     """A copy that its stream fills only after a long while, NaN until then."""
     copy = cupy.full_like(array, np.nan)
@@ -77,7 +70,7 @@ def test_the_current_stream_of_cupy(cupy, spin, ready):
         late.fill(np.nan)
         assert not stream.done, "the host waited"
         stream.synchronize()
-    assert_right(c.get())
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 
 def test_a_plan_follows_the_current_stream(cupy, spin, ready):
@@ -90,7 +83,7 @@ def test_a_plan_follows_the_current_stream(cupy, spin, ready):
         assert plan() is c
         assert not stream.done, "the host waited"
         stream.synchronize()
-    assert_right(c.get())
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 
 @pytest.mark.parametrize("kind", ["handle", "cupy", "torch", "numba", "cuda.core"])
@@ -102,7 +95,7 @@ def test_a_stream_that_is_passed(cupy, spin, ready, kind):
     dxgemm.gemm(late, b, c, 0.7, 1.3, stream=stream_of(kind, stream))
     assert not stream.done, "the host waited"
     stream.synchronize()
-    assert_right(c.get())
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 
 def stream_of(kind, stream):
@@ -135,7 +128,7 @@ def test_the_current_stream_of_torch(cupy, spin, ready):
         late.fill_(torch.nan)
         assert not stream.query(), "the host waited"
     stream.synchronize()
-    assert_right(c.cpu().numpy())
+    assert_right(c.cpu().numpy(), *VALUES, 0.7, 1.3)
 
 
 def test_the_stream_of_numba_arrays(cupy, spin, ready):
@@ -154,7 +147,7 @@ def test_the_stream_of_numba_arrays(cupy, spin, ready):
     dxgemm.gemm(late, cuda.as_cuda_array(b), addend, 0.7, 1.3)
     assert not queue.done, "the host waited"
     stream.synchronize()
-    assert_right(addend.copy_to_host())
+    assert_right(addend.copy_to_host(), *VALUES, 0.7, 1.3)
 
 
 def test_operands_on_different_streams_of_different_libraries(cupy, spin, ready):
@@ -176,7 +169,7 @@ def test_operands_on_different_streams_of_different_libraries(cupy, spin, ready)
         assert not cupy_stream.done, "the host waited"
         assert not torch_stream.query(), "torch's stream must wait for the launch that reads b"
     torch.cuda.synchronize()
-    assert_right(c.get())
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 
 def test_interfaces_of_different_streams(cupy, spin, ready):
@@ -190,4 +183,4 @@ def test_interfaces_of_different_streams(cupy, spin, ready):
     dxgemm.gemm(late_a, late_b, target, 0.7, 1.3)
     assert not (first.done and second.done), "the host waited"
     cupy.cuda.Device().synchronize()
-    assert_right(c.get())
+    assert_right(c.get(), *VALUES, 0.7, 1.3)

@@ -67,7 +67,7 @@ def prepare(
 
     if out is None and c is None:
         result = library.empty(route.shape, route.problem.dtype, a)
-        target_pointer, _ = library.inspect(result)
+        target_pointer, result_key = library.inspect(result)
     else:
         result, target_pointer = (c, c_pointer) if out is None else (out, out_pointer)
         first = target_pointer + route.target_first
@@ -87,10 +87,12 @@ def prepare(
     if route.is_empty or (route.k == 0 and beta == 1 and out is None):
         launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
     elif route.host_operands:
-        arrays = {"a": a, "b": b, "c": c, "out": out}
-        arrays["c" if out is None else "out"] = result
+        layouts = dict(route.layouts)
+        if out is None and c is None:
+            layouts["c"] = library.layout(result_key)
+        arrays = {"a": a, "b": b, "c": result if out is None else c, "out": out}
         addresses = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": target_pointer}
-        launch = HostLaunch(route, arrays, addresses, implementation)
+        launch = HostLaunch(route, layouts, arrays, addresses, implementation)
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     ordered = None
@@ -99,6 +101,7 @@ def prepare(
         or library is not library_a
         or (library_c is not None and library_c is not library_a)
         or library_a.always_ordered
+        or route.host_operands
     ):
         ordered = _to_order(
             route,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from dxgemm._problem import Layout
 from dxgemm._route import Route, route_of_layouts
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.host import DeviceCopy, device_copy_layout
@@ -19,17 +20,16 @@ class HostLaunch:
     """
 
     def __init__(
-        self, route: Route, arrays: dict[str, Any], pointers: dict[str, int], implementation: Any
+        self,
+        route: Route,
+        layouts: dict[str, Layout],
+        arrays: dict[str, Any],
+        pointers: dict[str, int],
+        implementation: Any,
     ) -> None:
-        self._target = "c" if arrays["out"] is None else "out"
-        on_device = {name for name, layout in route.layouts.items() if layout.device != HOST}
-        self._host_arrays = {
-            name: array
-            for name, array in arrays.items()
-            if array is not None and name not in on_device
-        }
-        self._pointers = {name: pointers[name] for name in on_device}
-        layouts = dict(route.layouts)
+        self._target = "out" if "out" in layouts else "c"
+        self._pointers = pointers
+        self._host_arrays = {n: arrays[n] for n, layout in layouts.items() if layout.device == HOST}
         for name, array in self._host_arrays.items():
             layouts[name] = device_copy_layout(array, route.ordinal)
         self._route = route_of_layouts(

@@ -100,6 +100,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
         raise MissingPackageError(
             f"building {spec} needs numba-cuda ({error}); pip install 'dxgemm[cu13]' or [cu12]."
         ) from error
+    capability = _compute_capability(arch)
     scalar = getattr(types, spec.dtype)
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(scalar)}
     kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype)
@@ -109,7 +110,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
             tuple(kinds[kind] for _, kind in PARAMETERS),
             device=False,
             abi="numba",
-            cc=_compute_capability(arch),
+            cc=capability,
             output="ptx",
             launch_bounds=(spec.config.threads, 1),
         )

@@ -15,13 +15,16 @@ def stream_handle(stream: Any) -> int:
     """
     if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
         return stream
-    if hasattr(stream, "__cuda_stream__"):
-        protocol = stream.__cuda_stream__
-        return int((protocol() if callable(protocol) else protocol)[1])
-    for attribute in ("ptr", "cuda_stream", "handle"):
-        if hasattr(stream, attribute):
-            value = getattr(stream, attribute)
-            return int(getattr(value, "value", value) or 0)
+    try:
+        if hasattr(stream, "__cuda_stream__"):
+            protocol = stream.__cuda_stream__
+            return int((protocol() if callable(protocol) else protocol)[1])
+        for attribute in ("ptr", "cuda_stream", "handle"):
+            handle = getattr(stream, attribute, None)
+            if handle is not None and not isinstance(handle, str):
+                return int(getattr(handle, "value", handle) or 0)
+    except (TypeError, ValueError, IndexError):
+        pass  # it only looks like a stream
     raise StreamError(
         f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
         "or its raw handle as a non-negative int."

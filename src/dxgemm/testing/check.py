@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from dxgemm.testing.buffers import Arena, Slot
 from dxgemm.testing.cases import Case
 from dxgemm.testing.compare import compare
@@ -75,6 +77,19 @@ def check(
             complaints.append(f"{case}: {verdict.message}")
     assert not complaints, "\n".join(complaints[:REPORTED])
     return refused
+
+
+def assert_right(
+    actual: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> None:
+    """Asserts that `actual` is alpha * a @ b + beta * c by the acceptance rule."""
+    verdict = compare(actual, combine(product(a, b), c, alpha, beta, a.dtype.name))
+    assert not verdict.failures, verdict.message
 
 
 def _place(arena: Arena, case: Case, values: Operands) -> tuple[Slot, ...]:

@@ -46,7 +46,7 @@ class CupyLibrary(NumpyLibrary):
     def view(self, sent: Any, slot: Slot) -> Any:
         import cupy
 
-        strides = [stride * sent.itemsize for stride in slot.strides]
+        strides = tuple(stride * sent.itemsize for stride in slot.strides)
         start = sent.data + slot.start * sent.itemsize
         return cupy.ndarray(slot.shape, sent.dtype, start, strides)
 

@@ -1,0 +1,401 @@
+"""The command line on real files: results, bad input, atomic output, JSON."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dxgemm
+from dxgemm._gpu import GpuStatus, probe, simulator_enabled
+from dxgemm.cli.app import app
+
+run_command, info_command, demo_command = map(
+    importlib.import_module, ("dxgemm.cli.run", "dxgemm.cli.info", "dxgemm.cli.demo")
+)
+needs_simulator = pytest.mark.skipif(not simulator_enabled(), reason="about the simulator")
+needs_no_gpu = pytest.mark.skipif(not probe().problem, reason="about machines without a GPU")
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def invoke_json(*arguments: object) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def invoke_process(
+    *arguments: object, cache: Path, simulator: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, where only `simulator` sets NUMBA_ENABLE_CUDASIM."""
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environment["DXGEMM_CACHE_DIR"] = str(cache)
+    if simulator is not None:
+        environment["NUMBA_ENABLE_CUDASIM"] = simulator
+    return subprocess.run(
+        [sys.executable, "-m", "dxgemm", *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+
+
+def assert_refused(result: Any, *fragments: str, status: int = 2) -> None:
+    """One line that says why, last on stderr; nothing on stdout."""
+    assert result.exit_code == status
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    reason = result.stderr.splitlines()[-1]
+    assert reason.startswith("dxgemm: ")
+    for fragment in fragments:
+        assert fragment in reason
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[..., Path]:
+    """Saves an array under a name and returns its path."""
+
+    def save(name: str, array: np.ndarray) -> Path:
+        path = tmp_path / f"{name}.npy"
+        np.save(path, array)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def operands(save: Callable[..., Path]) -> tuple[Path, Path, Path]:
+    """A (5, 4), B (4, 3) and C (5, 3) of small integers, float32."""
+    random = np.random.default_rng(1)
+    a, b, c = (
+        random.integers(-9, 9, shape).astype(np.float32) for shape in ((5, 4), (4, 3), (5, 3))
+    )
+    return save("A", a), save("B", b), save("C", c)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out.npy"
+
+
+class TestRun:
+    def test_the_product_is_written(self, operands, output):
+        a, b, _ = operands
+        result = invoke("run", a, b, "-o", output)
+        assert result.exit_code == 0, result.stderr
+        assert "5x3 float32 = 5x4 @ 4x3" in result.stdout
+        np.testing.assert_array_equal(np.load(output), np.load(a) @ np.load(b))
+
+    def test_alpha_and_beta_update_the_file_of_c(self, operands):
+        a, b, c = operands
+        expected = 2 * np.load(a) @ np.load(b) - 3 * np.load(c)
+        result = invoke("run", a, b, c, "--alpha", "2", "--beta", "-3", "-o", c)
+        assert result.exit_code == 0, result.stderr
+        np.testing.assert_array_equal(np.load(c), expected)
+
+    def test_a_batch_in_float64_and_fortran_order(self, save, output):
+        a = np.arange(12.0).reshape(2, 3, 2)
+        b = np.asfortranarray(np.arange(8.0).reshape(2, 4))
+        result = invoke("run", save("A", a), save("B", b), "-o", output)
+        assert result.exit_code == 0, result.stderr
+        np.testing.assert_array_equal(np.load(output), a @ b)
+
+    def test_json_names_what_ran(self, operands, output):
+        a, b, _ = operands
+        report = invoke_json("run", a, b, "-o", output, "--implementation", "tiled")
+        assert report["output"] == str(output)
+        assert report["shape"] == [5, 3]
+        assert report["dtype"] == "float32"
+        assert report["implementation"] == "tiled"
+        assert report["seconds"] > 0
+
+    @pytest.mark.parametrize(
+        ("array", "fragment"),
+        [
+            (np.ones((4, 3), int), "int64"),
+            (np.ones((4, 3), complex), "complex128"),
+            (np.ones((4, 3), np.float16), "float16"),
+            (np.ones((4, 3), ">f4"), ">f4"),
+            (np.ones((4, 3), bool), "bool"),
+            (np.array([["x"]]), "<U1"),
+            (np.ones(4, np.float32), "(4,)"),
+            (np.ones((2, 3), np.float32), "a is (5, 4), b is (2, 3)"),
+            (np.ones((4, 3)), "float64"),
+        ],
+        ids=lambda value: value.replace(" ", "") if isinstance(value, str) else "",
+    )
+    def test_an_unsupported_array_is_refused(self, operands, save, output, array, fragment):
+        assert_refused(invoke("run", operands[0], save("bad", array), "-o", output), fragment)
+        assert not output.exists()
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"1.0, 2.0\n",
+            b"PK\x03\x04",
+            b"\x93NUMPY\x01\x00\x10\x00{'descr': '<f4'}",
+            b"\x93NUMPY\x01\x00\x10\x00{'descr': (4000, ",
+        ],
+        ids=["empty", "text", "npz", "incomplete header", "damaged header"],
+    )
+    def test_what_is_no_npy_file_is_refused(self, operands, tmp_path, output, content):
+        path = tmp_path / "bad.npy"
+        path.write_bytes(content)
+        assert_refused(invoke("run", operands[0], path, "-o", output), "bad.npy", "numpy.save")
+
+    def test_a_truncated_file_is_refused(self, operands, output):
+        a, b, _ = operands
+        b.write_bytes(b.read_bytes()[:-1])
+        assert_refused(invoke("run", a, b, "-o", output), "B.npy is not a readable .npy file")
+
+    def test_a_header_that_promises_too_much_is_refused(self, operands, output):
+        a, b, _ = operands
+        b.write_bytes(b.read_bytes().replace(b"(4, 3), }            ", b"(4000000000000, 3), }"))
+        assert_refused(invoke("run", a, b, "-o", output), "B.npy")
+
+    def test_a_missing_file_is_refused(self, operands, tmp_path, output):
+        result = invoke("run", operands[0], tmp_path / "none.npy", "-o", output)
+        assert_refused(result, "none.npy", "No such file")
+
+    def test_pickles_are_never_loaded(self, operands, tmp_path, output):
+        witness = tmp_path / "witness"
+        path = tmp_path / "pickle.npy"
+        np.save(path, np.array([[Unpickled(witness)]]), allow_pickle=True)
+        assert_refused(invoke("run", operands[0], path, "-o", output), "Object arrays")
+        assert not witness.exists()
+
+    def test_beta_without_c_is_refused(self, operands, output):
+        a, b, _ = operands
+        assert_refused(invoke("run", a, b, "-o", output, "--beta", "1"), "pass c")
+
+    def test_an_unknown_implementation_is_refused(self, operands, output):
+        a, b, _ = operands
+        result = invoke("run", a, b, "-o", output, "--implementation", "magic")
+        assert_refused(result, "'magic'", "naive, tiled")
+
+    @needs_simulator
+    def test_what_takes_hours_is_refused_unless_allowed(self, operands, output, monkeypatch):
+        monkeypatch.setattr(run_command, "MAX_SIMULATED", 59)
+        a, b, _ = operands
+        assert_refused(
+            invoke("run", a, b, "-o", output), "m * n * k is 60, above the 59", "--allow-slow"
+        )
+        assert not output.exists()
+        assert invoke("run", a, b, "-o", output, "--allow-slow").exit_code == 0
+
+
+class Unpickled:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.witness,)
+
+
+class TestOutputFile:
+    def test_a_failed_write_leaves_the_old_file(self, operands, tmp_path, monkeypatch):
+        a, b, c = operands
+        before = c.read_bytes()
+
+        def half_save(file: Any, array: np.ndarray) -> None:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(run_command.np, "save", half_save)
+        assert_refused(invoke("run", a, b, "-o", c), "cannot write", "No space left on device")
+        assert c.read_bytes() == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "B.npy", "C.npy"]
+
+    def test_an_interrupt_leaves_the_old_file(self, operands, tmp_path, monkeypatch):
+        a, b, c = operands
+        before = c.read_bytes()
+
+        def interrupted_save(file: Any, array: np.ndarray) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(run_command.np, "save", interrupted_save)
+        assert invoke("run", a, b, "-o", c).exit_code != 0
+        assert c.read_bytes() == before
+        assert len(list(tmp_path.iterdir())) == 3
+
+    def test_a_refused_problem_leaves_the_old_file(self, operands):
+        a, _, c = operands
+        before = c.read_bytes()
+        assert_refused(invoke("run", a, a, "-o", c), "inner dimensions differ")
+        assert c.read_bytes() == before
+
+    def test_its_permissions_are_kept(self, operands):
+        a, b, c = operands
+        c.chmod(0o640)
+        assert invoke("run", a, b, "-o", c).exit_code == 0
+        assert stat.S_IMODE(c.stat().st_mode) == 0o640
+
+    def test_a_link_is_followed(self, operands, tmp_path, output):
+        a, b, _ = operands
+        link = tmp_path / "link.npy"
+        link.symlink_to(output)
+        assert invoke("run", a, b, "-o", link).exit_code == 0
+        assert link.is_symlink()
+        assert np.load(output).shape == (5, 3)
+
+    def test_a_directory_is_refused(self, operands, tmp_path):
+        a, b, _ = operands
+        assert_refused(invoke("run", a, b, "-o", tmp_path), "it is a directory")
+
+    def test_a_missing_directory_is_refused(self, operands, tmp_path):
+        a, b, _ = operands
+        assert_refused(invoke("run", a, b, "-o", tmp_path / "none" / "out.npy"), "No such file")
+
+
+class TestInfo:
+    def test_json_and_text_agree(self):
+        report = invoke_json("info")
+        text = invoke("info").stdout
+        assert report["dxgemm"] == dxgemm.__version__
+        assert report["cache"]["directory"] in text
+        for name, number in report["packages"].items():
+            assert f"{name:<24}{number}" in text
+
+    def test_a_slow_toolkit_is_named(self, monkeypatch):
+        toolkit = importlib.import_module("dxgemm.compiler.toolkit")
+        monkeypatch.setattr(toolkit, "toolkit_versions", lambda: {"nvidia-nvjitlink": "13.5.37"})
+        assert "nvidia-nvjitlink 13.5.37" in invoke_json("info")["warnings"][0]
+
+    def test_packages_newer_than_the_driver_are_named(self, monkeypatch):
+        monkeypatch.setattr(info_command, "probe", lambda: GpuStatus(12040, 0, None))
+        packages = {"nvidia-nvjitlink": "13.1.115"}
+        monkeypatch.setattr(info_command, "_installed_versions", lambda: packages)
+        (warning,) = invoke_json("info")["warnings"]
+        assert "only CUDA 12.4" in warning
+        assert "dxgemm[cu12]" in warning
+
+
+class TestDemo:
+    @pytest.fixture(autouse=True)
+    def _few_simulated_images(self, monkeypatch):
+        monkeypatch.setattr(demo_command, "SIMULATED_GRAM_IMAGES", 5)
+        monkeypatch.setattr(demo_command, "SIMULATED_IMAGES", 45)
+
+    def test_every_own_implementation_is_timed(self):
+        report = invoke_json("demo")
+        timed = {(t["implementation"], t["dtype"]) for t in report["gram_matrix"]["timings"]
+                 if t["time_us"]}  # fmt: skip
+        for implementation in dxgemm.implementations():
+            if implementation.is_own:
+                assert {(implementation.name, "float32"), (implementation.name, "float64")} <= timed
+        assert report["classification"]["accuracy"] > 0.8
+
+    def test_a_wrong_result_fails(self, monkeypatch):
+        fetch = demo_command._fetch
+        monkeypatch.setattr(demo_command, "_fetch", lambda array: fetch(array) + 1)
+        assert_refused(invoke("demo"), "differs from NumPy's", status=1)
+
+
+class TestExplain:
+    def test_text_names_problem_and_choice(self):
+        text = invoke("explain", 50, 60, 70, "--dtype", "float64", "--batch", 3).stdout
+        assert "3 x 50 x 60 x 70 float64" in text
+        assert "implementation" in text
+
+    def test_json_names_the_implementation_asked_for(self):
+        report = invoke_json("explain", 50, 60, 70, "--implementation", "naive")
+        assert (report["m"], report["n"], report["k"]) == (50, 60, 70)
+        assert report["implementation"] == "naive"
+
+    def test_an_unknown_implementation_is_refused(self):
+        assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
+
+    @pytest.mark.parametrize("arguments", [(1, 1), (1, 1, "x"), (1, 1, 1, "--dtype", "int8")])
+    def test_misuse_shows_the_usage(self, arguments):
+        result = invoke("explain", *arguments)
+        assert result.exit_code == 2
+        assert "Usage" in result.stderr
+
+    def test_implementations_are_listed(self):
+        names = [implementation.name for implementation in dxgemm.implementations()]
+        assert [row["name"] for row in invoke_json("implementations")] == names
+        text = invoke("implementations").stdout
+        assert all(name in text for name in names)
+
+
+class TestProcess:
+    """What depends on the environment a process starts in."""
+
+    def test_kernels_are_built_kept_and_cleared(self, tmp_path):
+        build = ("build", "--arch", "sm_90a", "--dtype", "float32", "--json")
+        first, second = (invoke_process(*build, cache=tmp_path) for _ in range(2))
+        assert first.returncode == 0, first.stderr
+        records = json.loads(first.stdout)
+        assert {record["dtype"] for record in records} == {"float32"}
+        assert json.loads(second.stdout) == records
+        cached = json.loads(invoke_process("cache", "--json", cache=tmp_path).stdout)
+        assert cached["kernel_count"] == len(records)
+        assert cached["total_bytes"] == sum(record["cubin_bytes"] for record in records)
+        assert "sm_90a" in invoke_process("cache", cache=tmp_path).stdout
+        cleared = invoke_process("cache", "clear", "--json", cache=tmp_path)
+        assert json.loads(cleared.stdout) == {"removed": len(records)}
+
+    def test_an_unknown_architecture_is_refused(self, tmp_path):
+        result = invoke_process("build", "--arch", "hopper", cache=tmp_path)
+        assert result.returncode == 1
+        assert "'hopper' is no architecture" in result.stderr
+
+    @needs_no_gpu
+    def test_build_without_gpu_asks_for_an_architecture(self, tmp_path):
+        result = invoke_process("build", cache=tmp_path)
+        assert result.returncode == 1
+        assert "--arch" in result.stderr
+
+    @needs_no_gpu
+    def test_without_gpu_the_simulator_stands_in_and_says_so(self, operands, output, tmp_path):
+        a, b, _ = operands
+        result = invoke_process("run", a, b, "-o", output, cache=tmp_path)
+        assert result.returncode == 0
+        assert "simulator" in result.stderr
+        np.testing.assert_array_equal(np.load(output), np.load(a) @ np.load(b))
+
+    @needs_no_gpu
+    def test_without_gpu_and_simulator_the_reason_is_given(self, operands, output, tmp_path):
+        a, b, _ = operands
+        result = invoke_process("run", a, b, "-o", output, cache=tmp_path, simulator="0")
+        assert result.returncode == 1
+        assert len(result.stderr.splitlines()) == 1
+        assert not output.exists()
+
+    def test_help_is_quick(self):
+        loaded = subprocess.run(
+            [sys.executable, "-c", HELP_THEN_MODULES], capture_output=True, text=True, check=True
+        ).stdout.splitlines()[-1]
+        assert loaded == "[]"
+
+    def test_version(self, tmp_path):
+        result = invoke_process("--version", cache=tmp_path)
+        assert result.stdout == f"dxgemm {dxgemm.__version__}\n"
+
+
+HELP_THEN_MODULES = """
+import sys
+from dxgemm.cli.app import app
+try:
+    app(["--help"])
+except SystemExit:
+    heavy = {"numba", "cuda", "cupy", "torch", "sklearn", "scipy"}
+    print(sorted(heavy & set(sys.modules)))
+"""
