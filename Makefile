@@ -28,8 +28,8 @@ INSTALLED := .venv/installed-$(EXTRA)
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
-	mkdir -p build/example
-	$(BIN)/python -c 'import numpy; random = numpy.random.default_rng(0).random; \
+	@mkdir -p build/example
+	@$(BIN)/python -c 'import numpy; random = numpy.random.default_rng(0).random; \
 		[numpy.save(f"build/example/{name}.npy", random(($(EXAMPLE_SIZE),) * 2, numpy.float32)) \
 		for name in "AB"]'
 	$(BIN)/dxgemm run build/example/A.npy build/example/B.npy -o build/example/C.npy

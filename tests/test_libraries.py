@@ -138,8 +138,12 @@ class TestTorch:
     def test_a_lazy_negation_is_refused(self, tensors):
         torch = pytest.importorskip("torch")
         a, b, c = tensors
-        with pytest.raises(errors.ArrayTypeError, match="resolve_neg"):
-            dxgemm.gemm(torch._neg_view(a), b, c)
+        imaginary = torch.complex(a, a).conj().imag
+        column = imaginary[:, 0].unsqueeze(-1)  # its last stride is 1, as of a plain tensor
+        for negated, other in ((imaginary, b), (column, b[:1])):
+            assert negated.is_neg()
+            with pytest.raises(errors.ArrayTypeError, match="resolve_neg"):
+                dxgemm.gemm(negated, other, c)
 
     def test_tensors_on_the_host_are_copied_and_updated(self):
         torch = pytest.importorskip("torch")

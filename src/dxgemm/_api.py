@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm import _registry, compiler
-from dxgemm._calls import Bound, prepare, run
+from dxgemm._calls import Bound, prepare
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
 from dxgemm._route import clear_routes
@@ -54,7 +54,22 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
     """
-    return run(a, b, c, alpha, beta, out, implementation, stream)
+    launch, pointers, alpha, beta, stream, result, library, ordered, _ = prepare(
+        a, b, c, alpha, beta, out, implementation, stream
+    )
+    if launch is None:
+        return result
+    if stream is None:
+        stream = library.current_stream(result)
+    if ordered is None:
+        launch(*pointers, alpha, beta, stream)
+        return result
+    for operand_library, operand in ordered:
+        operand_library.acquire(operand, stream)
+    launch(*pointers, alpha, beta, stream)
+    for operand_library, operand in ordered:
+        operand_library.release(operand, stream)
+    return result
 
 
 class Plan(Bound):

@@ -11,7 +11,7 @@ import numpy as np
 from dxgemm._errors import LayoutError, OverlapError, ScalarError
 from dxgemm._host_launch import HostLaunch
 from dxgemm._problem import share_elements
-from dxgemm._route import Route, find_route
+from dxgemm._route import Route, make_route, routes
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.streams import stream_handle
 
@@ -56,11 +56,14 @@ def prepare(
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         alpha == 0, beta == 0, implementation,
     )  # fmt: skip
-    route = find_route(key)
+    try:
+        route = routes[key]
+    except (KeyError, TypeError):  # TypeError: an unhashable implementation, refused by dispatch
+        route = make_route(key)
 
-    if not -route.largest_scalar <= alpha <= route.largest_scalar:
+    if not route.least_scalar <= alpha <= route.largest_scalar:
         _check_fits("alpha", alpha, route)
-    if not -route.largest_scalar <= beta <= route.largest_scalar:
+    if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
     if (a_pointer | b_pointer | c_pointer | out_pointer) & route.misalignment:
         _raise_misaligned(route, a=a_pointer, b=b_pointer, c=c_pointer, out=out_pointer)
@@ -70,11 +73,11 @@ def prepare(
         target_pointer, result_key = library.inspect(result)
     else:
         result, target_pointer = (c, c_pointer) if out is None else (out, out_pointer)
-        first = target_pointer + route.target_first
-        end = target_pointer + route.target_end
-        if a_pointer + route.a_first < end and first < a_pointer + route.a_end:
+        low, high = route.a_near
+        if low < a_pointer - target_pointer < high:
             _check_overlap(route, "a", a_pointer, target_pointer)
-        if b_pointer + route.b_first < end and first < b_pointer + route.b_end:
+        low, high = route.b_near
+        if low < b_pointer - target_pointer < high:
             _check_overlap(route, "b", b_pointer, target_pointer)
         if route.reads_separate_c:
             _check_overlap(route, "c", c_pointer, target_pointer)
@@ -113,28 +116,6 @@ def prepare(
         )
     pointers = (a_pointer, b_pointer, c_pointer, target_pointer)
     return launch, pointers, alpha, beta, stream, result, library, ordered, route
-
-
-def run(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, implementation: Any, stream: Any
-) -> Any:
-    """Prepare one call, launch it, and return the array that receives the result."""
-    launch, pointers, alpha, beta, stream, result, library, ordered, _ = prepare(
-        a, b, c, alpha, beta, out, implementation, stream
-    )
-    if launch is None:
-        return result
-    if stream is None:
-        stream = library.current_stream(result)
-    if ordered is None:
-        launch(*pointers, alpha, beta, stream)
-        return result
-    for operand_library, operand in ordered:
-        operand_library.acquire(operand, stream)
-    launch(*pointers, alpha, beta, stream)
-    for operand_library, operand in ordered:
-        operand_library.release(operand, stream)
-    return result
 
 
 class Bound:

@@ -21,8 +21,8 @@ def supports(problem: Problem) -> str | None:
         return "cuBLAS needs a GPU; this is numba's simulator"
     try:
         from cupy_backends.cuda.libs import cublas  # noqa: F401
-    except ImportError as error:
-        return f"cuBLAS through CuPy cannot be loaded, install dxgemm[cu13-cublas] ({error})"
+    except ImportError:
+        return "CuPy with cuBLAS is not installed: the cu12-cublas or cu13-cublas extra brings both"
     if problem.reads_c and not problem.in_place:
         return "cuBLAS adds to C in place: out= cannot differ from c where beta is not zero"
     if max(problem.m, problem.n, problem.k, problem.batch) > _INT32_MAX:

@@ -20,7 +20,7 @@ from dxgemm.runtime.device import device_facts, require_gpu
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
-_routes: dict[Any, Route] = {}
+routes: dict[Any, Route] = {}  # found by make_route's keys; read directly where time matters
 
 
 class Route:
@@ -35,7 +35,8 @@ class Route:
         decision: the candidates and the rejected.
         candidate: the one that was bound.
         launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
-        a_first, a_end, ...: byte extents of what is read and written, relative to the pointers.
+        a_near, b_near: an operand's extent meets the result's if its pointer less the result's lies
+            strictly between these two, in bytes.
     """
 
     def __init__(
@@ -61,12 +62,10 @@ class Route:
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         self.misalignment = ITEM_SIZES[self.problem.dtype] - 1
         self.largest_scalar = float(np.finfo(self.problem.dtype).max)
-        nothing = (0, 0)
-        reads_ab = self.k > 0
-        self.a_first, self.a_end = byte_extent(layouts["a"]) if reads_ab else nothing
-        self.b_first, self.b_end = byte_extent(layouts["b"]) if reads_ab else nothing
+        self.least_scalar = -self.largest_scalar
         target = layouts.get("out") or layouts.get("c")
-        self.target_first, self.target_end = byte_extent(target) if target else nothing
+        self.a_near = self._overlap_range(layouts["a"], target)
+        self.b_near = self._overlap_range(layouts["b"], target)
 
         on_device = {layout.device for layout in layouts.values()} - {HOST}
         if simulator_enabled() and on_device:
@@ -85,6 +84,13 @@ class Route:
         if not (self.is_empty or self.host_operands):
             self.candidate, self.launch = self._bind_first()
 
+    def _overlap_range(self, operand: Layout, target: Layout | None) -> tuple[int, int]:
+        if target is None or self.k == 0:
+            return 0, 0  # newly allocated, or never read
+        first, end = byte_extent(operand)
+        target_first, target_end = byte_extent(target)
+        return target_first - end, target_end - first
+
     def _bind_first(self) -> tuple[Candidate, Launch]:
         """The first candidate whose kernel can be built."""
         failures = []
@@ -96,28 +102,16 @@ class Route:
                 return candidate, launch
             except BuildError as error:
                 failures.append((candidate, error))
+                self.decision.rejected[candidate.implementation.name] = f"not built: {error}"
         if len(failures) == 1:
             raise failures[0][1]
         reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
         raise BuildError(f"gemm: no implementation could be built. {reasons}")
 
 
-def find_route(key: tuple[Any, ...]) -> Route:
-    """The route of a call.
-
-    Args:
-        key: for each of a, b, c and out its library and its key there, or None twice; then whether
-            alpha is 0, whether beta is 0, and `implementation`.
-    """
-    try:
-        return _routes[key]
-    except (KeyError, TypeError):  # TypeError: an unhashable implementation, refused by dispatch
-        return _make_route(key)
-
-
 def clear_routes() -> None:
     """Forget every decision and launch, so that kernels are looked up and built again."""
-    _routes.clear()
+    routes.clear()
 
 
 def route_of_layouts(
@@ -126,12 +120,18 @@ def route_of_layouts(
     """The route of operands given by their layouts, whatever library they come from."""
     key = (*layouts.items(), alpha_is_zero, beta_is_zero, implementation)
     try:
-        return _routes[key]
+        return routes[key]
     except (KeyError, TypeError):
         return _remember(key, Route(layouts, alpha_is_zero, beta_is_zero, implementation))
 
 
-def _make_route(key: tuple[Any, ...]) -> Route:
+def make_route(key: tuple[Any, ...]) -> Route:
+    """The route of a call that is not among `routes` yet.
+
+    Args:
+        key: for each of a, b, c and out its library and its key there, or None twice; then whether
+            alpha is 0, whether beta is 0, and `implementation`.
+    """
     *operands, alpha_is_zero, beta_is_zero, implementation = key
     named = zip(("a", "b", "c", "out"), operands[::2], operands[1::2], strict=True)
     layouts = {
@@ -143,7 +143,7 @@ def _make_route(key: tuple[Any, ...]) -> Route:
 
 
 def _remember(key: Any, route: Route) -> Route:
-    if len(_routes) >= _MAX_ROUTES:
-        _routes.clear()
-    _routes[key] = route
+    if len(routes) >= _MAX_ROUTES:
+        routes.clear()
+    routes[key] = route
     return route

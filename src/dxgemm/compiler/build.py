@@ -77,8 +77,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         threads=spec.config.threads,
         registers=_logged(log, r"Used (\d+) registers"),
         stack_bytes=_logged(log, r"(\d+) bytes stack frame"),
-        spill_bytes=_logged(log, r"(\d+) bytes spill stores")
-        + _logged(log, r"(\d+) bytes spill loads"),
+        spill_bytes=_logged(log, r"(\d+) bytes spill (?:stores|loads)"),
         smem_bytes=spec.config.smem_bytes(spec.dtype),
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
@@ -131,6 +130,8 @@ def _link(spec: KernelSpec, ptx: str, arch: str) -> tuple[bytes, str]:
         ptxas_options=["-v"],
         # Drops numba's environment symbols: most of the cubin would be their names.
         optimize_unused_variables=True,
+        # From its own cache nvJitLink returns the cubin without the log that is inspected.
+        no_cache=True,
     )
     try:
         linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
@@ -149,7 +150,8 @@ def _compute_capability(arch: str) -> tuple[int, int]:
 
 
 def _logged(log: str, pattern: str) -> int:
-    match = re.search(pattern, log)
-    if match is None:
+    """Sum of the numbers that a pattern finds in the linker's log."""
+    found = re.findall(pattern, log)
+    if not found:
         raise BuildError(f"the linker's log does not say {pattern!r}:\n{log}")
-    return int(match[1])
+    return sum(int(number) for number in found)

@@ -31,17 +31,12 @@ class DeviceCopy:
         self._stream = stream
 
     def __enter__(self) -> DeviceCopy:
-        from cuda.core import Device, Stream
-
-        self._ordering = Stream.from_handle(self._stream)
-        with current_device(self._ordinal):
-            size = max(self._host.nbytes, 1)
-            self._buffer = Device(self._ordinal).allocate(size, stream=self._ordering)
-        self.pointer = int(self._buffer.handle)
+        size = max(self._host.nbytes, 1)
+        self.pointer = int(self._call("cuMemAllocAsync", size, self._stream))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._buffer.close(self._ordering)
+        self._call("cuMemFreeAsync", self.pointer, self._stream)
 
     def upload(self) -> None:
         """Host to device."""
@@ -55,10 +50,13 @@ class DeviceCopy:
         self._host[...] = contiguous
 
     def _transfer(self, function: str, target: int, source: int) -> None:
-        driver = driver_api()
+        self._call(function, target, source, self._host.nbytes, self._stream)
+        self._call("cuStreamSynchronize", self._stream)
+
+    def _call(self, function: str, *arguments: int) -> Any:
+        """A function of the driver, in the GPU's context; its result, if it has one."""
         with current_device(self._ordinal):
-            (error,) = getattr(driver, function)(target, source, self._host.nbytes, self._stream)
-            if not error:
-                (error,) = driver.cuStreamSynchronize(self._stream)
+            error, *results = getattr(driver_api(), function)(*arguments)
         if error:
-            raise LaunchError(f"gemm: copying a host operand failed: {error.name}.")
+            raise LaunchError(f"gemm: copying a host operand: {function} gave {error.name}.")
+        return results[0] if results else None

@@ -64,7 +64,7 @@ class Arena:
         pitch = size + GUARD_ELEMENTS
         slot = Slot(name, aligned + below, shape, (pitch,) * len(batch) + strides)
         self._placed.append((slot, values))
-        self._end = aligned + pitch * math.prod(batch) + GUARD_ELEMENTS
+        self._end = aligned + pitch * max(1, math.prod(batch)) + GUARD_ELEMENTS
         return slot
 
     def fill(self) -> np.ndarray:
