@@ -3,9 +3,11 @@
 
 SHELL := /bin/bash
 
-PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+ifndef PYTHON
+PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$python; break; }; done)
+endif
 
 # cu13, cu12 or none
 GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/_gpu.py))

@@ -296,8 +296,8 @@ class TestDemo:
 
     def test_every_own_implementation_is_timed(self):
         report = invoke_json("demo")
-        timed = {(t["implementation"], t["dtype"]) for t in report["gram_matrix"]["timings"]
-                 if t["time_us"]}  # fmt: skip
+        timings = report["gram_matrix"]["timings"]
+        timed = {(t["implementation"], t["dtype"]) for t in timings if t["time_us"]}
         for implementation in dxgemm.implementations():
             if implementation.is_own:
                 assert {(implementation.name, "float32"), (implementation.name, "float64")} <= timed

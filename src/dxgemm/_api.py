@@ -54,19 +54,17 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
     """
-    launch, pointers, alpha, beta, stream, result, library, ordered, _ = prepare(
-        a, b, c, alpha, beta, out, implementation, stream
-    )
+    (
+        launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
+        result, library, ordered, _,
+    ) = prepare(a, b, c, alpha, beta, out, implementation, stream)  # fmt: skip
     if launch is None:
         return result
     if stream is None:
         stream = library.current_stream(result)
-    if ordered is None:
-        launch(*pointers, alpha, beta, stream)
-        return result
     for operand_library, operand in ordered:
         operand_library.acquire(operand, stream)
-    launch(*pointers, alpha, beta, stream)
+    launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream)
     for operand_library, operand in ordered:
         operand_library.release(operand, stream)
     return result

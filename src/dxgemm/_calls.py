@@ -12,7 +12,7 @@ from dxgemm._errors import LayoutError, OverlapError, ScalarError
 from dxgemm._host_launch import HostLaunch
 from dxgemm._problem import share_elements
 from dxgemm._route import Route, make_route, routes
-from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
+from dxgemm.runtime.arrays import Library, libraries, library_of
 from dxgemm.runtime.streams import stream_handle
 
 
@@ -23,12 +23,11 @@ def prepare(
 
     Returns:
         launch: what to call; None if there is nothing to do.
-        pointers: of a, b, c and the result, in the kernels' orientation.
+        a, b, c, out: pointers, in the kernels' orientation.
         alpha, beta: as the kernel takes them.
         stream: the caller's handle; None for the current stream of `library`.
         result, library: the array that is written, and its library.
-        ordered: operands whose own streams must be ordered against the launch; None if there are
-            none.
+        ordered: operands whose own streams must be ordered against the launch.
         route: the decision behind it all.
 
     A tuple and no object: this runs on every call, where each microsecond shows.
@@ -65,71 +64,63 @@ def prepare(
         _check_fits("alpha", alpha, route)
     if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
-    if (a_pointer | b_pointer | c_pointer | out_pointer) & route.misalignment:
-        _raise_misaligned(route, a=a_pointer, b=b_pointer, c=c_pointer, out=out_pointer)
-
-    if out is None and c is None:
-        result = library.empty(route.shape, route.problem.dtype, a)
-        target_pointer, result_key = library.inspect(result)
+    if out is not None:
+        result, target = out, out_pointer
+    elif c is not None:
+        result, target = c, c_pointer
     else:
-        result, target_pointer = (c, c_pointer) if out is None else (out, out_pointer)
-        low, high = route.a_near
-        if low < a_pointer - target_pointer < high:
-            _check_overlap(route, "a", a_pointer, target_pointer)
-        low, high = route.b_near
-        if low < b_pointer - target_pointer < high:
-            _check_overlap(route, "b", b_pointer, target_pointer)
-        if route.reads_separate_c:
-            _check_overlap(route, "c", c_pointer, target_pointer)
+        result = library.empty(route.shape, route.dtype, a)
+        target, _ = library.inspect(result)
     if not route.reads_separate_c:
-        c_pointer = target_pointer
+        c_pointer = target
+    a_distance, b_distance, c_distance = a_pointer - target, b_pointer - target, c_pointer - target
+    if (target | a_distance | b_distance | c_distance) & route.misalignment:
+        _raise_misaligned(route, a=a_pointer, b=b_pointer, c=c_pointer, out=out_pointer)
+    low, high = route.a_near
+    if low < a_distance < high:
+        _check_overlap(route, "a", a_pointer, target)
+    low, high = route.b_near
+    if low < b_distance < high:
+        _check_overlap(route, "b", b_pointer, target)
+    if route.reads_separate_c:
+        low, high = route.c_near
+        if low < c_distance < high:
+            _check_overlap(route, "c", c_pointer, target)
 
-    if route.k == 0:
-        alpha = 0.0  # the product is zero whatever alpha is, NaN included
     launch = route.launch
-    if route.is_empty or (route.k == 0 and beta == 1 and out is None):
-        launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
-    elif route.host_operands:
-        layouts = dict(route.layouts)
-        if out is None and c is None:
-            layouts["c"] = library.layout(result_key)
-        arrays = {"a": a, "b": b, "c": result if out is None else c, "out": out}
-        addresses = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": target_pointer}
-        launch = HostLaunch(route, layouts, arrays, addresses, implementation)
+    ordered: tuple[tuple[Library, Any], ...] = ()
+    if route.is_special:
+        arrays = {"a": a, "b": b, "c": c, "out": out}
+        for name in route.doubtful:
+            route.libraries[name].verify(name, arrays[name])
+        ordered = _to_order(route, arrays, stream)
+        if route.k == 0:
+            alpha = 0.0  # the product is zero whatever alpha is, NaN included
+        if route.is_empty or (route.k == 0 and beta == 1 and out is None):
+            launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
+        elif route.host_operands:
+            pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
+            launch = HostLaunch(route, arrays, pointers, result, library, implementation)
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
-    ordered = None
-    if (
-        library_a is not library_b
-        or library is not library_a
-        or (library_c is not None and library_c is not library_a)
-        or library_a.always_ordered
-        or route.host_operands
-    ):
-        ordered = _to_order(
-            route,
-            stream,
-            a=(library_a, a),
-            b=(library_b, b),
-            c=(library_c, c),
-            out=(library_out, out),
-        )
-    pointers = (a_pointer, b_pointer, c_pointer, target_pointer)
-    return launch, pointers, alpha, beta, stream, result, library, ordered, route
+    return (
+        launch, a_pointer, b_pointer, c_pointer, target, alpha, beta, stream,
+        result, library, ordered, route,
+    )  # fmt: skip
 
 
 class Bound:
     """A prepared call with its launch packed for good, to be run many times."""
 
     def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
-        launch, pointers, alpha, beta, stream, result, library, ordered, route = prepared
+        launch, *arguments, stream, result, library, ordered, route = prepared
         self.route: Route = route
         self.result = result
         self._operands = operands  # kept alive: the launch holds their addresses
-        self._launch = None if launch is None else launch.fixed(*pointers, alpha, beta)
+        self._launch = None if launch is None else launch.fixed(*arguments)
         self._stream = stream
         self._current_stream = library.current_stream
-        self._ordered = ordered or ()
+        self._ordered = ordered
 
     def __call__(self) -> Any:
         launch = self._launch
@@ -147,25 +138,24 @@ class Bound:
 
 
 def _to_order(
-    route: Route, stream: int | None, **operands: tuple[Library | None, Any]
-) -> list[tuple[Library, Any]] | None:
-    """The device operands whose pending work must be ordered against the launch.
+    route: Route, arrays: dict[str, Any], stream: int | None
+) -> tuple[tuple[Library, Any], ...]:
+    """The operands whose pending work must be ordered against the launch.
 
     With an explicit stream the caller has ordered the libraries' current streams already; only
     exports that name their consumer stream still take part.
     """
-    chosen = [
-        (library, array)
-        for name, (library, array) in operands.items()
-        if library is not None
-        and route.layouts[name].device != HOST
-        and (stream is None or library.always_ordered)
-    ]
-    return chosen or None
+    return tuple(
+        (route.libraries[name], arrays[name])
+        for name in route.ordered
+        if stream is None or route.libraries[name].always_ordered
+    )
 
 
 def _real(name: str, value: Any) -> float:
-    if not isinstance(value, numbers.Real) or isinstance(value, bool | np.bool_):
+    # `int` first: the abstract class takes a microsecond to say the same.
+    is_real = type(value) is int or isinstance(value, numbers.Real)
+    if not is_real or isinstance(value, bool | np.bool_):
         raise ScalarError(
             f"gemm: {name} is {value!r} ({type(value).__name__}); it must be a real number, "
             "held by Python or NumPy on the host."

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from dxgemm._problem import Layout
 from dxgemm._route import Route, route_of_layouts
-from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.host import DeviceCopy, device_copy_layout
 
 
@@ -22,12 +21,18 @@ class HostLaunch:
     def __init__(
         self,
         route: Route,
-        layouts: dict[str, Layout],
         arrays: dict[str, Any],
         pointers: dict[str, int],
+        result: Any,
+        library: Library,
         implementation: Any,
     ) -> None:
-        self._target = "out" if "out" in layouts else "c"
+        layouts = dict(route.layouts)
+        self._target = "c" if arrays["out"] is None else "out"
+        if arrays[self._target] is None:  # newly allocated
+            pointers[self._target], result_key = library.inspect(result)
+            layouts[self._target] = library.layout(result_key)
+        arrays[self._target] = result
         self._pointers = pointers
         self._host_arrays = {n: arrays[n] for n, layout in layouts.items() if layout.device == HOST}
         for name, array in self._host_arrays.items():

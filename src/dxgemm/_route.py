@@ -6,6 +6,7 @@ objects, so that a repeated call costs one dictionary look-up.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from dxgemm._errors import BuildError, DeviceMismatchError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
 from dxgemm._registry import Launch
-from dxgemm.runtime.arrays import HOST
+from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.device import device_facts, require_gpu
 
 # A service that never repeats a shape must not grow without bound.
@@ -27,7 +28,7 @@ class Route:
     """What the layouts of a call decide.
 
     Attributes:
-        problem: in the kernels' orientation; k, is_empty and is_transposed are copies of its own.
+        problem: in the kernels' orientation; dtype, k, is_empty and is_transposed repeat its own.
         shape: of the result, as the caller sees it.
         layouts: of the operands by name, as the caller passed them.
         host_operands: names of those that are copied to the GPU and back.
@@ -35,8 +36,12 @@ class Route:
         decision: the candidates and the rejected.
         candidate: the one that was bound.
         launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
-        a_near, b_near: an operand's extent meets the result's if its pointer less the result's lies
-            strictly between these two, in bytes.
+        a_near, b_near, c_near: an operand's extent meets the result's if its pointer less the
+            result's lies strictly between these two, in bytes.
+        libraries: of the operands by name. This and what follows depends on them.
+        doubtful: operands whose library must verify each array.
+        ordered: operands on the device whose streams may differ from the launch's.
+        is_special: whether any of that, host operands, k == 0 or an empty result needs care.
     """
 
     def __init__(
@@ -56,6 +61,11 @@ class Route:
             beta_is_zero=beta_is_zero,
         )
         require_gpu()
+        self.libraries: dict[str, Library] = {}
+        self.doubtful: tuple[str, ...] = ()
+        self.ordered: tuple[str, ...] = ()
+        self.is_special = True
+        self.dtype = self.problem.dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
         self.is_transposed = self.problem.is_transposed
@@ -64,8 +74,9 @@ class Route:
         self.largest_scalar = float(np.finfo(self.problem.dtype).max)
         self.least_scalar = -self.largest_scalar
         target = layouts.get("out") or layouts.get("c")
-        self.a_near = self._overlap_range(layouts["a"], target)
-        self.b_near = self._overlap_range(layouts["b"], target)
+        self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
+        self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
+        self.c_near = self._overlap_range(layouts.get("c"), target)
 
         on_device = {layout.device for layout in layouts.values()} - {HOST}
         if simulator_enabled() and on_device:
@@ -84,9 +95,23 @@ class Route:
         if not (self.is_empty or self.host_operands):
             self.candidate, self.launch = self._bind_first()
 
-    def _overlap_range(self, operand: Layout, target: Layout | None) -> tuple[int, int]:
-        if target is None or self.k == 0:
-            return 0, 0  # newly allocated, or never read
+    def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
+        """This route for operands of these libraries."""
+        route = copy.copy(self)
+        route.libraries = libraries
+        route.doubtful = doubtful
+        are_mixed = len(set(libraries.values())) > 1 or bool(self.host_operands)
+        if are_mixed or libraries["a"].always_ordered:
+            on_device = [name for name, layout in self.layouts.items() if layout.device != HOST]
+            route.ordered = tuple(on_device)
+        route.is_special = bool(
+            route.ordered or doubtful or self.host_operands or self.k == 0 or self.is_empty
+        )
+        return route
+
+    def _overlap_range(self, operand: Layout | None, target: Layout | None) -> tuple[int, int]:
+        if operand is None or target is None:
+            return 0, 0  # never read, or newly allocated
         first, end = byte_extent(operand)
         target_first, target_end = byte_extent(target)
         return target_first - end, target_end - first
@@ -133,13 +158,16 @@ def make_route(key: tuple[Any, ...]) -> Route:
             alpha is 0, whether beta is 0, and `implementation`.
     """
     *operands, alpha_is_zero, beta_is_zero, implementation = key
-    named = zip(("a", "b", "c", "out"), operands[::2], operands[1::2], strict=True)
-    layouts = {
-        name: library.layout(layout_key)
-        for name, library, layout_key in named
+    keys = {
+        name: (library, layout_key)
+        for name, library, layout_key in zip(("a", "b", "c", "out"), operands[::2], operands[1::2])
         if library is not None
     }
-    return _remember(key, route_of_layouts(layouts, alpha_is_zero, beta_is_zero, implementation))
+    libraries = {name: library for name, (library, _) in keys.items()}
+    layouts = {name: library.layout(layout_key) for name, (library, layout_key) in keys.items()}
+    doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
+    shared = route_of_layouts(layouts, alpha_is_zero, beta_is_zero, implementation)
+    return _remember(key, shared.for_libraries(libraries, doubtful))
 
 
 def _remember(key: Any, route: Route) -> Route:

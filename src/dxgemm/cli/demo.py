@@ -62,8 +62,10 @@ def demo(as_json: JsonOption = False) -> None:
     enable_simulator_without_gpu()
     gram_images = images
     if simulator_enabled():
-        note(f"Using {SIMULATED_IMAGES} of {len(images)} images, {SIMULATED_GRAM_IMAGES} of them "
-             "for the Gram matrix.")  # fmt: skip
+        note(
+            f"Using {SIMULATED_IMAGES} of {len(images)} images, "
+            f"{SIMULATED_GRAM_IMAGES} of them for the Gram matrix."
+        )
         images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
         gram_images = images[:SIMULATED_GRAM_IMAGES]
     names = [implementation.name for implementation in dxgemm.implementations()]

@@ -75,9 +75,10 @@ def run(
         )
         return
     chosen = " ".join(filter(None, (explanation.implementation, explanation.config)))
+    copies = "" if simulator_enabled() else ", copies to and from it included"
     typer.echo(
         f"{output}: {_shape_text(result)} {result.dtype} = {_formula(alpha, a, b, beta, c)}\n"
-        f"by {chosen} on {explanation.device} in {seconds:.3g} s, copies of the matrices included"
+        f"by {chosen} on {explanation.device} in {seconds:.3g} s{copies}"
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dxgemm._errors import ArrayTypeError, MissingPackageError
 from dxgemm._problem import Layout
+from dxgemm.runtime.device import device_count
 from dxgemm.runtime.streams import wait_for
 
 HOST = -1
@@ -38,7 +39,15 @@ class Library(ABC):
         """Address of element [0, 0], and a key from which `layout` can tell everything else."""
 
     @abstractmethod
-    def layout(self, key: Any) -> Layout: ...
+    def layout(self, key: Any) -> Layout:
+        """What a key says."""
+
+    def doubts(self, key: Any) -> bool:
+        """Whether arrays with this key may be none to compute with, so that each is verified."""
+        return False
+
+    def verify(self, name: str, array: Any) -> None:  # noqa: B027
+        """Raise unless a doubtful array can be computed with."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
@@ -67,15 +76,18 @@ class CuPy(Library):
     def __init__(self) -> None:
         self._cupy = import_module("cupy")
         self._get_current_stream = self._cupy.cuda.get_current_stream
+        self._only_device = 0 if device_count() == 1 else None
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         memory = array.data
-        # A dtype's one-letter code hashes quicker than the dtype.
-        return memory.ptr, (array.shape, array.strides, array.dtype.char, memory.device_id)
+        device = self._only_device
+        if device is None:
+            device = memory.device_id
+        return memory.ptr, (array.shape, array.strides, array.dtype, device)
 
     def layout(self, key: Any) -> Layout:
         shape, strides, dtype, device = key
-        return Layout(shape, strides, np.dtype(dtype).name, device, read_only=False)
+        return Layout(shape, strides, dtype_name(dtype), device, read_only=False)
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         with like.device:
@@ -92,28 +104,35 @@ class Torch(Library):
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
-        self._is_grad_enabled = self._torch.is_grad_enabled
         # What Triton and inductor use: building a Stream object costs a microsecond.
         self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
-        shape, strides = array.shape, array.stride()
-        if array.requires_grad and self._is_grad_enabled():
+        return array.data_ptr(), (
+            array.shape, array.stride(), array.dtype, array.get_device(), array.requires_grad,
+        )  # fmt: skip
+
+    def doubts(self, key: Any) -> bool:
+        shape, strides, _, _, requires_grad = key
+        # The imaginary part of a conjugate may be a lazy negation. It views every other float, so
+        # that the stride of each dimension is even.
+        may_be_negated = all(stride % 2 == 0 for stride, size in zip(strides, shape) if size > 1)
+        return requires_grad or may_be_negated
+
+    def verify(self, name: str, array: Any) -> None:
+        if array.requires_grad and self._torch.is_grad_enabled():
             raise ArrayTypeError(
-                f"gemm: a tensor of shape {tuple(shape)} requires grad, and gemm is not "
-                "differentiable; pass tensor.detach(), or call under torch.no_grad()."
+                f"gemm: {name} is a tensor that requires grad, and gemm is not differentiable; "
+                f"pass {name}.detach(), or call under torch.no_grad()."
             )
-        # The imaginary part of a conjugate is a lazy negation. It views every other float: a row of
-        # neighbouring elements is none, which is quicker to see.
-        if not (shape and shape[-1] > 1 and strides[-1] == 1) and array.is_neg():
+        if array.is_neg():
             raise ArrayTypeError(
-                f"gemm: a tensor of shape {tuple(shape)} is a lazy negation (is_neg()), "
-                "whose memory holds the opposite sign; pass tensor.resolve_neg()."
+                f"gemm: {name} is a lazy negation (is_neg()), whose memory holds the opposite "
+                f"sign; pass {name}.resolve_neg()."
             )
-        return array.data_ptr(), (shape, strides, array.dtype, array.get_device())
 
     def layout(self, key: Any) -> Layout:
-        shape, strides, dtype, device = key
+        shape, strides, dtype, device, _ = key
         item_size = dtype.itemsize
         return Layout(
             tuple(shape),
