@@ -15,7 +15,7 @@ from dxgemm.testing.libraries import InterfaceOnly
 
 pytestmark = pytest.mark.gpu
 
-SPIN_CYCLES = 100_000_000  # about 50 ms
+SPIN_CYCLES = 1_000_000_000  # about half a second: CuPy may have to build its own kernels
 SPIN_SOURCE = """
 extern "C" __global__ void spin(long long cycles) {
     long long start = clock64();
