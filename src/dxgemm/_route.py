@@ -7,6 +7,7 @@ objects, so that a repeated call costs one dictionary look-up.
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import numpy as np
@@ -117,17 +118,22 @@ class Route:
         return target_first - end, target_end - first
 
     def _bind_first(self) -> tuple[Candidate, Launch]:
-        """The first candidate whose kernel can be built."""
-        failures = []
+        """The first candidate whose kernel can be built; those before it cost a warning."""
+        failures: list[tuple[Candidate, BuildError]] = []
         for candidate in self.decision.candidates:
             try:
                 launch = candidate.implementation.bind(
                     self.problem, candidate.config, self.device.arch, self.ordinal
                 )
-                return candidate, launch
             except BuildError as error:
                 failures.append((candidate, error))
-                self.decision.rejected[candidate.implementation.name] = f"not built: {error}"
+                continue
+            for failed, error in failures:
+                self.decision.rejected[failed.implementation.name] = f"not built: {error}"
+                warnings.warn(
+                    f"{failed} was the first choice. {error}", RuntimeWarning, stacklevel=2
+                )
+            return candidate, launch
         if len(failures) == 1:
             raise failures[0][1]
         reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
