@@ -128,11 +128,10 @@ class Route:
             except BuildError as error:
                 failures.append((candidate, error))
                 continue
-            for failed, error in failures:
-                self.decision.rejected[failed.implementation.name] = f"not built: {error}"
-                warnings.warn(
-                    f"{failed} was the first choice. {error}", RuntimeWarning, stacklevel=2
-                )
+            for failed, reason in failures:
+                self.decision.rejected[failed.implementation.name] = f"not built: {reason}"
+                text = f"gemm: {candidate} takes the place of {failed}: {reason}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
             return candidate, launch
         if len(failures) == 1:
             raise failures[0][1]

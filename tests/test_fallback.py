@@ -1,0 +1,62 @@
+"""A kernel that cannot be built is replaced by the next candidate, with a warning and a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import _registry, errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import Layout
+from dxgemm._route import Route, clear_routes
+
+
+@pytest.fixture
+def no_build(monkeypatch):
+    """Refuses to build the implementations named."""
+    bind = _registry.Handwritten.bind
+
+    def forbid(*names):
+        def refuse(self, *arguments):
+            if self.name in names:
+                raise errors.BuildError(f"no {self.name} today")
+            return bind(self, *arguments)
+
+        monkeypatch.setattr(_registry.Handwritten, "bind", refuse)
+        clear_routes()
+
+    yield forbid
+    clear_routes()
+
+
+def test_the_next_candidate_takes_its_place(no_build, home):
+    a, b = (home.send(np.arange(9, dtype=np.float32).reshape(3, 3)) for _ in range(2))
+    no_build("naive")
+    with pytest.warns(RuntimeWarning, match=r"tiled .* takes the place of naive .*: no naive"):
+        plan = dxgemm.plan(a, b)
+    np.testing.assert_array_equal(home.fetch(plan()), home.fetch(a) @ home.fetch(b))
+    explained = plan.explain()
+    assert explained.implementation == "tiled"
+    assert "no naive today" in explained.rejected["naive"]
+
+
+def test_no_candidate_left_is_an_error_with_every_reason(no_build, home):
+    a = home.send(np.ones((2, 2), np.float32))
+    no_build("naive", "tiled")
+    with pytest.raises(errors.BuildError, match=r"no naive today.*no tiled today"):
+        dxgemm.gemm(a, a)
+
+
+def test_a_name_is_never_replaced(no_build, home):
+    a = home.send(np.ones((2, 2), np.float32))
+    no_build("naive")
+    with pytest.raises(errors.BuildError, match="no naive today"):
+        dxgemm.gemm(a, a, implementation="naive")
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
+def test_the_simulator_refuses_arrays_on_a_gpu():
+    layout = Layout((2, 2), (8, 4), "float32", 0, read_only=False)
+    with pytest.raises(errors.DeviceMismatchError, match="NUMBA_ENABLE_CUDASIM"):
+        Route({"a": layout, "b": layout}, False, True, None)
