@@ -105,3 +105,38 @@ def test_when_none_fits_all_reasons_are_listed(monkeypatch):
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", unable)
     with pytest.raises(errors.UnsupportedProblemError, match=r"left is tired.*right is tired"):
         choose(problem(1, 1, 1), DEVICE)
+
+
+@dataclass(frozen=True)
+class Tile:
+    tile_m: int
+    tile_n: int
+
+
+@dataclass(frozen=True)
+class Tiles(Able):
+    """An implementation with three tiles, the largest first."""
+
+    def configs(self):
+        return (Tile(64, 64), Tile(32, 32), Tile(8, 8))
+
+    def block_count(self, config, problem):
+        return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+@pytest.mark.parametrize(
+    "shape, batch, tile",
+    [
+        ((128, 64, 9), 1, 64),  # 2 blocks for 4 SMs: half is enough
+        ((64, 64, 9), 1, 32),  # 1 block of 64 x 64 would leave 3 SMs idle
+        ((32, 32, 9), 100, 32),  # many matrices, but each fills a quarter of the largest tile
+        ((96, 96, 9), 100, 32),  # 44 % of 64 x 64 tiles would lie outside
+        ((120, 120, 9), 100, 64),  # 12 % would
+        ((5, 5, 9), 1, 8),  # nothing fits: the smallest
+    ],
+)
+def test_the_largest_tile_that_fits_and_fills_half_the_device(monkeypatch, shape, batch, tile):
+    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (Tiles("tiles", "test"),))
+    m, n, k = shape
+    decision = choose(contiguous_problem("float32", m, n, k, batch), DEVICE)
+    assert decision.candidates[0].config == Tile(tile, tile)
