@@ -1,0 +1,47 @@
+"""G14, as far as plans go: captured in a CUDA graph once, replayed on what the arrays then hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm.testing.cases import Case
+from dxgemm.testing.check import assert_right
+from dxgemm.testing.inputs import operands
+
+pytestmark = pytest.mark.gpu
+
+SHAPES = Case("float32", 129, 65, 33).shapes
+FIRST, SECOND = (operands(data, *SHAPES, "float32") for data in ("random", "canary"))
+
+
+def test_a_graph_of_cupy():
+    cupy = pytest.importorskip("cupy")
+    arrays = [cupy.asarray(values) for values in FIRST]
+    plan = dxgemm.plan(*arrays, 0.7, 1.3)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        plan()
+        graph = stream.end_capture()
+        for values in (FIRST, SECOND):
+            for array, new in zip(arrays, values):
+                array.set(new)
+            graph.launch(stream)
+            stream.synchronize()
+            assert_right(arrays[2].get(), *values, 0.7, 1.3)
+
+
+def test_a_graph_of_torch():
+    torch = pytest.importorskip("torch")
+    a, b, c = (torch.from_numpy(np.array(values)).cuda() for values in FIRST)
+    plan = dxgemm.plan(a, b, c, 0.7, 1.3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan()
+    for values in (FIRST, SECOND):
+        for tensor, new in zip((a, b, c), values):
+            tensor.copy_(torch.from_numpy(np.array(new)))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert_right(c.cpu().numpy(), *values, 0.7, 1.3)
