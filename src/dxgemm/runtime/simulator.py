@@ -27,7 +27,7 @@ class Pointer:
         data = (ctypes.c_char * (count * ITEM_SIZES[dtype])).from_address(
             address + first * ITEM_SIZES[dtype]
         )
-        self._elements = np.frombuffer(data, dtype)
+        self._elements = np.frombuffer(memoryview(data), dtype)
 
     def _position(self, index: int) -> int:
         position = int(index) - self._first
