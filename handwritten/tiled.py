@@ -77,8 +77,7 @@ class Config:
 
 CONFIGS = (
     Config(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=128, tile_k=16, thread_m=4, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
     Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
     Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
 )
