@@ -27,7 +27,6 @@ def kernel():
         threads=256,
         registers=100,
         stack_bytes=0,
-        spill_bytes=0,
         smem_bytes=8192,
         cubin_bytes=len(CUBIN),
         toolkit="made up",

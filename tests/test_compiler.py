@@ -12,6 +12,7 @@ from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._registry import kernel_specs
 from dxgemm.compiler import compile_kernel
+from dxgemm.compiler.cubin import read_resources
 
 COMPILE_ALL = """
 import dataclasses, json
@@ -50,12 +51,8 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 
 def test_no_kernel_uses_local_memory(kernels):
-    spilled = {
-        kernel["name"]: (kernel["stack_bytes"], kernel["spill_bytes"])
-        for kernel in kernels
-        if kernel["stack_bytes"] or kernel["spill_bytes"]
-    }
-    assert not spilled, "stack and spill bytes a thread"
+    spilled = {kernel["name"]: kernel["stack_bytes"] for kernel in kernels if kernel["stack_bytes"]}
+    assert not spilled, "stack bytes a thread"
 
 
 def test_arithmetic_is_fused_and_in_full_precision(kernels):
@@ -104,3 +101,47 @@ for arch in ("hopper", "sm_9", ""):
 def test_the_simulator_cannot_compile_and_says_so():
     with pytest.raises(errors.BuildError, match="NUMBA_ENABLE_CUDASIM"):
         compile_kernel(kernel_specs()[0], "sm_90a")
+
+
+A_KERNEL_WITH_A_STACK = """
+import sys, types
+from dataclasses import dataclass
+from dxgemm import errors
+from dxgemm.compiler import PARAMETERS, KernelSpec, compile_kernel
+
+SOURCE = '''
+from numba import cuda, float32
+def make_kernel(config, dtype):
+    def kernel({parameters}):
+        acc = cuda.local.array(64, float32)
+        for i in range(k):
+            acc[i % 64] = a_gmem[i]
+        out_gmem[0] = acc[m % 64]
+    return kernel
+'''
+
+@dataclass(frozen=True)
+class Config:
+    threads: int = 32
+    def smem_bytes(self, dtype): return 0
+    def accumulator_bytes(self, dtype): return 256
+
+module = sys.modules["indexed_at_run_time"] = types.ModuleType("indexed_at_run_time")
+exec(SOURCE.format(parameters=", ".join(name for name, _ in PARAMETERS)), module.__dict__)
+try:
+    compile_kernel(KernelSpec("indexed", "indexed_at_run_time", Config(), "float32"), "sm_90a")
+except errors.BuildError as error:
+    print(error)
+"""
+
+
+def test_an_accumulator_in_local_memory_is_rejected_with_the_toolkit_named(run_python):
+    message = run_python(A_KERNEL_WITH_A_STACK)
+    assert "256 stack bytes a thread" in message
+    assert "nvjitlink" in message
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no ELF file", b"\x7fELF\x02\x01\x01" + bytes(57)])
+def test_a_cubin_that_says_nothing_is_an_error(damaged):
+    with pytest.raises(errors.BuildError, match="does not say how many registers some_kernel uses"):
+        read_resources(damaged, "some_kernel")

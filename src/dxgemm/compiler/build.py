@@ -8,6 +8,7 @@ from importlib import import_module
 
 from dxgemm._errors import BuildError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
+from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text
 
@@ -21,7 +22,7 @@ class KernelRecord:
         entry: name of the kernel in the cubin.
         threads: threads per block.
         registers: registers per thread.
-        stack_bytes, spill_bytes: local memory per thread, and bytes of spill stores and loads.
+        stack_bytes: local memory per thread, to which spilled registers go.
         smem_bytes: shared memory per block.
         cubin_bytes: size of the cubin.
         toolkit: packages that built it.
@@ -35,7 +36,6 @@ class KernelRecord:
     threads: int
     registers: int
     stack_bytes: int
-    spill_bytes: int
     smem_bytes: int
     cubin_bytes: int
     toolkit: str
@@ -67,7 +67,8 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             "compiler; unset it."
         )
     ptx, entry = _compile_to_ptx(spec, arch)
-    cubin, log = _link(spec, ptx, arch)
+    cubin = _link(spec, ptx, arch)
+    resources = read_resources(cubin, entry)
     record = KernelRecord(
         implementation=spec.implementation,
         config=str(spec.config),
@@ -75,9 +76,8 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         arch=arch,
         entry=entry,
         threads=spec.config.threads,
-        registers=_logged(log, r"Used (\d+) registers"),
-        stack_bytes=_logged(log, r"(\d+) bytes stack frame"),
-        spill_bytes=_logged(log, r"(\d+) bytes spill (?:stores|loads)"),
+        registers=resources.registers,
+        stack_bytes=resources.stack_bytes,
         smem_bytes=spec.config.smem_bytes(spec.dtype),
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
@@ -121,21 +121,18 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
     return ptx, entries[0]
 
 
-def _link(spec: KernelSpec, ptx: str, arch: str) -> tuple[bytes, str]:
+def _link(spec: KernelSpec, ptx: str, arch: str) -> bytes:
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(
         arch=arch,
-        verbose=True,
-        ptxas_options=["-v"],
         # Drops numba's environment symbols: most of the cubin would be their names.
         optimize_unused_variables=True,
-        # From its own cache nvJitLink returns the cubin without the log that is inspected.
-        no_cache=True,
+        no_cache=True,  # the cubin is kept by dxgemm, and a cold build costs what it costs
     )
     try:
         linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
-        return bytes(linker.link("cubin").code), linker.get_info_log()
+        return bytes(linker.link("cubin").code)
     except Exception as error:
         raise BuildError(
             f"nvJitLink could not link {spec} for {arch} ({toolkit_text()}): {error}"
@@ -147,11 +144,3 @@ def _compute_capability(arch: str) -> tuple[int, int]:
     if match is None:
         raise BuildError(f"{arch!r} is no architecture; expected a name such as sm_90a or sm_80.")
     return int(match[1]), int(match[2])
-
-
-def _logged(log: str, pattern: str) -> int:
-    """Sum of the numbers that a pattern finds in the linker's log."""
-    found = re.findall(pattern, log)
-    if not found:
-        raise BuildError(f"the linker's log does not say {pattern!r}:\n{log}")
-    return sum(int(number) for number in found)
