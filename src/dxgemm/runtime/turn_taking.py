@@ -16,11 +16,17 @@ import numpy as np
 from numba.cuda.simulator import kernel as simulator
 
 
+def _taken_lock() -> threading.Lock:
+    """A lock used as a signal: `acquire` waits for the other side to `release` it."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class TurnTakingThread(simulator.BlockThread):  # type: ignore[misc]
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.my_turn = threading.Semaphore(0)
-        self.turn_over = threading.Semaphore(0)
+        self.my_turn, self.turn_over = _taken_lock(), _taken_lock()
         self.is_finished = False
 
     def run(self) -> None:
