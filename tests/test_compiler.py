@@ -145,3 +145,26 @@ def test_an_accumulator_in_local_memory_is_rejected_with_the_toolkit_named(run_p
 def test_a_cubin_that_says_nothing_is_an_error(damaged):
     with pytest.raises(errors.BuildError, match="does not say how many registers some_kernel uses"):
         read_resources(damaged, "some_kernel")
+
+
+WITHOUT_COMPILER_LIBRARIES = """
+from cuda.pathfinder import DynamicLibNotFoundError
+from numba import cuda
+from dxgemm import errors
+from dxgemm._registry import kernel_specs
+from dxgemm.compiler import compile_kernel
+
+def refuse(*arguments, **options):
+    raise RuntimeError("wrapped") from DynamicLibNotFoundError("no libnvvm: looked everywhere")
+
+cuda.compile = refuse
+try:
+    compile_kernel(kernel_specs()[0], "sm_90a")
+except errors.MissingPackageError as error:
+    print(error)
+"""
+
+
+def test_missing_compiler_libraries_are_named_with_the_extra_that_brings_them(run_python):
+    message = run_python(WITHOUT_COMPILER_LIBRARIES)
+    assert "no libnvvm" in message and "dxgemm[cu13]" in message and "dxgemm[cu12]" in message

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from importlib import import_module
 
-from dxgemm._errors import BuildError, MissingPackageError
+from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
 from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
@@ -96,9 +96,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
     try:
         from numba import cuda, types
     except ImportError as error:
-        raise MissingPackageError(
-            f"building {spec} needs numba-cuda ({error}); pip install 'dxgemm[cu13]' or [cu12]."
-        ) from error
+        raise _missing_package(spec, error) from error
     capability = _compute_capability(arch)
     scalar = getattr(types, spec.dtype)
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(scalar)}
@@ -114,7 +112,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
             launch_bounds=(spec.config.threads, 1),
         )
     except Exception as error:
-        raise BuildError(f"numba could not compile {spec} for {arch}: {error}") from error
+        raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
@@ -134,9 +132,27 @@ def _link(spec: KernelSpec, ptx: str, arch: str) -> bytes:
         linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
         return bytes(linker.link("cubin").code)
     except Exception as error:
-        raise BuildError(
-            f"nvJitLink could not link {spec} for {arch} ({toolkit_text()}): {error}"
-        ) from error
+        failure = f"nvJitLink could not link {spec} for {arch} ({toolkit_text()})"
+        raise _build_error(spec, failure, error) from error
+
+
+def _build_error(spec: KernelSpec, failure: str, error: Exception) -> DxgemmError:
+    from cuda.pathfinder import DynamicLibNotFoundError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DynamicLibNotFoundError):
+            library = str(cause).partition(":")[0]
+            return _missing_package(spec, library)
+        cause = cause.__cause__ or cause.__context__
+    return BuildError(f"{failure}: {error}")
+
+
+def _missing_package(spec: KernelSpec, what: object) -> MissingPackageError:
+    return MissingPackageError(
+        f"building {spec} needs numba-cuda and the CUDA compiler libraries ({what}); "
+        "pip install 'dxgemm[cu13]', or 'dxgemm[cu12]' for NVIDIA drivers before 580."
+    )
 
 
 def _compute_capability(arch: str) -> tuple[int, int]:
