@@ -62,7 +62,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], text_columns: in
 
 def host_overhead_table(rows: list[Extra]) -> str:
     """One row a call, one column for each dtype and size; the worst of them is judged."""
-    columns = distinct((row["dtype"], row["m"]) for row in rows)
+    columns = sorted({(row["dtype"], row["m"]) for row in rows})
     times = {(row["library"], row["call"], row["dtype"], row["m"]): row["host_us"] for row in rows}
     targets = {(row["library"], row["call"]): row["target_us"] for row in rows}
     lines = []
