@@ -44,8 +44,9 @@ def gemm(
         out, or c, or the new array.
 
     Raises:
-        DxgemmError: a subclass that is also a TypeError, ValueError or RuntimeError, before
-            anything is launched or written; see `dxgemm.errors`.
+        DxgemmError: a subclass that is also a TypeError, ValueError, RuntimeError or ImportError,
+            before anything is launched or written; see `dxgemm.errors`.
+        LaunchError: the driver refused the launch or a copy.
 
     Notes:
         beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
@@ -73,8 +74,8 @@ def gemm(
 class Plan(Bound):
     """A GEMM with everything decided and built; call it to run it on the same arrays.
 
-    The arrays' contents may change between calls, their memory may not. A call allocates nothing
-    and does not synchronise, so that it can be captured in a CUDA graph.
+    The arrays' contents may change between calls, their memory may not. With device operands a call
+    allocates nothing and does not synchronise, so that it can be captured in a CUDA graph.
     """
 
     def explain(self) -> Explanation:

@@ -184,10 +184,14 @@ def byte_extent(layout: Layout) -> tuple[int, int]:
     """First byte and the byte after the last that a layout touches, relative to its pointer."""
     if 0 in layout.shape:
         return 0, 0
-    steps = [(size - 1) * stride for size, stride in zip(layout.shape, layout.strides, strict=True)]
-    low = sum(step for step in steps if step < 0)
-    high = sum(step for step in steps if step > 0)
-    return low, high + ITEM_SIZES[layout.dtype]
+    first, last = offset_range(layout.shape, layout.strides)
+    return first, last + ITEM_SIZES[layout.dtype]
+
+
+def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
+    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 
 def _check_dtypes(operands: dict[str, Layout]) -> None:

@@ -18,7 +18,7 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
 from dxgemm._registry import Launch
 from dxgemm.runtime.arrays import HOST, Library
-from dxgemm.runtime.device import device_facts, require_gpu
+from dxgemm.runtime.device import device_facts
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
@@ -61,7 +61,6 @@ class Route:
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
         )
-        require_gpu()
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()

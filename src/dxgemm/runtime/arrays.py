@@ -26,12 +26,10 @@ class Library(ABC):
     """What dxgemm asks of one kind of array.
 
     Attributes:
-        name: for messages.
         always_ordered: False where all arrays of the library follow its current stream, so that
             operands of one library need no ordering among themselves.
     """
 
-    name: str
     always_ordered = False
 
     @abstractmethod
@@ -71,8 +69,6 @@ class Library(ABC):
 
 
 class CuPy(Library):
-    name = "CuPy"
-
     def __init__(self) -> None:
         self._cupy = import_module("cupy")
         self._get_current_stream = self._cupy.cuda.get_current_stream
@@ -99,8 +95,6 @@ class CuPy(Library):
 
 class Torch(Library):
     """CUDA tensors, and CPU tensors as host arrays."""
-
-    name = "torch"
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
@@ -157,8 +151,6 @@ class Torch(Library):
 class Host(Library):
     """NumPy arrays. On the simulator, host memory is what kernels run on."""
 
-    name = "NumPy"
-
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
         return array.__array_interface__["data"][0], key
@@ -178,7 +170,6 @@ class Foreign(Library):
     entry of the interface, and the stream handed to `__dlpack__`.
     """
 
-    name = "array interface"
     always_ordered = True
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:

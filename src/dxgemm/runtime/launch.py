@@ -15,7 +15,7 @@ from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.runtime.device import current_device, device_count, driver_api
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
-_FORMATS = {"float32": {"scalar": "f"}, "float64": {"scalar": "d"}}
+_SCALAR_FORMATS = {"float32": "f", "float64": "d"}
 _CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 
@@ -62,7 +62,7 @@ class KernelLaunch:
         # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
         self._context_may_differ = device_count() > 1
 
-        kinds = {"pointer": "P", "int64": "q", **_FORMATS[problem.dtype]}
+        kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[problem.dtype]}
         formats = [kinds[kind] for _, kind in PARAMETERS]
         self._pack = struct.Struct("@" + "".join(formats[:_CALL_PARAMETERS])).pack_into
         arguments = kernel_arguments(problem)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._problem import ITEM_SIZES, Problem, Strides
+from dxgemm._problem import ITEM_SIZES, Problem, Strides, offset_range
 from dxgemm.compiler import PARAMETERS, KernelSpec
 from dxgemm.runtime.launch import kernel_arguments
 
@@ -90,7 +90,5 @@ def _pointer(address: int, strides: Strides, problem: Problem, rows: int, cols: 
     sizes = (problem.batch, rows, cols)
     if 0 in sizes:
         return Pointer(address, problem.dtype, 0, 0)
-    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
-    first = sum(step for step in steps if step < 0)
-    last = sum(step for step in steps if step > 0)
+    first, last = offset_range(sizes, strides)
     return Pointer(address, problem.dtype, first, last - first + 1)
