@@ -66,7 +66,7 @@ def bench_import(benchmark: Any, tmp_path: Path) -> None:
     assert not samples[-1]["loaded"]
 
 
-@pytest.mark.parametrize("implementation", ["naive", "tiled"])
+@pytest.mark.parametrize("implementation", ["coalesced", "thread_tile_2d"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cache", ["warm", "cold"])
 def bench_first_call(
@@ -85,7 +85,7 @@ def bench_first_call(
 
 def bench_build(benchmark: Any, tmp_path: Path) -> None:
     """`dxgemm.build()` of every kernel for this GPU; in the smoke run, of one for sm_90a."""
-    arguments = ["--arch=sm_90a", "--implementation=naive"] if SMOKE else []
+    arguments = ["--arch=sm_90a", "--implementation=coalesced"] if SMOKE else []
     samples = [
         run_fresh(tmp_path / str(index), "build", *arguments, simulator=False)
         for index in range(1 + ROUNDS)

@@ -1,7 +1,7 @@
 """Hand-written GEMM kernels in numba-cuda, one technique a file, simplest first.
 
-    naive   one thread an element of the result
-    tiled   a shared-memory tile a block, a register tile a thread
+    coalesced       one thread an element of the result
+    thread_tile_2d  a shared-memory tile a block, a register tile a thread
 
 Every file can be read, and lifted out, alone: it imports the standard library, numpy and numba, and
 defines `Config`, the configs to choose from, `make_kernel(config, dtype)`, `supports(problem)` and

@@ -59,11 +59,11 @@ def gemm_row(implementation: str, tflops: float, vs_cublas: float | None) -> dic
 def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> dict[str, Any]:
     return {
         "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
-        "implementation": "tiled", "host_us": host_us, "target_us": target_us,
+        "implementation": "thread_tile_2d", "host_us": host_us, "target_us": target_us,
     }  # fmt: skip
 
 
-GEMM = results_of([gemm_row("naive", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)])
+GEMM = results_of([gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)])
 HOST = results_of(
     [
         host_row("gemm(a, b, out=c)", "float32", 9.5, 12.0),
@@ -153,13 +153,13 @@ def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
 
 
 def test_gemm_lists_every_case() -> None:
-    row = "| 1024 x 1024 x 1024 | row_row_row | naive | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
+    row = "| 1024 x 1024 x 1024 | row_row_row | coalesced | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
     assert row in report.gemm_full(GEMM).splitlines()
 
 
 def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
     lines = report.gemm_short(GEMM).splitlines()
-    assert "| m = n = k | naive | cublas | best / cublas |" in lines
+    assert "| m = n = k | coalesced | cublas | best / cublas |" in lines
     assert "| 1024 | 6.20 | 38.2 | 0.16 |" in lines
 
 

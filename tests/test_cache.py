@@ -19,7 +19,7 @@ CUBIN = bytes(range(256)) * 4
 @pytest.fixture
 def kernel():
     record = KernelRecord(
-        implementation="tiled",
+        implementation="thread_tile_2d",
         config="64x64x16",
         dtype="float32",
         arch="sm_90a",
@@ -135,7 +135,7 @@ BUILD_ONE = """
 import hashlib
 from dxgemm._registry import kernel_specs
 from dxgemm.compiler import kernel_store, obtain_kernel
-spec = kernel_specs(("float32",), ("naive",))[0]
+spec = kernel_specs(("float32",), ("coalesced",))[0]
 kernel = obtain_kernel(spec, "sm_90a")
 found = kernel_store().load(spec.key("sm_90a"))
 assert (found.cubin, found.record) == (kernel.cubin, kernel.record)
@@ -157,9 +157,9 @@ def test_build_fills_the_cache_without_a_gpu(run_python, tmp_path):
     program = """
 import dxgemm
 steps = []
-built = dxgemm.build(arch="sm_90a", dtypes=("float64",), implementations=("naive",),
+built = dxgemm.build(arch="sm_90a", dtypes=("float64",), implementations=("coalesced",),
                      progress=lambda *step: steps.append(step))
-assert built and {(r.implementation, r.dtype) for r in built} == {("naive", "float64")}
+assert built and {(r.implementation, r.dtype) for r in built} == {("coalesced", "float64")}
 assert [step[:2] for step in steps] == [(done, len(built)) for done in range(len(built))]
 assert set(dxgemm.cache_info().kernels) == set(built)
 """

@@ -117,11 +117,11 @@ class TestRun:
 
     def test_json_names_what_ran(self, operands, output):
         a, b, _ = operands
-        report = invoke_json("run", a, b, "-o", output, "--implementation", "tiled")
+        report = invoke_json("run", a, b, "-o", output, "--implementation", "thread_tile_2d")
         assert report["output"] == str(output)
         assert report["shape"] == [5, 3]
         assert report["dtype"] == "float32"
-        assert report["implementation"] == "tiled"
+        assert report["implementation"] == "thread_tile_2d"
         assert report["seconds"] > 0
 
     @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ class TestRun:
     def test_an_unknown_implementation_is_refused(self, operands, output):
         a, b, _ = operands
         result = invoke("run", a, b, "-o", output, "--implementation", "magic")
-        assert_refused(result, "'magic'", "naive, tiled")
+        assert_refused(result, "'magic'", "coalesced, thread_tile_2d")
 
     @needs_simulator
     def test_what_takes_hours_is_refused_unless_allowed(self, operands, output, monkeypatch):
@@ -316,9 +316,9 @@ class TestExplain:
         assert "implementation" in text
 
     def test_json_names_the_implementation_asked_for(self):
-        report = invoke_json("explain", 50, 60, 70, "--implementation", "naive")
+        report = invoke_json("explain", 50, 60, 70, "--implementation", "coalesced")
         assert (report["m"], report["n"], report["k"]) == (50, 60, 70)
-        assert report["implementation"] == "naive"
+        assert report["implementation"] == "coalesced"
 
     def test_an_unknown_implementation_is_refused(self):
         assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")

@@ -40,7 +40,9 @@ def kernels(run_python):
 
 def test_both_dtypes_of_every_own_kernel_are_built(kernels):
     built = {(kernel["implementation"], kernel["dtype"]) for kernel in kernels}
-    assert built == {(name, dtype) for name in ("naive", "tiled") for dtype in FLOAT_INSTRUCTIONS}
+    assert built == {
+        (name, dtype) for name in ("coalesced", "thread_tile_2d") for dtype in FLOAT_INSTRUCTIONS
+    }
 
 
 def test_a_block_of_each_kernel_fits_an_sm(kernels):
@@ -70,7 +72,7 @@ def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
 
 
 def test_an_unguarded_load_of_c_would_be_seen(kernels):
-    kernel = next(kernel for kernel in kernels if kernel["implementation"] == "naive")
+    kernel = next(kernel for kernel in kernels if kernel["implementation"] == "coalesced")
     unguarded = kernel["ptx"].replace("setp.eq.f32", "setp.lt.f32")
     unguarded = unguarded.replace("setp.neu.f32", "setp.gt.f32")
     assert c_loads(unguarded, beta_is_zero=True) > 0

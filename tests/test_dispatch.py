@@ -66,9 +66,12 @@ def test_the_same_problem_gives_the_same_choice():
     assert choose(problem(300, 200, 100), DEVICE) == choose(problem(300, 200, 100), DEVICE)
 
 
-def test_tiny_problems_take_the_naive_kernel_and_large_ones_the_tiled():
-    assert choose(problem(3, 4, 5), DEVICE).candidates[0].implementation.name == "naive"
-    assert choose(problem(2048, 2048, 2048), DEVICE).candidates[0].implementation.name == "tiled"
+def test_tiny_problems_take_one_thread_an_element_and_large_ones_a_tile():
+    assert choose(problem(3, 4, 5), DEVICE).candidates[0].implementation.name == "coalesced"
+    assert (
+        choose(problem(2048, 2048, 2048), DEVICE).candidates[0].implementation.name
+        == "thread_tile_2d"
+    )
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)

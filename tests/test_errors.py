@@ -99,7 +99,7 @@ UNKNOWN_IMPLEMENTATIONS = {
     "a name": "nope",
     "an empty name": "",
     "a number": 3,
-    "a list": ["tiled"],
+    "a list": ["thread_tile_2d"],
     "another case": "Tiled",
 }
 
@@ -191,7 +191,9 @@ def test_an_unknown_implementation_is_refused_with_those_there_are(refuses, valu
     refuses(errors.UnknownImplementationError, names, implementation=value)
 
 
-@pytest.mark.parametrize("value", [("tiled", "64x64"), ("naive", 3), ("tiled",), ()], ids=str)
+@pytest.mark.parametrize(
+    "value", [("thread_tile_2d", "64x64"), ("coalesced", 3), ("thread_tile_2d",), ()], ids=str
+)
 def test_an_unknown_config_is_refused(refuses, value):
     refuses(errors.DxgemmError, "", implementation=value)
 

@@ -32,27 +32,29 @@ def no_build(monkeypatch):
 
 def test_the_next_candidate_takes_its_place(no_build, home):
     a, b = (home.send(np.arange(9, dtype=np.float32).reshape(3, 3)) for _ in range(2))
-    no_build("naive")
-    with pytest.warns(RuntimeWarning, match=r"tiled .* takes the place of naive .*: no naive"):
+    no_build("coalesced")
+    with pytest.warns(
+        RuntimeWarning, match=r"thread_tile_2d .* takes the place of coalesced .*: no coalesced"
+    ):
         plan = dxgemm.plan(a, b)
     np.testing.assert_array_equal(home.fetch(plan()), home.fetch(a) @ home.fetch(b))
     explained = plan.explain()
-    assert explained.implementation == "tiled"
-    assert "no naive today" in explained.rejected["naive"]
+    assert explained.implementation == "thread_tile_2d"
+    assert "no coalesced today" in explained.rejected["coalesced"]
 
 
 def test_no_candidate_left_is_an_error_with_every_reason(no_build, home):
     a = home.send(np.ones((2, 2), np.float32))
-    no_build("naive", "tiled")
-    with pytest.raises(errors.BuildError, match=r"no naive today.*no tiled today"):
+    no_build("coalesced", "thread_tile_2d")
+    with pytest.raises(errors.BuildError, match=r"no coalesced today.*no thread_tile_2d today"):
         dxgemm.gemm(a, a)
 
 
 def test_a_name_is_never_replaced(no_build, home):
     a = home.send(np.ones((2, 2), np.float32))
-    no_build("naive")
-    with pytest.raises(errors.BuildError, match="no naive today"):
-        dxgemm.gemm(a, a, implementation="naive")
+    no_build("coalesced")
+    with pytest.raises(errors.BuildError, match="no coalesced today"):
+        dxgemm.gemm(a, a, implementation="coalesced")
 
 
 @pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")

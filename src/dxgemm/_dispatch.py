@@ -10,9 +10,9 @@ from dxgemm._problem import Problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm.runtime.device import DeviceFacts
 
-# Up to here `naive` and `tiled` are about even on the H200: with operands in L2 `naive` is 6 %
-# quicker at 16^3, read from memory it is 8 % slower. Beyond, `tiled` gains.
-NAIVE_MULTIPLICATIONS = 16**3
+# Up to here `coalesced` and `thread_tile_2d` are about even on the H200: with operands in L2 `coalesced` is 6 %
+# quicker at 16^3, read from memory it is 8 % slower. Beyond, `thread_tile_2d` gains.
+COALESCED_MULTIPLICATIONS = 16**3
 
 # A tile is too large where more of it than this lies outside the result.
 WASTED_TILE_FRACTION = 0.25
@@ -56,7 +56,7 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    prefers_naive, rule = _size_rule(problem, device)
+    prefers_coalesced, rule = _size_rule(problem, device)
     ranked: list[Candidate] = []
     rejected: dict[str, str] = {}
     for candidate in IMPLEMENTATIONS:
@@ -70,7 +70,7 @@ def choose(
     if not ranked:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
-    ranked.sort(key=lambda c: (c.implementation.name == "naive") != prefers_naive)
+    ranked.sort(key=lambda c: (c.implementation.name == "coalesced") != prefers_coalesced)
     rejected.update((other.implementation.name, rule) for other in ranked[1:])
     return Decision(tuple(ranked), rejected)
 
@@ -80,9 +80,9 @@ def _size_rule(problem: Problem, device: DeviceFacts) -> tuple[bool, str]:
     if device.is_simulated:
         return True, "the simulator pays for every barrier"
     multiplications = problem.batch * problem.m * problem.n * problem.k
-    if multiplications <= NAIVE_MULTIPLICATIONS:
-        return True, f"at most {NAIVE_MULTIPLICATIONS} multiplications"
-    return False, f"more than {NAIVE_MULTIPLICATIONS} multiplications"
+    if multiplications <= COALESCED_MULTIPLICATIONS:
+        return True, f"at most {COALESCED_MULTIPLICATIONS} multiplications"
+    return False, f"more than {COALESCED_MULTIPLICATIONS} multiplications"
 
 
 def _named(

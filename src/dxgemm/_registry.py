@@ -125,8 +125,8 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("naive", "one thread an element"),
-    Handwritten("tiled", "shared-memory tile a block, register tile a thread"),
+    Handwritten("coalesced", "one thread an element"),
+    Handwritten("thread_tile_2d", "shared-memory tile a block, register tile a thread"),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 

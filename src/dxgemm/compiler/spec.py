@@ -45,7 +45,7 @@ class KernelSpec:
     """One kernel to build: a module with `make_kernel(config, dtype)`, its config and its dtype.
 
     Attributes:
-        implementation: registered name, such as "tiled".
+        implementation: registered name, such as "thread_tile_2d".
         module: import path of the kernel file.
         config: the kernel file's own frozen `Config`; its `repr` is part of the key.
         dtype: "float32" or "float64".

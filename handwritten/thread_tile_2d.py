@@ -1,6 +1,6 @@
 """A shared-memory tile a block, a register tile a thread.
 
-Idea: grown from `naive`. A block copies tile_k columns of a and tile_k rows of b to shared memory,
+Idea: grown from `coalesced`. A block copies tile_k columns of a and tile_k rows of b to shared memory,
 where all its threads read them: global memory is read tile_n (a) and tile_m (b) times less often.
 Each thread keeps a thread_m x thread_n tile of the result in registers, so that thread_m + thread_n
 reads of shared memory feed thread_m * thread_n multiplications.
@@ -112,7 +112,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
 
-    def tiled_kernel(
+    def thread_tile_2d_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -198,4 +198,4 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
                         value += beta * c_gmem[c_tile + row * c_stride_m + col * c_stride_n]
                     out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
 
-    return tiled_kernel
+    return thread_tile_2d_kernel

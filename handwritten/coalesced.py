@@ -43,7 +43,7 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because naive
+# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because coalesced
 # is for problems that have few of them.
 CONFIGS = (Config(tile_m=4, tile_n=32),)
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
@@ -69,7 +69,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     scalar = np.dtype(dtype).type
     tile_m, tile_n = config.tile_m, config.tile_n
 
-    def naive_kernel(
+    def coalesced_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -94,4 +94,4 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
             value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
         out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
 
-    return naive_kernel
+    return coalesced_kernel
