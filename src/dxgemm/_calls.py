@@ -10,7 +10,7 @@ import numpy as np
 
 from dxgemm._errors import LayoutError, OverlapError, ScalarError
 from dxgemm._host_launch import HostLaunch
-from dxgemm._problem import share_elements
+from dxgemm._problem import ALIGNMENTS, share_elements
 from dxgemm._route import Route, make_route, routes
 from dxgemm.runtime.arrays import Library, libraries, library_of
 from dxgemm.runtime.streams import stream_handle
@@ -53,6 +53,7 @@ def prepare(
 
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
+        ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         alpha == 0, beta == 0, implementation,
     )  # fmt: skip
     try:

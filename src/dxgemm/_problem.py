@@ -24,6 +24,11 @@ from dxgemm._errors import (
 
 ITEM_SIZES = {"float32": 4, "float64": 8}
 
+MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
+
+# The alignment of an address, at its last four bits: a look-up, because each call needs two.
+ALIGNMENTS = (16, 1, 2, 1, 4, 1, 2, 1, 8, 1, 2, 1, 4, 1, 2, 1)
+
 
 class Layout(NamedTuple):
     """One operand without its data: what validation needs to know of an array.
@@ -34,6 +39,7 @@ class Layout(NamedTuple):
         dtype: NumPy's name of the dtype, such as "float32"; other names are refused later.
         device: CUDA ordinal; -1 for host memory.
         read_only: whether the library forbids writing to the array.
+        alignment: bytes, the largest power of two up to `MAX_ALIGNMENT` that divides the address.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +47,7 @@ class Layout(NamedTuple):
     dtype: str
     device: int
     read_only: bool
+    alignment: int = MAX_ALIGNMENT
 
 
 class Strides(NamedTuple):
@@ -75,6 +82,8 @@ class Problem:
             neither a nor b may be read.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
+        a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
+            address: what a kernel variant with wide accesses may rely on.
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
@@ -89,6 +98,8 @@ class Problem:
     b: Strides
     c: Strides
     out: Strides
+    a_alignment: int = MAX_ALIGNMENT
+    b_alignment: int = MAX_ALIGNMENT
     reads_c: bool = False
     in_place: bool = True
     is_transposed: bool = False
@@ -115,7 +126,7 @@ class Problem:
 
 
 def contiguous_problem(dtype: str, m: int, n: int, k: int, batch: int = 1) -> Problem:
-    """The problem of row-major operands without padding, beta == 0."""
+    """The problem of row-major, 16-byte aligned operands without padding, beta == 0."""
     a, b, out = Strides(m * k, k, 1), Strides(k * n, n, 1), Strides(m * n, n, 1)
     return _oriented(Problem(dtype, m, n, k, batch, a, b, out, out))
 
@@ -174,6 +185,8 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
+        a_alignment=a.alignment,
+        b_alignment=b.alignment,
         reads_c=not beta_is_zero,
         in_place=out is None,
     )
@@ -325,6 +338,8 @@ def _oriented(problem: Problem) -> Problem:
         b=problem.a.transposed(),
         c=problem.c.transposed(),
         out=problem.out.transposed(),
+        a_alignment=problem.b_alignment,
+        b_alignment=problem.a_alignment,
         reads_c=problem.reads_c,
         in_place=problem.in_place,
         is_transposed=True,

@@ -158,10 +158,10 @@ def make_route(key: tuple[Any, ...]) -> Route:
     """The route of a call that is not among `routes` yet.
 
     Args:
-        key: for each of a, b, c and out its library and its key there, or None twice; then whether
-            alpha is 0, whether beta is 0, and `implementation`.
+        key: for each of a, b, c and out its library and its key there, or None twice; then the
+            alignments of a and b, whether alpha is 0, whether beta is 0, and `implementation`.
     """
-    *operands, alpha_is_zero, beta_is_zero, implementation = key
+    *operands, a_alignment, b_alignment, alpha_is_zero, beta_is_zero, implementation = key
     keys = {
         name: (library, layout_key)
         for name, library, layout_key in zip(("a", "b", "c", "out"), operands[::2], operands[1::2])
@@ -169,6 +169,8 @@ def make_route(key: tuple[Any, ...]) -> Route:
     }
     libraries = {name: library for name, (library, _) in keys.items()}
     layouts = {name: library.layout(layout_key) for name, (library, layout_key) in keys.items()}
+    layouts["a"] = layouts["a"]._replace(alignment=a_alignment)
+    layouts["b"] = layouts["b"]._replace(alignment=b_alignment)
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
     shared = route_of_layouts(layouts, alpha_is_zero, beta_is_zero, implementation)
     return _remember(key, shared.for_libraries(libraries, doubtful))
