@@ -15,7 +15,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
-    ("_errors", "_gpu"),
+    ("_errors", "_gpu", "_occupancy"),
     ("_problem",),
     ("compiler",),
     ("runtime",),

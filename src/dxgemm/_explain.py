@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._occupancy import occupancy, sm_limits
 from dxgemm._problem import Problem, contiguous_problem
 from dxgemm._route import Route
 from dxgemm.runtime.device import DeviceFacts, device_facts
@@ -128,14 +129,11 @@ def _explain(
     blocks = implementation.block_count(config, problem) or None
     record = None
     if not device.is_simulated:
-        record = implementation.built_record(config, problem.dtype, device.arch)
+        record = implementation.built_record(config, problem, device.arch)
     waves = None
-    if record is not None and blocks is not None:
-        resident = min(
-            device.threads_per_sm // record.threads,
-            device.registers_per_sm // (record.registers * record.threads),
-            device.smem_bytes_per_sm // max(record.smem_bytes, 1),
-        )
+    limits = sm_limits(device.arch)
+    if record is not None and blocks is not None and limits is not None:
+        resident = occupancy(limits, record.threads, record.registers, record.smem_bytes).blocks
         waves = blocks / (device.sm_count * resident)
     compute_us = problem.flops / (device.peak_tflops[problem.dtype] * 1e6)
     memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)

@@ -22,7 +22,6 @@ class DeviceFacts:
         sm_count: streaming multiprocessors.
         peak_tflops: arithmetic peak outside tensor cores, by dtype, in TFLOP/s.
         memory_gbytes_per_s: peak bandwidth of device memory.
-        registers_per_sm, smem_bytes_per_sm, threads_per_sm: what blocks resident on an SM share.
         is_simulated: whether this stands for numba's simulator.
     """
 
@@ -31,9 +30,6 @@ class DeviceFacts:
     sm_count: int
     peak_tflops: dict[str, float]
     memory_gbytes_per_s: float
-    registers_per_sm: int = 65536
-    smem_bytes_per_sm: int = 233472
-    threads_per_sm: int = 2048
     is_simulated: bool = False
 
 
@@ -102,9 +98,6 @@ def device_facts(ordinal: int) -> DeviceFacts:
             for dtype, cores in _cores_per_sm(major, minor).items()
         },
         memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
-        registers_per_sm=properties.max_registers_per_multiprocessor,
-        smem_bytes_per_sm=properties.max_shared_memory_per_multiprocessor,
-        threads_per_sm=properties.max_threads_per_multiprocessor,
     )
 
 
