@@ -43,8 +43,8 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because coalesced
-# is for problems that have few of them.
+# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because this
+# is the kernel for problems that have few of them.
 CONFIGS = (Config(tile_m=4, tile_n=32),)
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
 

@@ -1,7 +1,8 @@
 """A shared-memory tile a block, a register tile a thread.
 
-Idea: grown from `coalesced`. A block copies tile_k columns of a and tile_k rows of b to shared memory,
-where all its threads read them: global memory is read tile_n (a) and tile_m (b) times less often.
+Idea: grown from `coalesced`. A block copies tile_k columns of a and tile_k rows of b to shared
+memory, where all its threads read them: global memory is read tile_n (a) and tile_m (b) times less
+often.
 Each thread keeps a thread_m x thread_n tile of the result in registers, so that thread_m + thread_n
 reads of shared memory feed thread_m * thread_n multiplications.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy walks along whichever

@@ -40,7 +40,7 @@ def unroll_static_loops(function: Callable[..., None]) -> Callable[..., None]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     assert isinstance(definition, ast.FunctionDef)
     definition.decorator_list = []
-    known = function.__globals__ | inspect.getclosurevars(function).nonlocals
+    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
     assigned = {argument.arg for argument in definition.args.args} | {
         node.id
         for node in ast.walk(definition)

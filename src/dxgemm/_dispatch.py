@@ -10,8 +10,8 @@ from dxgemm._problem import Problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm.runtime.device import DeviceFacts
 
-# Up to here `coalesced` and `thread_tile_2d` are about even on the H200: with operands in L2 `coalesced` is 6 %
-# quicker at 16^3, read from memory it is 8 % slower. Beyond, `thread_tile_2d` gains.
+# Up to here `coalesced` and `thread_tile_2d` are about even on the H200: with operands in L2 the
+# former is 6 % quicker at 16^3, read from memory it is 8 % slower. Beyond, the latter gains.
 COALESCED_MULTIPLICATIONS = 16**3
 
 # A tile is too large where more of it than this lies outside the result.
@@ -60,11 +60,13 @@ def choose(
     ranked: list[Candidate] = []
     rejected: dict[str, str] = {}
     for candidate in IMPLEMENTATIONS:
-        reason = candidate.supports(problem)
+        reason = candidate.supports(problem) or candidate.runs_on(device.arch)
         if reason is not None:
             rejected[candidate.name] = reason
         elif not candidate.is_own:
             rejected[candidate.name] = "a baseline: used only when named"
+        elif not candidate.is_automatic:
+            rejected[candidate.name] = "a step of the ladder: used only when named"
         else:
             ranked.append(_with_config(candidate, problem, device, rule))
     if not ranked:
@@ -90,7 +92,7 @@ def _named(
 ) -> Decision:
     name, config = _name_and_config(implementation)
     chosen = find_implementation(name)
-    reason = chosen.supports(problem)
+    reason = chosen.supports(problem) or chosen.runs_on(device.arch)
     if reason is not None:
         raise UnsupportedProblemError(
             f"gemm: implementation {name!r} cannot compute this: {reason}."

@@ -25,6 +25,7 @@ class Explanation:
         implementation, config, rule: the choice, and the rule that made it.
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
+        blocks_per_sm: how many an SM holds at once; None until the kernel is built.
         waves: blocks over those that are resident at once; None until the kernel is built.
         registers, smem_bytes: a thread's and a block's; None until the kernel is built.
         gflops, mbytes: operations, and the fewest bytes through device memory.
@@ -47,6 +48,7 @@ class Explanation:
     rejected: dict[str, str]
     blocks: int | None
     threads: int | None
+    blocks_per_sm: int | None
     waves: float | None
     registers: int | None
     smem_bytes: int | None
@@ -74,7 +76,9 @@ class Explanation:
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
         lines += [f"    not {name:<12}{reason}" for name, reason in self.rejected.items()]
         if self.blocks is not None:
-            waves = f", {self.waves:.2f} waves" if self.waves is not None else ""
+            waves = ""
+            if self.waves is not None:
+                waves = f", {self.blocks_per_sm} at a time on an SM: {self.waves:.2f} waves"
             lines.append(f"  grid            {self.blocks} blocks of {self.threads} threads{waves}")
         if self.registers is not None:
             lines.append(
@@ -130,11 +134,13 @@ def _explain(
     record = None
     if not device.is_simulated:
         record = implementation.built_record(config, problem, device.arch)
-    waves = None
+    blocks_per_sm = waves = None
     limits = sm_limits(device.arch)
     if record is not None and blocks is not None and limits is not None:
-        resident = occupancy(limits, record.threads, record.registers, record.smem_bytes).blocks
-        waves = blocks / (device.sm_count * resident)
+        blocks_per_sm = occupancy(
+            limits, record.threads, record.registers, record.smem_bytes
+        ).blocks
+        waves = blocks / (device.sm_count * blocks_per_sm)
     compute_us = problem.flops / (device.peak_tflops[problem.dtype] * 1e6)
     memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)
     return Explanation(
@@ -153,6 +159,7 @@ def _explain(
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),
+        blocks_per_sm=blocks_per_sm,
         waves=waves,
         registers=record.registers if record else None,
         smem_bytes=record.smem_bytes if record else None,

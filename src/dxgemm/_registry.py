@@ -11,7 +11,13 @@ from typing import Any, Protocol
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem
-from dxgemm.compiler import KernelRecord, KernelSpec, find_kernel, obtain_kernel
+from dxgemm.compiler import (
+    KernelRecord,
+    KernelSpec,
+    compute_capability,
+    find_kernel,
+    obtain_kernel,
+)
 
 
 class Launch(Protocol):
@@ -37,15 +43,24 @@ class Implementation(ABC):
         summary: one line for tables.
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
+        is_automatic: False for steps of the ladder that a later one surpasses everywhere: they are
+            used only when named.
+        rung: its number on the ladder of docs/ladder.md.
     """
 
     name: str
     summary: str
     is_own: bool = True
+    is_automatic: bool = True
+    rung: int | None = None
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why this implementation cannot compute the problem."""
+
+    def runs_on(self, arch: str) -> str | None:
+        """None, or the reason why this implementation cannot run on an architecture."""
+        return None
 
     @abstractmethod
     def configs(self) -> tuple[Any, ...]:
@@ -59,7 +74,7 @@ class Implementation(ABC):
         """Thread blocks of a launch; 0 where the implementation does not tell."""
         return 0
 
-    def built_record(self, config: Any, dtype: str, arch: str) -> KernelRecord | None:
+    def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """The record of a kernel that is already on disk."""
         return None
 
@@ -73,27 +88,66 @@ class Handwritten(Implementation):
         return import_module(f"dxgemm.handwritten.{self.name}")
 
     def supports(self, problem: Problem) -> str | None:
-        reason: str | None = self._kernel_file.supports(problem)
+        file = self._kernel_file
+        if simulator_enabled() and not file.SIMULATOR_CONFIGS:
+            return "its PTX instructions need a GPU; this is numba's simulator"
+        if problem.dtype not in self.dtypes:
+            return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
+        reason: str | None = file.supports(problem)
         return reason
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of a and b it computes."""
+        dtypes: tuple[str, ...] = getattr(self._kernel_file, "DTYPES", ("float32", "float64"))
+        return dtypes
+
+    def runs_on(self, arch: str) -> str | None:
+        if simulator_enabled():
+            return None
+        capability = compute_capability(arch)
+        minimum = getattr(self._kernel_file, "MINIMUM_ARCH", 0)
+        only = getattr(self._kernel_file, "ONLY_ARCH", capability)
+        if capability >= minimum and capability == only:
+            return None
+        needed = f"{minimum} or later" if minimum else f"{only}"
+        return f"it needs compute capability {needed} (times 10), not {capability}"
 
     def configs(self) -> tuple[Any, ...]:
         file = self._kernel_file
         configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
         return configs
 
-    def spec(self, config: Any, dtype: str) -> KernelSpec:
-        return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype)
+    def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
+        return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype, variant)
+
+    def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
+        """The kernel that computes a problem."""
+        choose_variant = getattr(self._kernel_file, "variant", None)
+        variant = choose_variant(config, problem) if choose_variant else ()
+        return self.spec(config, problem.dtype, variant)
+
+    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
+        """The kernels to build ahead of time."""
+        file = self._kernel_file
+        return [
+            self.spec(config, dtype, variant)
+            for config in self.configs()
+            for dtype in self.dtypes
+            if dtype in dtypes
+            for variant in getattr(file, "VARIANTS", ((),))
+        ]
 
     def block_count(self, config: Any, problem: Problem) -> int:
         blocks: int = self._kernel_file.block_count(config, problem)
         return blocks
 
-    def built_record(self, config: Any, dtype: str, arch: str) -> KernelRecord | None:
-        kernel = find_kernel(self.spec(config, dtype), arch)
+    def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
+        kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        spec = self.spec(config, problem.dtype)
+        spec = self.spec_for(config, problem)
         blocks = self.block_count(config, problem)
         if simulator_enabled():
             from dxgemm.runtime.simulator import SimulatedLaunch
@@ -125,8 +179,10 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("coalesced", "one thread an element"),
-    Handwritten("thread_tile_2d", "shared-memory tile a block, register tile a thread"),
+    Handwritten("coalesced", "one thread an element", rung=2),
+    Handwritten(
+        "thread_tile_2d", "shared-memory tile a block, register tile a thread", rung=5
+    ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 
@@ -156,9 +212,8 @@ def kernel_specs(
     if implementations is not None:
         chosen = tuple(find_implementation(name) for name in implementations)
     return [
-        implementation.spec(config, dtype)
+        spec
         for implementation in chosen
         if isinstance(implementation, Handwritten)
-        for config in implementation.configs()
-        for dtype in dtypes
+        for spec in implementation.common_specs(dtypes)
     ]

@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 from functools import cache
 
-from dxgemm.compiler.build import CompiledKernel, KernelRecord, compile_kernel
+from dxgemm.compiler.build import (
+    CompiledKernel,
+    KernelRecord,
+    compile_kernel,
+    compute_capability,
+)
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.store import CacheInfo, KernelStore, default_directory
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warnings
@@ -18,6 +23,7 @@ __all__ = [
     "KernelSpec",
     "KernelStore",
     "compile_kernel",
+    "compute_capability",
     "find_kernel",
     "kernel_store",
     "obtain_kernel",

@@ -12,18 +12,23 @@ from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text
 
+# Kernels see half precision as the bits of its elements, and convert them.
+_ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
+
 
 @dataclass(frozen=True)
 class KernelRecord:
     """How to launch a cubin, and what its inspection found.
 
     Attributes:
-        implementation, config, dtype, arch: what was built; `config` as text.
+        implementation, config, dtype, variant, arch: what was built; `config` as text.
         entry: name of the kernel in the cubin.
         threads: threads per block.
         registers: registers per thread.
         stack_bytes: local memory per thread, to which spilled registers go.
         smem_bytes: shared memory per block.
+        dynamic_smem_bytes: how much of it the launch has to ask for.
+        cluster: blocks that form a thread-block cluster.
         cubin_bytes: size of the cubin.
         toolkit: packages that built it.
     """
@@ -31,12 +36,15 @@ class KernelRecord:
     implementation: str
     config: str
     dtype: str
+    variant: str
     arch: str
     entry: str
     threads: int
     registers: int
     stack_bytes: int
     smem_bytes: int
+    dynamic_smem_bytes: int
+    cluster: int
     cubin_bytes: int
     toolkit: str
 
@@ -69,16 +77,20 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     ptx, entry = _compile_to_ptx(spec, arch)
     cubin = _link(spec, ptx, arch)
     resources = read_resources(cubin, entry)
+    smem_bytes = spec.config.smem_bytes(spec.dtype)
     record = KernelRecord(
         implementation=spec.implementation,
         config=str(spec.config),
         dtype=spec.dtype,
+        variant=" ".join(spec.variant),
         arch=arch,
         entry=entry,
         threads=spec.config.threads,
         registers=resources.registers,
         stack_bytes=resources.stack_bytes,
-        smem_bytes=spec.config.smem_bytes(spec.dtype),
+        smem_bytes=smem_bytes,
+        dynamic_smem_bytes=smem_bytes if getattr(spec.config, "dynamic_smem", False) else 0,
+        cluster=getattr(spec.config, "cluster", 1),
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
     )
@@ -97,10 +109,11 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
         from numba import cuda, types
     except ImportError as error:
         raise _missing_package(spec, error) from error
-    capability = _compute_capability(arch)
-    scalar = getattr(types, spec.dtype)
-    kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(scalar)}
-    kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype)
+    capability = divmod(compute_capability(arch), 10)
+    element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
+    scalar = types.float64 if spec.dtype == "float64" else types.float32
+    kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
+    kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype, *spec.variant)
     try:
         ptx, _ = cuda.compile(
             kernel,
@@ -155,8 +168,9 @@ def _missing_package(spec: KernelSpec, what: object) -> MissingPackageError:
     )
 
 
-def _compute_capability(arch: str) -> tuple[int, int]:
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+def compute_capability(arch: str) -> int:
+    """Ten times the compute capability: 90 for "sm_90a"."""
+    match = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
     if match is None:
         raise BuildError(f"{arch!r} is no architecture; expected a name such as sm_90a or sm_80.")
-    return int(match[1]), int(match[2])
+    return int(match[1])

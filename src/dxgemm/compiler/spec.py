@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # Part of every key: raise it when the argument list or the build changes what a cubin means.
-BUILD_VERSION = 1
+BUILD_VERSION = 2
 
 # The parameters of every GEMM kernel, in order, with their kind. Strides count elements. What
 # changes from call to call comes first, so that a launch packs it in one piece.
@@ -42,19 +43,21 @@ PARAMETERS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel to build: a module with `make_kernel(config, dtype)`, its config and its dtype.
+    """One kernel to build, by `make_kernel(config, dtype, *variant)` of its module.
 
     Attributes:
         implementation: registered name, such as "thread_tile_2d".
         module: import path of the kernel file.
         config: the kernel file's own frozen `Config`; its `repr` is part of the key.
-        dtype: "float32" or "float64".
+        dtype: of a and b, such as "float32".
+        variant: what the problem decides beyond the dtype, such as how a and b lie in memory.
     """
 
     implementation: str
     module: str
     config: Any
     dtype: str
+    variant: tuple[str, ...] = ()
 
     def key(self, arch: str) -> str:
         """Name of this kernel's cubin for one architecture, the same in every process.
@@ -62,23 +65,38 @@ class KernelSpec:
         The toolkit is not part of it: a cubin stays valid when the toolkit is upgraded, and a
         machine without a toolkit can run what another one built. Its record names the toolkit.
         """
-        identity = (BUILD_VERSION, _source_digest(self.module), self.config, self.dtype, arch)
+        source = _source_digest(self.module)
+        identity = (BUILD_VERSION, source, self.config, self.dtype, self.variant, arch)
         return hashlib.sha256(repr(identity).encode()).hexdigest()
 
     def __str__(self) -> str:
-        return f"{self.implementation} {self.config} {self.dtype}"
+        return " ".join([self.implementation, str(self.config), self.dtype, *self.variant])
 
 
 @cache
 def _source_digest(module: str) -> str:
-    """Digest of all kernel files beside `module`: they may share device functions.
+    """Digest of a kernel file and of the files beside it that it imports.
 
     Read as text, not imported: on a cache hit numba must stay unimported.
     """
-    found = find_spec(module)
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError(f"no kernel file {module}")
+    package = module.rpartition(".")[0]
     digest = hashlib.sha256()
-    for path in sorted(Path(found.origin).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    found, pending = {module}, [module]
+    while pending:
+        name = pending.pop(0)
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise ModuleNotFoundError(f"no kernel file {name}")
+        source = Path(spec.origin).read_text()
+        digest.update(f"{name}\0{source}\0".encode())
+        imported = sorted(
+            {f"{package}.{file}" for file in re.findall(_import_pattern(package), source, re.M)}
+        )
+        pending += [other for other in imported if other not in found]
+        found.update(imported)
     return digest.hexdigest()
+
+
+def _import_pattern(package: str) -> str:
+    """Matches `from package.file import ...`, as kernel files import each other; gives `file`."""
+    return rf"^\s*from {re.escape(package)}\.(\w+) import "

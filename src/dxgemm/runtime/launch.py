@@ -115,9 +115,16 @@ class KernelLaunch:
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = self._blocks, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = self._kernel.record.threads, 1, 1
-        config.sharedMemBytes = 0  # the kernels' shared memory is static
+        config.sharedMemBytes = self._kernel.record.dynamic_smem_bytes
         config.hStream = driver.CUstream(stream)
-        config.numAttrs = 0
+        if self._kernel.record.cluster > 1:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            size = attribute.value.clusterDim
+            size.x, size.y, size.z = self._kernel.record.cluster, 1, 1
+            config.attrs, config.numAttrs = [attribute], 1
+        else:
+            config.numAttrs = 0
         self._configs[stream] = config
         return config
 
@@ -146,6 +153,9 @@ def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
     with current_device(ordinal):
         loaded = _loaded_code(kernel.cubin).get_kernel(kernel.record.entry)
         error, function = driver.cuKernelGetFunction(driver.CUkernel(int(loaded.handle)))
+        if not error and kernel.record.dynamic_smem_bytes:
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            (error,) = driver.cuFuncSetAttribute(function, limit, kernel.record.dynamic_smem_bytes)
     if error:
         raise LaunchError(f"gemm: cannot load {kernel.record.implementation}: {error.name}.")
     return int(function)

@@ -72,7 +72,9 @@ class SimulatedLaunch:
             "c_gmem": _pointer(c, problem.c, problem, m, n if problem.reads_c else 0),
             "out_gmem": _pointer(out, problem.out, problem, m, n),
         }
-        kernel = import_module(self._spec.module).make_kernel(self._spec.config, dtype)
+        kernel = import_module(self._spec.module).make_kernel(
+            self._spec.config, dtype, *self._spec.variant
+        )
         with _lock, threads_take_turns(), warnings.catch_warnings():
             # NaN and infinity are data here, as on a GPU. errstate would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
