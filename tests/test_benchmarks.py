@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+import dxgemm
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-interleave, provenance, report = map(
-    importlib.import_module, ("interleave", "provenance", "report")
+interleave, provenance, report, twins = map(
+    importlib.import_module, ("interleave", "provenance", "report", "twins")
 )
 
 
@@ -56,6 +58,19 @@ def gemm_row(implementation: str, tflops: float, vs_cublas: float | None) -> dic
     }  # fmt: skip
 
 
+def ladder_row(
+    implementation: str, tflops: float, vs_cublas: float | None, **changes: Any
+) -> dict[str, Any]:
+    """One rung at 4096^3 in float32, unless `changes` says otherwise."""
+    own = {
+        "rung": None if implementation == "cublas" else 5, "precision": None,
+        "twin_tflops": None, "vs_twin": None, "blocks": 1024, "waves": 7.8, "threads": 256,
+        "registers": 128, "smem_bytes": 16384, "blocks_per_sm": 2, "configs_us": {},
+    }  # fmt: skip
+    sizes = dict.fromkeys("mnk", changes.pop("size", 4096))
+    return {**gemm_row(implementation, tflops, vs_cublas), **sizes, **own, **changes}
+
+
 def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> dict[str, Any]:
     return {
         "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
@@ -77,6 +92,18 @@ BUILD = results_of(
         {"step": "first call", "seconds": 0.3, "target_s": 0.5, "dtype": "float32", "loaded": []},
         {"step": "first call", "seconds": 0.4, "target_s": 0.5, "dtype": "float64", "loaded": []},
         {"step": "build", "seconds": 123.4, "target_s": None, "loaded": ["libnvvm.so.4", "numba"]},
+    ]
+)
+LADDER = results_of(
+    [
+        ladder_row("coalesced", 6.2, 0.12, twin_tflops=6.2, vs_twin=1.0, rung=2),
+        ladder_row("thread_tile_2d", 26.0, 0.51, twin_tflops=26.0, vs_twin=1.0),
+        ladder_row("cublas", 51.3, 1.0),
+        ladder_row("thread_tile_2d", 15.0, 0.25, dtype="float64"),
+        ladder_row("cublas", 62.0, 1.0, dtype="float64"),
+        ladder_row("thread_tile_2d", 204.0, 0.5, precision="tf32"),
+        ladder_row("cublas", 408.0, 1.0, precision="tf32"),
+        *(ladder_row("thread_tile_2d", 50.0, 0.5, size=n) for n in (1024, 2048, 8192, 16384)),
     ]
 )
 README = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
@@ -159,8 +186,61 @@ def test_gemm_lists_every_case() -> None:
 
 def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
     lines = report.gemm_short(GEMM).splitlines()
-    assert "| m = n = k | coalesced | cublas | best / cublas |" in lines
-    assert "| 1024 | 6.20 | 38.2 | 0.16 |" in lines
+    assert "| m = n = k | best kernel | its rate | cublas | best / cublas |" in lines
+    assert "| 1024 | coalesced | 6.20 | 38.2 | 0.16 |" in lines
+
+
+def test_ladder_names_each_rung_against_its_twin() -> None:
+    lines = report.ladder_table(LADDER).splitlines()
+    row = "| 5 | [thread_tile_2d](handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
+    assert row + "| 15.0 | 0.25 |" in lines
+    assert "|  | cuBLAS | 51.3 | 1.00 |  |  | 62.0 | 1.00 |" in lines
+
+
+def test_ladder_lists_reduced_precision_apart() -> None:
+    lines = report.ladder_reduced_table(LADDER).splitlines()
+    assert "| tf32 | thread_tile_2d | 204 | 0.50 |  |  |" in lines
+    assert report.ladder_reduced_table(results_of([ladder_row("cublas", 51.3, 1.0)])) == ""
+
+
+def test_ladder_names_the_best_rung_of_each_size() -> None:
+    lines = report.ladder_best_table(LADDER).splitlines()
+    best = "thread_tile_2d 128x128x8"
+    assert f"| 4096 | {best} | 0.51 | {best} | 0.25 |" in lines
+    assert f"| 8192 | {best} | 0.50 |  |  |" in lines
+
+
+def test_ladder_means_need_every_size() -> None:
+    mean = "Geometric mean over 1024 to 16384, times cuBLAS: thread_tile_2d 0.50 in float32."
+    assert report.ladder_means(LADDER) == mean
+    assert report.ladder_means(results_of([ladder_row("coalesced", 6.2, 0.12)])) == ""
+
+
+def test_ladder_lists_every_case_with_its_resources() -> None:
+    row = "| 4096 x 4096 x 4096 | 2 | coalesced | 128x128x8 | 70.5 | 6.20 | 0.12 | 1.00 "
+    assert row + "| 256 | 128 | 16384 | 2 |" in report.ladder_full(LADDER).splitlines()
+
+
+def test_every_rung_has_a_number_and_a_first_sentence() -> None:
+    own = [implementation for implementation in dxgemm.implementations() if implementation.is_own]
+    assert [rung.name for rung in report.rungs()] == [implementation.name for implementation in own]
+    for rung in own:
+        assert report.first_sentence(rung.name).endswith(".")
+
+
+def test_kernels_are_listed_with_what_was_measured() -> None:
+    text = report.handwritten_readme([{"ladder": LADDER}])
+    assert "[thread_tile_2d.py](thread_tile_2d.py)" in text
+    assert "[thread_tile_2d](thread_tile_2d.py) | 26.0" in text
+    assert "## NVIDIA H200" in text
+
+
+def test_twins_are_of_one_gpu_size_and_dtype() -> None:
+    shape = (4096, 4096, 4096)
+    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA H200").tflops == 6.2
+    assert twins.find_twin("coalesced", "float64", None, shape, "NVIDIA H200") is None
+    assert twins.find_twin("coalesced", "float32", None, (1, 1, 1), "NVIDIA H200") is None
+    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA A100") is None
 
 
 def test_readme_keeps_what_is_outside_the_markers() -> None:

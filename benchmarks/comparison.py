@@ -1,0 +1,247 @@
+"""Several ways to compute one problem: each checked first, then all timed, interleaved.
+
+A `Trial` checks an implementation bit-exactly on integers and takes a first time. `interleaved`
+times those that passed on standard normal operands. Consecutive calls take different operands, and
+the L2 cache is overwritten before each batch of calls, so that every call reads its operands from
+memory. What is timed is a `Plan` that writes to `out`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+from interleave import interleave
+
+import dxgemm
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing import inputs
+
+SMOKE = simulator_enabled()
+if SMOKE:
+    xp: Any = np
+else:
+    import cupy as xp
+    from event_timer import EventTimer
+
+Timer = Callable[[Sequence[Callable[[], object]]], float]
+
+L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
+MOST_ROUNDS = 1 if SMOKE else 21
+FEWEST_ROUNDS = 1 if SMOKE else 5
+SAMPLE_S = 1e-3  # a sample is a batch of as many calls as fit in this time ...
+MOST_CALLS = 20  # ... but at least one and at most so many
+CANARY_K = 2048  # up to here float32 sums of canary data are exact, beyond it those of `integers`
+ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem; `arrangement` says "row" or "col" of a, b and out."""
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    arrangement: str = "row_row_row"
+    batch: int = 1
+    precision: str | None = None
+
+    def __str__(self) -> str:
+        batch = f"{self.batch}x" if self.batch > 1 else ""
+        precision = f"-{self.precision}" if self.precision else ""
+        return f"{self.dtype}{precision}-{batch}{self.m}x{self.n}x{self.k}-{self.arrangement}"
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of a, b and out."""
+        batch = (self.batch,) if self.batch > 1 else ()
+        matrices = ((self.m, self.k), (self.k, self.n), (self.m, self.n))
+        return [(*batch, *matrix) for matrix in matrices]
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What `plan` is told besides the operands."""
+        return {"precision": self.precision} if self.precision else {}
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def bytes_moved(self) -> int:
+        """Each operand read once, the result written once."""
+        elements = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.batch * elements * ITEM_BYTES[self.dtype]
+
+
+@dataclass
+class Attempt:
+    """One implementation in one trial: a first time, or why there is none.
+
+    Attributes:
+        implementation: what `implementation=` was given.
+        explanation: what the plan says of itself.
+        call_s: seconds a call.
+        refusal: why it was not timed.
+        is_wrong: whether its result was not exact.
+    """
+
+    implementation: Any
+    explanation: Any = None
+    call_s: float = math.inf
+    refusal: str | None = None
+    is_wrong: bool = False
+
+
+class Trial:
+    """The exact operands of one case, on which implementations are tried one after the other."""
+
+    def __init__(self, case: Case, timer: Timer) -> None:
+        self._case = case
+        self._timer = timer
+        a, b, out = _integers(case)
+        exact = xp.matmul(a.astype("float64"), b.astype("float64"))
+        self._a, self._b, self._out = (_to_dtype(array, case.dtype) for array in (a, b, out))
+        self._exact = _to_dtype(exact, case.dtype)
+
+    def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
+        """Check an implementation; the time is the least of so many samples."""
+        attempt = Attempt(implementation)
+        try:
+            plan = dxgemm.plan(
+                self._a,
+                self._b,
+                out=self._out,
+                implementation=implementation,
+                **self._case.options,
+            )
+        except dxgemm.errors.UnsupportedProblemError as error:
+            attempt.refusal = str(error)
+            return attempt
+        attempt.explanation = plan.explain()
+        self._out[...] = math.nan
+        plan()
+        if not bool((self._out == self._exact).all()):
+            attempt.is_wrong = True
+            return attempt
+        attempt.call_s = self._timer([plan])
+        calls = _calls_in_sample(attempt.call_s)
+        for _ in range(samples - 1):
+            attempt.call_s = min(attempt.call_s, self._timer([plan] * calls))
+        return attempt
+
+
+def make_timer() -> Timer:
+    return _seconds_in_simulator if SMOKE else EventTimer(L2_BYTES)
+
+
+def interleaved(
+    case: Case, attempts: Mapping[str, Attempt], timer: Timer, budget_s: float = math.inf
+) -> dict[str, list[float]]:
+    """Seconds a call of each attempt, on random operands; fewer rounds where they take long.
+
+    Args:
+        attempts: by name; all have been timed once.
+        budget_s: seconds for all rounds, unless that is less than FEWEST_ROUNDS.
+    """
+    calls = {name: _calls_in_sample(attempt.call_s) for name, attempt in attempts.items()}
+    round_s = sum(calls[name] * attempt.call_s for name, attempt in attempts.items())
+    rounds = MOST_ROUNDS
+    if round_s * MOST_ROUNDS > budget_s:
+        rounds = max(FEWEST_ROUNDS, int(budget_s / round_s))
+    rng = xp.random.default_rng(0)
+    sets = min(max(calls.values(), default=1), 1 + 2 * L2_BYTES // case.bytes_moved)
+    operands = [_random(case, rng) for _ in range(sets)]
+
+    def sampler(name: str) -> Callable[[], float]:
+        implementation = attempts[name].implementation
+        plans = cycle(
+            [
+                dxgemm.plan(a, b, out=out, implementation=implementation, **case.options)
+                for a, b, out in operands
+            ]
+        )
+        return lambda: timer(list(islice(plans, calls[name])))
+
+    return interleave({name: sampler(name) for name in attempts}, rounds)
+
+
+def row(
+    case: Case, implementation: str, config: str | None, samples_s: Mapping[str, list[float]]
+) -> dict[str, Any]:
+    """The extra_info of one implementation, whose samples stand under its name."""
+    seconds = statistics.median(samples_s[implementation])
+    cublas = samples_s.get("cublas")
+    return {
+        **asdict(case),
+        "epilogue": "none",
+        "implementation": implementation,
+        "config": config,
+        "gpu_us": 1e6 * seconds,
+        "tflops": 1e-12 * case.flops / seconds,
+        "gbytes_per_s": 1e-9 * case.bytes_moved / seconds,
+        "vs_cublas": statistics.median(cublas) / seconds if cublas else None,
+    }
+
+
+def _calls_in_sample(call_s: float) -> int:
+    return min(MOST_CALLS, max(1, int(SAMPLE_S / call_s)))
+
+
+def _seconds_in_simulator(calls: Sequence[Callable[[], object]]) -> float:
+    start = time.perf_counter()
+    for call in calls:
+        call()
+    return (time.perf_counter() - start) / len(calls)
+
+
+def _working_dtype(case: Case) -> str:
+    return "float64" if case.dtype == "float64" else "float32"
+
+
+def _integers(case: Case) -> list[Any]:
+    """a, b and out, of values whose products and sums are exact in any order.
+
+    TF32 and half precision hold the small integers exactly, not those of the canary.
+    """
+    is_full = case.dtype in ("float32", "float64") and case.precision is None
+    data = "canary" if is_full and case.k <= CANARY_K else "integers"
+    rng = xp.random.default_rng(1)
+    fills = inputs.FILLS[data]
+    dtype = _working_dtype(case)
+    return _arrange(case, [fill(rng, s, dtype) for fill, s in zip(fills, case.shapes, strict=True)])
+
+
+def _random(case: Case, rng: Any) -> list[Any]:
+    """a, b and out, of standard normal values."""
+    dtype = _working_dtype(case)
+    matrices = [rng.standard_normal(shape, dtype=dtype) for shape in case.shapes]
+    return [_to_dtype(matrix, case.dtype) for matrix in _arrange(case, matrices)]
+
+
+def _arrange(case: Case, matrices: Sequence[Any]) -> list[Any]:
+    orders = case.arrangement.split("_")
+    return [_store(matrix, order) for matrix, order in zip(matrices, orders, strict=True)]
+
+
+def _store(matrix: Any, order: str) -> Any:
+    """A copy of a matrix, or of each in a batch, in row- or column-major order."""
+    if order == "row":
+        return xp.ascontiguousarray(matrix)
+    return xp.ascontiguousarray(matrix.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def _to_dtype(array: Any, dtype: str) -> Any:
+    """The same values, rounded to nearest; bfloat16, which NumPy lacks, as a torch tensor."""
+    if dtype != "bfloat16":
+        return array.astype(dtype, copy=False)
+    import torch
+
+    return torch.from_dlpack(array).to(torch.bfloat16)
