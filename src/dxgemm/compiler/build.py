@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 
 from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
@@ -115,21 +118,38 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype, *spec.variant)
     try:
-        ptx, _ = cuda.compile(
-            kernel,
-            tuple(kinds[kind] for _, kind in PARAMETERS),
-            device=False,
-            abi="numba",
-            cc=capability,
-            output="ptx",
-            launch_bounds=(spec.config.threads, 1),
-        )
+        with _device_functions_for(capability):
+            ptx, _ = cuda.compile(
+                kernel,
+                tuple(kinds[kind] for _, kind in PARAMETERS),
+                device=False,
+                abi="numba",
+                cc=capability,
+                output="ptx",
+                launch_bounds=(spec.config.threads, 1),
+            )
     except Exception as error:
         raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
     return ptx, entries[0]
+
+
+@contextmanager
+def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
+    """Compile device functions for this architecture too.
+
+    numba compiles them for the current GPU, of which there may be none, or another.
+    """
+    from numba.cuda import dispatcher
+
+    current = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = current
 
 
 def _link(spec: KernelSpec, ptx: str, arch: str) -> bytes:
