@@ -52,7 +52,7 @@ NOT_ARRAYS = {
 }
 
 UNSUPPORTED_DTYPES = (
-    "int8", "int32", "int64", "uint8", "bool", "float16", "longdouble", "complex64", "complex128",
+    "int8", "int32", "int64", "uint8", "bool", ">f2", "longdouble", "complex64", "complex128",
     ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
 )  # fmt: skip
 
@@ -101,6 +101,16 @@ UNKNOWN_IMPLEMENTATIONS = {
     "a number": 3,
     "a list": ["thread_tile_2d"],
     "another case": "Tiled",
+}
+
+UNKNOWN_PRECISIONS = {
+    "a name": "half",
+    "an empty name": "",
+    "a dtype": np.float32,
+    "a number": 11,
+    "a list": ["tf32"],
+    "an array": ones(2),
+    "another case": "TF32",
 }
 
 
@@ -153,6 +163,43 @@ def test_an_unsupported_dtype_is_refused(refuses, name, dtype):
 def test_mixed_dtypes_are_refused(refuses, name):
     wrong = {**arrays("float64"), "out": arrays("float64")["c"]}[name]
     refuses(errors.DtypeError, "float32.*float64|float64.*float32", **{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "out"])
+def test_half_precision_mixed_with_float32_factors_is_refused(refuses, name):
+    wrong = {**arrays("float16"), "out": arrays("float16")["c"]}[name]
+    refuses(errors.DtypeError, "float32.*float16|float16.*float32", **{name: wrong})
+
+
+def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
+    half = arrays("float16")
+    refuses(errors.DtypeError, "both be float16 or both float32", **half, out=ones(4, 6))
+    refuses(
+        errors.DtypeError,
+        "both be float16 or both float32",
+        **{**half, "c": arrays("float64")["c"]},
+    )
+
+
+@pytest.mark.parametrize("value", UNKNOWN_PRECISIONS.values(), ids=UNKNOWN_PRECISIONS)
+def test_an_unknown_precision_is_refused_with_those_there_are(refuses, value):
+    refuses(errors.PrecisionError, "precision is .*'tf32'", precision=value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_tf32_of_anything_but_float32_is_refused(refuses, dtype):
+    refuses(
+        errors.PrecisionError, f"'tf32' is for float32.*{dtype}", **arrays(dtype), precision="tf32"
+    )
+
+
+def test_explain_shape_refuses_what_gemm_refuses():
+    with pytest.raises(errors.PrecisionError, match="tf32"):
+        dxgemm.explain_shape(2, 3, 4, "float64", precision="tf32")
+    with pytest.raises(errors.DtypeError, match="float64"):
+        dxgemm.explain_shape(2, 3, 4, "float32", out_dtype="float64")
+    with pytest.raises(errors.DtypeError, match="int8"):
+        dxgemm.explain_shape(2, 3, 4, "int8")
 
 
 @pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
@@ -224,7 +271,7 @@ def test_wrong_shapes_on_the_device_leave_c_as_it_is(changed, match):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["int32", "bool", "float16", "complex64"])
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
 def test_unsupported_dtypes_on_the_device_are_refused(dtype):
     cupy = pytest.importorskip("cupy")
     a, b, c = (cupy.asarray(value) for value in arrays().values())
@@ -243,6 +290,7 @@ def test_unsupported_dtypes_on_the_device_are_refused(dtype):
         "MissingOperandError": ValueError,
         "ReadOnlyError": ValueError,
         "OverlapError": ValueError,
+        "PrecisionError": ValueError,
         "LayoutError": ValueError,
         "DeviceMismatchError": ValueError,
         "UnknownImplementationError": ValueError,

@@ -21,22 +21,26 @@ def gemm(
     *,
     out: Any = None,
     implementation: Any = None,
+    precision: str | None = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C.
 
     Args:
-        a: (m, k) or (batch, m, k), float32 or float64, any strides. An array of CuPy, NumPy, torch
-            or numba, or any object with `__dlpack__` or `__cuda_array_interface__`.
+        a: (m, k) or (batch, m, k), float16, bfloat16, float32 or float64, any strides. An array of
+            CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
+            `__cuda_array_interface__`.
         b: (k, n) or (batch, k, n), dtype of a.
-        c: (m, n) or (batch, m, n), dtype of a, updated in place; None to allocate the result in a's
-            library. A batch of one, or a 2-D operand, is broadcast over the batch; an array that is
-            written is not.
+        c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16;
+            updated in place; None to allocate the result in a's library and dtype. A batch of one,
+            or a 2-D operand, is broadcast over the batch; an array that is written is not.
         alpha, beta: real numbers on the host.
-        out: receives the result instead of c, which is then only read, and may be read-only or
-            broadcast.
+        out: dtype of c; receives the result instead of c, which is then only read, and may be
+            read-only or broadcast.
         implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
             exactly that one.
+        precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
+            of inputs rounded to TF32's eleven significant bits; sums stay float32.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering
             against other streams is then the caller's.
 
@@ -51,6 +55,8 @@ def gemm(
     Notes:
         beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
         with beta == 1 in place leaves every bit of c. Empty results launch nothing.
+        float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
+        too; the result is rounded once.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
@@ -58,7 +64,7 @@ def gemm(
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
         result, library, ordered, _,
-    ) = prepare(a, b, c, alpha, beta, out, implementation, stream)  # fmt: skip
+    ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)  # fmt: skip
     if launch is None:
         return result
     if stream is None:
@@ -92,13 +98,14 @@ def plan(
     *,
     out: Any = None,
     implementation: Any = None,
+    precision: str | None = None,
     stream: Any = None,
 ) -> Plan:
     """A `Plan` for C = alpha * A @ B + beta * C: checked, decided and built, not yet run.
 
     Takes what `gemm` takes and raises what it raises.
     """
-    prepared = prepare(a, b, c, alpha, beta, out, implementation, stream)
+    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)
     return Plan(prepared, (a, b, c))
 
 
@@ -111,10 +118,11 @@ def explain(
     *,
     out: Any = None,
     implementation: Any = None,
+    precision: str | None = None,
     stream: Any = None,
 ) -> Explanation:
     """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
-    *_, route = prepare(a, b, c, alpha, beta, out, implementation, stream)
+    *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)
     return explain_route(route)
 
 

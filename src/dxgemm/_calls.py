@@ -17,7 +17,15 @@ from dxgemm.runtime.streams import stream_handle
 
 
 def prepare(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, implementation: Any, stream: Any
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    implementation: Any,
+    precision: Any,
+    stream: Any,
 ) -> tuple[Any, ...]:
     """Check everything a call says. Nothing is launched or written before every check has passed.
 
@@ -54,11 +62,11 @@ def prepare(
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
-        alpha == 0, beta == 0, implementation,
+        alpha == 0, beta == 0, precision, implementation,
     )  # fmt: skip
     try:
         route = routes[key]
-    except (KeyError, TypeError):  # TypeError: an unhashable implementation, refused by dispatch
+    except (KeyError, TypeError):  # TypeError: what is unhashable is refused as what it is
         route = make_route(key)
 
     if not route.least_scalar <= alpha <= route.largest_scalar:
@@ -75,8 +83,8 @@ def prepare(
     if not route.reads_separate_c:
         c_pointer = target
     a_distance, b_distance, c_distance = a_pointer - target, b_pointer - target, c_pointer - target
-    if (target | a_distance | b_distance | c_distance) & route.misalignment:
-        _raise_misaligned(route, a=a_pointer, b=b_pointer, c=c_pointer, out=out_pointer)
+    if (target | c_pointer) & route.misalignment:
+        _raise_misaligned(route, out=out_pointer, c=c_pointer)
     low, high = route.a_near
     if low < a_distance < high:
         _check_overlap(route, "a", a_pointer, target)
@@ -101,7 +109,7 @@ def prepare(
             launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
         elif route.host_operands:
             pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
-            launch = HostLaunch(route, arrays, pointers, result, library, implementation)
+            launch = HostLaunch(route, arrays, pointers, result, library)
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     return (
@@ -169,7 +177,7 @@ def _real(name: str, value: Any) -> float:
 
 def _check_fits(name: str, value: float, route: Route) -> None:
     if math.isfinite(value):
-        raise ScalarError(f"gemm: {name} is {value}, which overflows {route.problem.dtype}.")
+        raise ScalarError(f"gemm: {name} is {value}, which overflows {route.problem.scalar_dtype}.")
 
 
 def _raise_misaligned(route: Route, **pointers: int) -> None:
@@ -177,7 +185,7 @@ def _raise_misaligned(route: Route, **pointers: int) -> None:
     item_size = route.misalignment + 1
     raise LayoutError(
         f"gemm: {name} starts at address {pointers[name]:#x}, which is not a multiple of the "
-        f"{item_size}-byte {route.problem.dtype}; copy it to an aligned array first."
+        f"{item_size}-byte {route.problem.out_dtype}; copy it to an aligned array first."
     )
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "MissingOperandError",
     "MissingPackageError",
     "OverlapError",
+    "PrecisionError",
     "ReadOnlyError",
     "ScalarError",
     "ShapeError",
@@ -61,6 +62,10 @@ class OverlapError(DxgemmError, ValueError):
 
 class LayoutError(DxgemmError, ValueError):
     """A base pointer or a stride is not a multiple of the item size."""
+
+
+class PrecisionError(DxgemmError, ValueError):
+    """`precision=` is unknown, or means nothing for the operands' dtype."""
 
 
 class DeviceMismatchError(DxgemmError, ValueError):

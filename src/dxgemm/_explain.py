@@ -18,6 +18,8 @@ class Explanation:
 
     Attributes:
         m, n, k, batch, dtype: of the kernel's problem; m and n are exchanged if is_transposed.
+        out_dtype: of c and out.
+        precision: what the call permits instead of the dtype's own arithmetic; None for nothing.
         is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: of a, b, c and out as the kernel sees them.
         copied: host operands that are copied to the GPU or back.
@@ -29,7 +31,7 @@ class Explanation:
         waves: blocks over those that are resident at once; None until the kernel is built.
         registers, smem_bytes: a thread's and a block's; None until the kernel is built.
         gflops, mbytes: operations, and the fewest bytes through device memory.
-        roofline_us: the larger of their times at the GPU's peaks outside tensor cores.
+        roofline_us: the larger of their times at the GPU's peaks, tensor cores included.
         bound: "compute" or "memory".
     """
 
@@ -38,6 +40,8 @@ class Explanation:
     k: int
     batch: int
     dtype: str
+    out_dtype: str
+    precision: str | None
     is_transposed: bool
     arrangements: dict[str, str]
     copied: tuple[str, ...]
@@ -64,8 +68,13 @@ class Explanation:
     def __str__(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 else ""
         arrangements = ", ".join(f"{name} {kind}" for name, kind in self.arrangements.items())
+        dtype = self.dtype
+        if self.out_dtype != dtype:
+            dtype += f" to {self.out_dtype}"
+        if self.precision is not None:
+            dtype += f", {self.precision} permitted,"
         lines = [
-            f"gemm {batch}{self.m} x {self.n} x {self.k} {self.dtype} on {self.device}",
+            f"gemm {batch}{self.m} x {self.n} x {self.k} {dtype} on {self.device}",
             f"  operands        {arrangements}",
         ]
         if self.is_transposed:
@@ -97,7 +106,7 @@ class Explanation:
 def explain_route(route: Route) -> Explanation:
     """Explain a call whose operands are known."""
     return _explain(
-        route.problem, route.device, route.decision, route.candidate, route.host_operands
+        route.on_device.problem, route.device, route.decision, route.candidate, route.host_operands
     )
 
 
@@ -108,15 +117,25 @@ def explain_shape(
     dtype: str = "float32",
     *,
     batch: int = 1,
+    out_dtype: str | None = None,
     implementation: Any = None,
+    precision: str | None = None,
 ) -> Explanation:
     """What `gemm` would do with row-major (m, k) and (k, n) operands on the first GPU, and why.
 
+    Args:
+        m, n, k: sizes.
+        dtype: of the operands.
+        batch: how many products.
+        out_dtype: of the result; None for dtype.
+        implementation, precision: as `gemm` takes them.
+
     Raises:
         GpuUnavailableError: no GPU, and the simulator is not enabled.
-        UnknownImplementationError, UnsupportedProblemError: as `gemm` would.
+        DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: as `gemm`
+            would.
     """
-    problem = contiguous_problem(dtype, m, n, k, batch)
+    problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
     device = device_facts(0)
     decision = choose(problem, device, implementation)
     return _explain(problem, device, decision, decision.candidates[0], ())
@@ -141,7 +160,7 @@ def _explain(
             limits, record.threads, record.registers, record.smem_bytes
         ).blocks
         waves = blocks / (device.sm_count * blocks_per_sm)
-    compute_us = problem.flops / (device.peak_tflops[problem.dtype] * 1e6)
+    compute_us = problem.flops / (device.peak_tflops[problem.arithmetic] * 1e6)
     memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)
     return Explanation(
         m=problem.m,
@@ -149,6 +168,8 @@ def _explain(
         k=problem.k,
         batch=problem.batch,
         dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
+        precision=problem.precision,
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         copied=copied,

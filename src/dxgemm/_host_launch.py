@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from dxgemm._route import Route, route_of_layouts
-from dxgemm.runtime.arrays import HOST, Library
-from dxgemm.runtime.host import DeviceCopy, device_copy_layout
+from dxgemm._route import Route
+from dxgemm.runtime.arrays import HOST, Library, host_view
+from dxgemm.runtime.host import DeviceCopy
 
 
 class HostLaunch:
@@ -25,21 +25,17 @@ class HostLaunch:
         pointers: dict[str, int],
         result: Any,
         library: Library,
-        implementation: Any,
     ) -> None:
-        layouts = dict(route.layouts)
+        on_host = list(route.host_operands)
         self._target = "c" if arrays["out"] is None else "out"
         if arrays[self._target] is None:  # newly allocated
             pointers[self._target], result_key = library.inspect(result)
-            layouts[self._target] = library.layout(result_key)
+            if library.layout(result_key).device == HOST:
+                on_host.append(self._target)
         arrays[self._target] = result
         self._pointers = pointers
-        self._host_arrays = {n: arrays[n] for n, layout in layouts.items() if layout.device == HOST}
-        for name, array in self._host_arrays.items():
-            layouts[name] = device_copy_layout(array, route.ordinal)
-        self._route = route_of_layouts(
-            layouts, route.k == 0, not route.problem.reads_c, implementation
-        )
+        self._host_views = {name: host_view(arrays[name]) for name in on_host}
+        self._route = route.on_device
 
     def __call__(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
@@ -49,8 +45,8 @@ class HostLaunch:
         with ExitStack() as stack:
             pointers = dict(self._pointers)
             copies = {}
-            for name, array in self._host_arrays.items():
-                copies[name] = stack.enter_context(DeviceCopy(array, route.ordinal, stream))
+            for name, view in self._host_views.items():
+                copies[name] = stack.enter_context(DeviceCopy(view, route.ordinal, stream))
                 pointers[name] = copies[name].pointer
                 if reads.get(name):
                     copies[name].upload()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,11 +18,15 @@ from dxgemm._errors import (
     LayoutError,
     MissingOperandError,
     OverlapError,
+    PrecisionError,
     ReadOnlyError,
     ShapeError,
 )
 
-ITEM_SIZES = {"float32": 4, "float64": 8}
+ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+
+# What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
+PRECISIONS = {"float32": ("tf32",)}
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
 
@@ -77,13 +81,16 @@ class Problem:
     `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
 
     Attributes:
-        dtype: "float32" or "float64", of all operands and of the arithmetic.
+        dtype: of a and b: "float16", "bfloat16", "float32" or "float64".
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
             neither a nor b may be read.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
+        out_dtype: of c and out: dtype, or "float32" where that is float16 or bfloat16.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address: what a kernel variant with wide accesses may rely on.
+        precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, so
+            that true float32 serves it too.
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
@@ -98,11 +105,23 @@ class Problem:
     b: Strides
     c: Strides
     out: Strides
+    out_dtype: str
     a_alignment: int = MAX_ALIGNMENT
     b_alignment: int = MAX_ALIGNMENT
+    precision: str | None = None
     reads_c: bool = False
     in_place: bool = True
     is_transposed: bool = False
+
+    @property
+    def scalar_dtype(self) -> str:
+        """The dtype of sums, alpha and beta."""
+        return "float64" if self.dtype == "float64" else "float32"
+
+    @property
+    def arithmetic(self) -> str:
+        """What products may be computed in: the precision asked for, or else the dtype."""
+        return self.precision or self.dtype
 
     @property
     def is_empty(self) -> bool:
@@ -120,15 +139,50 @@ class Problem:
         batch_a = self.batch if self.a.batch else 1
         batch_b = self.batch if self.b.batch else 1
         result = self.batch * self.m * self.n
-        elements = batch_a * self.m * self.k + batch_b * self.k * self.n
-        elements += result * (2 if self.reads_c else 1)
-        return elements * ITEM_SIZES[self.dtype]
+        factors = batch_a * self.m * self.k + batch_b * self.k * self.n
+        results = result * (2 if self.reads_c else 1)
+        return factors * ITEM_SIZES[self.dtype] + results * ITEM_SIZES[self.out_dtype]
 
 
-def contiguous_problem(dtype: str, m: int, n: int, k: int, batch: int = 1) -> Problem:
-    """The problem of row-major, 16-byte aligned operands without padding, beta == 0."""
+def contiguous_problem(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+    *,
+    out_dtype: str | None = None,
+    precision: str | None = None,
+) -> Problem:
+    """The problem of row-major, 16-byte aligned operands without padding, beta == 0.
+
+    Args:
+        dtype: of a and b.
+        m, n, k, batch: the sizes.
+        out_dtype: of c and out; None for that of a and b.
+        precision: as `gemm` takes it.
+
+    Raises:
+        DtypeError, PrecisionError: as `gemm` would.
+    """
+    _check_dtypes({"a": dtype, "b": dtype, "out": out_dtype or dtype})
+    _check_precision(precision, dtype)
     a, b, out = Strides(m * k, k, 1), Strides(k * n, n, 1), Strides(m * n, n, 1)
-    return _oriented(Problem(dtype, m, n, k, batch, a, b, out, out))
+    return _oriented(
+        Problem(
+            dtype=dtype,
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            a=a,
+            b=b,
+            c=out,
+            out=out,
+            out_dtype=out_dtype or dtype,
+            precision=precision,
+        )
+    )
 
 
 def define_problem(
@@ -139,6 +193,7 @@ def define_problem(
     *,
     alpha_is_zero: bool,
     beta_is_zero: bool,
+    precision: Any = None,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other.
 
@@ -146,17 +201,21 @@ def define_problem(
         a, b: layouts of the factors.
         c: layout of the addend; None if the call has none.
         out: layout of the array to write; None if that is c, or yet to be allocated.
+        alpha_is_zero, beta_is_zero: which operands are never read.
+        precision: None, or what is permitted instead of the dtype's own arithmetic.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
 
     Raises:
-        DtypeError, ShapeError, LayoutError, ReadOnlyError, OverlapError, DeviceMismatchError,
-        MissingOperandError: the first that applies, with the values and the way out.
+        DtypeError, PrecisionError, ShapeError, LayoutError, ReadOnlyError, OverlapError,
+        DeviceMismatchError, MissingOperandError: the first that applies, with the values and the
+        way out.
     """
     named = {"a": a, "b": b, "c": c, "out": out}
     present = {name: layout for name, layout in named.items() if layout is not None}
-    _check_dtypes(present)
+    _check_dtypes({name: layout.dtype for name, layout in present.items()})
+    _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present)
     _check_devices(present)
     target = out or c
@@ -185,8 +244,10 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
+        out_dtype=target.dtype if target is not None else a.dtype,
         a_alignment=a.alignment,
         b_alignment=b.alignment,
+        precision=precision,
         reads_c=not beta_is_zero,
         in_place=out is None,
     )
@@ -207,17 +268,42 @@ def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 
-def _check_dtypes(operands: dict[str, Layout]) -> None:
-    for name, layout in operands.items():
-        if layout.dtype not in ITEM_SIZES:
+def result_dtypes(dtype: str) -> tuple[str, ...]:
+    """The dtypes that c and out may have, by the dtype of a and b."""
+    return (dtype, "float32") if ITEM_SIZES[dtype] == 2 else (dtype,)
+
+
+def _check_dtypes(dtypes: dict[str, str]) -> None:
+    for name, dtype in dtypes.items():
+        if dtype not in ITEM_SIZES:
             raise DtypeError(
-                f"gemm: {name} has dtype {layout.dtype}; float32 and float64 in native byte order "
+                f"gemm: {name} has dtype {dtype}; {', '.join(ITEM_SIZES)} in native byte order "
                 f"are supported: convert {name} first, for example {name}.astype('float32')."
             )
-    dtypes = {name: layout.dtype for name, layout in operands.items()}
-    if len(set(dtypes.values())) > 1:
-        listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
-        raise DtypeError(f"gemm: dtypes differ: {listed}; convert them to one dtype.")
+    listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+    if dtypes["a"] != dtypes["b"]:
+        raise DtypeError(f"gemm: dtypes differ: {listed}; convert a and b to one dtype.")
+    results = {dtypes[name] for name in ("c", "out") if name in dtypes}
+    allowed = result_dtypes(dtypes["a"])
+    if len(results) > 1 or not results <= set(allowed):
+        raise DtypeError(
+            f"gemm: dtypes differ: {listed}; c and out must both be {' or both '.join(allowed)}."
+        )
+
+
+def _check_precision(precision: Any, dtype: str) -> None:
+    if precision is None:
+        return
+    is_name = isinstance(precision, str)
+    fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
+    if not fitting:
+        known = " or ".join(repr(name) for names in PRECISIONS.values() for name in names)
+        raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
+    if dtype not in fitting:
+        raise PrecisionError(
+            f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but a and b "
+            f"are {dtype}; pass None."
+        )
 
 
 def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int, ...]]:
@@ -314,6 +400,11 @@ def _element_strides(name: str, layout: Layout) -> Strides:
             f"gemm: {name} has strides {layout.strides} bytes, which are not multiples of the "
             f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
         )
+    if layout.alignment < item_size:
+        raise LayoutError(
+            f"gemm: {name} starts at an address that is not a multiple of the {item_size}-byte "
+            f"{layout.dtype}; copy it to an aligned array first."
+        )
     # The stride of a dimension of one element is arbitrary in every library: make it 0, so that
     # a batch of one broadcasts and equal problems compare equal.
     steps = tuple(
@@ -338,8 +429,10 @@ def _oriented(problem: Problem) -> Problem:
         b=problem.a.transposed(),
         c=problem.c.transposed(),
         out=problem.out.transposed(),
+        out_dtype=problem.out_dtype,
         a_alignment=problem.b_alignment,
         b_alignment=problem.a_alignment,
+        precision=problem.precision,
         reads_c=problem.reads_c,
         in_place=problem.in_place,
         is_transposed=True,
@@ -367,7 +460,7 @@ class _AddressArray:
             "version": 3,
             "shape": layout.shape,
             "strides": layout.strides,
-            "typestr": np.dtype(layout.dtype).str,
+            "typestr": f"|V{ITEM_SIZES[layout.dtype]}",  # NumPy alone has no bfloat16
             "data": (pointer, True),
         }
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._dispatch import Candidate, choose
+from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._errors import BuildError, DeviceMismatchError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
 from dxgemm._registry import Launch
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.host import device_copy_layout
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
@@ -30,12 +31,14 @@ class Route:
 
     Attributes:
         problem: in the kernels' orientation; dtype, k, is_empty and is_transposed repeat its own.
+        misalignment: the bits that are 0 in a valid address of c and out.
         shape: of the result, as the caller sees it.
         layouts: of the operands by name, as the caller passed them.
         host_operands: names of those that are copied to the GPU and back.
         ordinal, device: the GPU.
         decision: the candidates and the rejected.
         candidate: the one that was bound.
+        on_device: this route, or where operands are copied to the GPU that of the copies.
         launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
         a_near, b_near, c_near: an operand's extent meets the result's if its pointer less the
             result's lies strictly between these two, in bytes.
@@ -50,6 +53,7 @@ class Route:
         layouts: dict[str, Layout],
         alpha_is_zero: bool,
         beta_is_zero: bool,
+        precision: Any,
         implementation: Any,
     ) -> None:
         self.layouts = layouts
@@ -60,6 +64,7 @@ class Route:
             layouts.get("out"),
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
+            precision=precision,
         )
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
@@ -70,8 +75,8 @@ class Route:
         self.is_empty = self.problem.is_empty
         self.is_transposed = self.problem.is_transposed
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
-        self.misalignment = ITEM_SIZES[self.problem.dtype] - 1
-        self.largest_scalar = float(np.finfo(self.problem.dtype).max)
+        self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
+        self.largest_scalar = float(np.finfo(self.problem.scalar_dtype).max)
         self.least_scalar = -self.largest_scalar
         target = layouts.get("out") or layouts.get("c")
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
@@ -89,10 +94,24 @@ class Route:
         if not simulator_enabled():
             self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
         self.device = device_facts(self.ordinal)
-        self.decision = choose(self.problem, self.device, implementation)
-        self.candidate: Candidate = self.decision.candidates[0]
+        self.on_device: Route = self
+        self.decision: Decision
+        self.candidate: Candidate
         self.launch: Launch | None = None
-        if not (self.is_empty or self.host_operands):
+        if self.host_operands:
+            copies = {
+                name: device_copy_layout(layout, self.ordinal) if layout.device == HOST else layout
+                for name, layout in layouts.items()
+            }
+            self.on_device = route_of_layouts(
+                copies, alpha_is_zero, beta_is_zero, precision, implementation
+            )
+            self.decision = self.on_device.decision
+            self.candidate = self.on_device.candidate
+            return
+        self.decision = choose(self.problem, self.device, implementation)
+        self.candidate = self.decision.candidates[0]
+        if not self.is_empty:
             self.candidate, self.launch = self._bind_first()
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
@@ -144,14 +163,19 @@ def clear_routes() -> None:
 
 
 def route_of_layouts(
-    layouts: dict[str, Layout], alpha_is_zero: bool, beta_is_zero: bool, implementation: Any
+    layouts: dict[str, Layout],
+    alpha_is_zero: bool,
+    beta_is_zero: bool,
+    precision: Any,
+    implementation: Any,
 ) -> Route:
     """The route of operands given by their layouts, whatever library they come from."""
-    key = (*layouts.items(), alpha_is_zero, beta_is_zero, implementation)
+    rest = alpha_is_zero, beta_is_zero, precision, implementation
+    key = (*layouts.items(), *rest)
     try:
         return routes[key]
     except (KeyError, TypeError):
-        return _remember(key, Route(layouts, alpha_is_zero, beta_is_zero, implementation))
+        return _remember(key, Route(layouts, *rest))
 
 
 def make_route(key: tuple[Any, ...]) -> Route:
@@ -159,9 +183,10 @@ def make_route(key: tuple[Any, ...]) -> Route:
 
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
-            alignments of a and b, whether alpha is 0, whether beta is 0, and `implementation`.
+            alignments of a and b, whether alpha is 0, whether beta is 0, `precision` and
+            `implementation`.
     """
-    *operands, a_alignment, b_alignment, alpha_is_zero, beta_is_zero, implementation = key
+    operands, (a_alignment, b_alignment), rest = key[:8], key[8:10], key[10:]
     keys = {
         name: (library, layout_key)
         for name, library, layout_key in zip(("a", "b", "c", "out"), operands[::2], operands[1::2])
@@ -172,7 +197,7 @@ def make_route(key: tuple[Any, ...]) -> Route:
     layouts["a"] = layouts["a"]._replace(alignment=a_alignment)
     layouts["b"] = layouts["b"]._replace(alignment=b_alignment)
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
-    shared = route_of_layouts(layouts, alpha_is_zero, beta_is_zero, implementation)
+    shared = route_of_layouts(layouts, *rest)
     return _remember(key, shared.for_libraries(libraries, doubtful))
 
 

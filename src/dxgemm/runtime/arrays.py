@@ -87,7 +87,7 @@ class CuPy(Library):
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         with like.device:
-            return self._cupy.empty(shape, dtype)
+            return self._cupy.empty(shape, numpy_dtype(dtype))
 
     def current_stream(self, array: Any) -> int:
         return self._get_current_stream().ptr
@@ -139,6 +139,13 @@ class Torch(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
 
+    def host_view(self, array: Any) -> np.ndarray:
+        """A tensor in host memory as a NumPy array; bfloat16 as integers."""
+        tensor = array.detach()
+        if tensor.dtype is self._torch.bfloat16:
+            tensor = tensor.view(self._torch.int16)
+        return tensor.numpy()
+
     def current_stream(self, array: Any) -> int:
         device = array.get_device()
         if device == HOST:
@@ -160,7 +167,7 @@ class Host(Library):
         return Layout(shape, strides, dtype_name(dtype), HOST, read_only)
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
-        return np.empty(shape, dtype)
+        return np.empty(shape, numpy_dtype(dtype))
 
 
 class Foreign(Library):
@@ -185,14 +192,14 @@ class Foreign(Library):
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         if type(like).__module__.startswith("numba"):
-            return import_module("numba.cuda").device_array(shape, dtype)
+            return import_module("numba.cuda").device_array(shape, numpy_dtype(dtype))
         device = _memory_view(like, _NO_ORDER).device_id
         if device == HOST:
-            return np.empty(shape, dtype)
+            return np.empty(shape, numpy_dtype(dtype))
         if find_spec("cupy") is not None:
             cupy = import_module("cupy")
             with cupy.cuda.Device(device):
-                return cupy.empty(shape, dtype)
+                return cupy.empty(shape, numpy_dtype(dtype))
         if find_spec("torch") is not None:
             torch = import_module("torch")
             return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{device}")
@@ -234,17 +241,42 @@ def library_of(name: str, array: Any) -> Library:
 
 
 def host_view(array: Any) -> np.ndarray:
-    """A host operand as a NumPy array over the same memory."""
+    """A host operand as a NumPy array over the same memory, to copy from and to.
+
+    Its dtype may be an integer of the same size: NumPy alone has no bfloat16.
+    """
     if isinstance(array, np.ndarray):
         return array
-    if isinstance(libraries.get(type(array)), Torch):
-        return array.detach().numpy()
-    return np.from_dlpack(array)
+    library = libraries.get(type(array))
+    if isinstance(library, Torch):
+        return library.host_view(array)
+    try:
+        return np.from_dlpack(array)
+    except (BufferError, TypeError) as error:
+        raise ArrayTypeError(
+            f"gemm: a {type(array).__name__} in host memory cannot be read through DLPack: {error}"
+        ) from error
 
 
 def dtype_name(dtype: np.dtype) -> str:
     """NumPy's name of a dtype; foreign byte order is part of it, so that it is refused."""
     return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order"
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The dtype of a name; NumPy has bfloat16 from ml_dtypes.
+
+    Raises:
+        MissingPackageError: ml_dtypes is needed, and is not installed.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        return np.dtype(import_module("ml_dtypes").bfloat16)
+    except ImportError as error:
+        raise MissingPackageError(
+            "gemm: NumPy has no bfloat16 of its own; pip install ml-dtypes."
+        ) from error
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from dxgemm._errors import LaunchError
-from dxgemm._problem import Layout
-from dxgemm.runtime.arrays import contiguous_strides, dtype_name, host_view
+from dxgemm._problem import ITEM_SIZES, Layout
+from dxgemm.runtime.arrays import contiguous_strides
 from dxgemm.runtime.device import current_device, driver_api
 
 
-def device_copy_layout(array: Any, ordinal: int) -> Layout:
-    """The layout a host operand's copy will have: row-major, whatever its own strides."""
-    host = host_view(array)
-    strides = tuple(stride * host.itemsize for stride in contiguous_strides(host.shape))
-    return Layout(host.shape, strides, dtype_name(host.dtype), ordinal, read_only=False)
+def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
+    """The layout a host operand's copy will have: row-major and aligned, whatever its own."""
+    item_size = ITEM_SIZES[layout.dtype]
+    strides = tuple(stride * item_size for stride in contiguous_strides(layout.shape))
+    return Layout(layout.shape, strides, layout.dtype, ordinal, read_only=False)
 
 
 class DeviceCopy:
@@ -25,8 +25,8 @@ class DeviceCopy:
     Allocated and freed in the order of `stream`; a transfer returns when it is done.
     """
 
-    def __init__(self, array: Any, ordinal: int, stream: int) -> None:
-        self._host = host_view(array)
+    def __init__(self, host: np.ndarray, ordinal: int, stream: int) -> None:
+        self._host = host
         self._ordinal = ordinal
         self._stream = stream
 

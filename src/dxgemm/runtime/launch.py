@@ -62,7 +62,7 @@ class KernelLaunch:
         # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
         self._context_may_differ = device_count() > 1
 
-        kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[problem.dtype]}
+        kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[problem.scalar_dtype]}
         formats = [kinds[kind] for _, kind in PARAMETERS]
         self._pack = struct.Struct("@" + "".join(formats[:_CALL_PARAMETERS])).pack_into
         arguments = kernel_arguments(problem)

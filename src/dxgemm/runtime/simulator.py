@@ -24,9 +24,8 @@ class Pointer:
 
     def __init__(self, address: int, dtype: str, first: int, count: int) -> None:
         self._first = first
-        data = (ctypes.c_char * (count * ITEM_SIZES[dtype])).from_address(
-            address + first * ITEM_SIZES[dtype]
-        )
+        item_size = np.dtype(dtype).itemsize
+        data = (ctypes.c_char * (count * item_size)).from_address(address + first * item_size)
         self._elements = np.frombuffer(memoryview(data), dtype)
 
     def _position(self, index: int) -> int:
@@ -62,15 +61,16 @@ class SimulatedLaunch:
 
         problem, dtype = self._problem, self._spec.dtype
         m, n, k = problem.m, problem.n, problem.k
-        scalar = np.dtype(dtype).type
+        scalar = np.dtype(problem.scalar_dtype).type
+        c_batch = problem.batch if problem.reads_c else 0
         arguments: dict[str, Any] = {
             **kernel_arguments(problem),
             "alpha": scalar(alpha),
             "beta": scalar(beta),
-            "a_gmem": _pointer(a, problem.a, problem, m, k),
-            "b_gmem": _pointer(b, problem.b, problem, k, n),
-            "c_gmem": _pointer(c, problem.c, problem, m, n if problem.reads_c else 0),
-            "out_gmem": _pointer(out, problem.out, problem, m, n),
+            "a_gmem": _pointer(a, dtype, problem.a, (problem.batch, m, k)),
+            "b_gmem": _pointer(b, dtype, problem.b, (problem.batch, k, n)),
+            "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
+            "out_gmem": _pointer(out, problem.out_dtype, problem.out, (problem.batch, m, n)),
         }
         kernel = import_module(self._spec.module).make_kernel(
             self._spec.config, dtype, *self._spec.variant
@@ -88,9 +88,9 @@ class SimulatedLaunch:
         return lambda stream: self(a, b, c, out, alpha, beta, stream)
 
 
-def _pointer(address: int, strides: Strides, problem: Problem, rows: int, cols: int) -> Pointer:
-    sizes = (problem.batch, rows, cols)
+def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, int]) -> Pointer:
+    element = "uint16" if ITEM_SIZES[dtype] == 2 else dtype  # as compiled kernels see them
     if 0 in sizes:
-        return Pointer(address, problem.dtype, 0, 0)
+        return Pointer(address, element, 0, 0)
     first, last = offset_range(sizes, strides)
-    return Pointer(address, problem.dtype, first, last - first + 1)
+    return Pointer(address, element, first, last - first + 1)
