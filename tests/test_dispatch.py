@@ -30,7 +30,7 @@ class Able(Implementation):
     def supports(self, problem):
         return None
 
-    def configs(self):
+    def configs(self, dtype=None):
         return (None,)
 
     def bind(self, problem, config, arch, ordinal):
@@ -57,7 +57,7 @@ def test_the_automatic_choice_is_among_own_kernels_and_explains_the_others(shape
     decision = choose(problem(*shape, dtype), DEVICE)
     first = decision.candidates[0]
     assert first.implementation.is_own and first.reason
-    assert first.config in first.implementation.configs()
+    assert first.config in first.implementation.configs(dtype)
     others = {i.name for i in IMPLEMENTATIONS} - {first.implementation.name}
     assert set(decision.rejected) == others and all(decision.rejected.values())
 
@@ -120,7 +120,7 @@ class Tile:
 class Tiles(Able):
     """An implementation with three tiles, the largest first."""
 
-    def configs(self):
+    def configs(self, dtype=None):
         return (Tile(64, 64), Tile(32, 32), Tile(8, 8))
 
     def block_count(self, config, problem):

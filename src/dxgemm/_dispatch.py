@@ -99,10 +99,10 @@ def _named(
         )
     if config is None:
         candidate = _with_config(chosen, problem, device, "asked for by name")
-    elif config in chosen.configs():
+    elif config in chosen.configs(problem.dtype):
         candidate = Candidate(chosen, config, "asked for by name and config")
     else:
-        listed = ", ".join(str(known) for known in chosen.configs())
+        listed = ", ".join(str(known) for known in chosen.configs(problem.dtype))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
     others = {i.name: f"{name} was asked for" for i in IMPLEMENTATIONS if i is not chosen}
     return Decision((candidate,), others)
@@ -126,7 +126,7 @@ def _with_config(
     Half, not all: a larger tile on half the SMs beat a smaller one on all of them (512^3 on the
     H200: 64x32 tiles took 33 us, 32x32 tiles 48 us).
     """
-    configs = implementation.configs()
+    configs = implementation.configs(problem.dtype)
     if configs == (None,):
         return Candidate(implementation, None, rule)
     if len(configs) == 1:

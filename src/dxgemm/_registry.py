@@ -20,6 +20,10 @@ from dxgemm.compiler import (
 )
 
 
+# Half of the registers a thread can have: the accumulator of a larger tile would leave them.
+MOST_ACCUMULATOR_BYTES = 512
+
+
 class Launch(Protocol):
     """An implementation bound to one problem. Operands are addresses, streams raw handles."""
 
@@ -63,8 +67,11 @@ class Implementation(ABC):
         return None
 
     @abstractmethod
-    def configs(self) -> tuple[Any, ...]:
-        """The configs there are, largest tile first; (None,) if there is nothing to choose."""
+    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
+        """The configs there are, or those for a dtype, largest tile first.
+
+        (None,) if there is nothing to choose.
+        """
 
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -113,10 +120,12 @@ class Handwritten(Implementation):
         needed = f"{minimum} or later" if minimum else f"{only}"
         return f"it needs compute capability {needed} (times 10), not {capability}"
 
-    def configs(self) -> tuple[Any, ...]:
+    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
         file = self._kernel_file
         configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
-        return configs
+        if dtype is None:
+            return configs
+        return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
         return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype, variant)
@@ -132,9 +141,9 @@ class Handwritten(Implementation):
         file = self._kernel_file
         return [
             self.spec(config, dtype, variant)
-            for config in self.configs()
             for dtype in self.dtypes
             if dtype in dtypes
+            for config in self.configs(dtype)
             for variant in getattr(file, "VARIANTS", ((),))
         ]
 
@@ -170,7 +179,7 @@ class Cublas(Implementation):
         reason: str | None = self._binding.supports(problem)
         return reason
 
-    def configs(self) -> tuple[Any, ...]:
+    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
         return (None,)
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -183,6 +192,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "thread_tile_2d", "shared-memory tile a block, register tile a thread", rung=5
     ),
+    Handwritten("tuned", "pipelined copies and fragments, 16 x 8 elements a thread", rung=12),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 

@@ -1,0 +1,98 @@
+"""Copying an operand's tile to shared memory by cp.async, whichever way the operand lies.
+
+The tile is stored as tile_k rows of tile_outer elements, where `outer` is m for a and n for b: a
+thread then reads its rows of a, or columns of b, 16 bytes at a time. Three ways to copy, by what
+neighbouring threads copy:
+
+    "outer16"  16 bytes along outer, where these lie together in memory, aligned
+    "outer"    single elements along outer
+    "k"        single elements along k, where these lie together: a transposition on the way
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
+
+WAYS = ("outer16", "outer", "k")
+
+
+def ways_to_copy(problem: Any) -> tuple[str, str]:
+    """The ways that suit a and b of a problem."""
+    a_way = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
+    b_way = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
+    return a_way[operand_mode(problem, "a")], b_way[operand_mode(problem, "b")]
+
+
+class TileCopy(NamedTuple):
+    """Device functions of one operand.
+
+    Attributes:
+        place: (thread) -> (outer, k), the first element of the tile that a thread copies.
+        copy: (smem, source, stride_outer, stride_k): start copying a tile that lies inside the
+            operand. smem is the thread's byte address in shared memory, source that of its first
+            element in global memory; strides are in bytes.
+        copy_guarded: (smem, source, stride_outer, stride_k, outers, depth): the same where only
+            `outers` x `depth` elements, counted from the thread's first, are inside; the others
+            become zero.
+    """
+
+    place: Any
+    copy: Any
+    copy_guarded: Any
+
+
+def make_tile_copy(
+    way: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str
+) -> TileCopy:
+    """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory."""
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import copy_async, copy_async_or_zero
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size if way == "outer16" else 1
+    size = width * item_size
+    copies = tile_outer * tile_k // (width * threads)
+    # Thread t copies unit t, t + threads, ... of the tile, counted along the way.
+    along = tile_k if way == "k" else tile_outer // width
+    if copies * width * threads != tile_outer * tile_k or (threads % along and along % threads):
+        raise ValueError(f"{threads} threads cannot share a tile of {tile_outer} x {tile_k} evenly")
+    if way == "k":
+        k_offsets = tuple(i * threads % along for i in range(copies))
+        outer_offsets = tuple(i * threads // along for i in range(copies))
+    else:
+        k_offsets = tuple(i * threads // along for i in range(copies))
+        outer_offsets = tuple(i * threads % along * width for i in range(copies))
+    smem_offsets = tuple(
+        k * row_bytes + outer * item_size for k, outer in zip(k_offsets, outer_offsets, strict=True)
+    )
+
+    def place(thread):
+        if way == "k":
+            return int32(thread // along), int32(thread % along)
+        return int32(thread % along * width), int32(thread // along)
+
+    def copy(smem, source, stride_outer, stride_k):
+        for i in static_range(copies):
+            offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+            copy_async(size, smem, smem_offsets[i], source + offset)
+
+    def copy_guarded(smem, source, stride_outer, stride_k, outers, depth):
+        for i in static_range(copies):
+            offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+            for part in static_range(width):
+                copy_async_or_zero(
+                    item_size,
+                    smem,
+                    smem_offsets[i] + part * item_size,
+                    source + offset + part * item_size,
+                    outer_offsets[i] + part < outers and k_offsets[i] < depth,
+                )
+
+    inlined = cuda.jit(device=True, forceinline=True)
+    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (place, copy, copy_guarded)))

@@ -1,0 +1,352 @@
+"""The best of the ladder's techniques, with the tile sizes that measured fastest.
+
+Idea: grown from `ping_pong`. A thread keeps up to 16 x 8 elements, so that six 16-byte reads of
+shared memory feed 128 multiply-adds; blocks run over the result in groups of tile rows, whose
+operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
+that every multiprocessor has work.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
+lie in memory (see `async_tiles`).
+Constraints: see `Config`. Edges are predicated: tiles inside the operands pay one branch for it.
+split_k needs the clusters of compute capability 9.0, cp.async 8.0.
+Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles and the pipelines;
+S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance", for the ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten import tile_store
+from dxgemm.handwritten.async_tiles import WAYS, make_tile_copy, ways_to_copy
+from dxgemm.handwritten.operands import VECTOR_BYTES
+
+MINIMUM_ARCH = 80
+LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
+GROUP_ROWS = 8  # tile rows that are worked on together
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Attributes:
+        stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
+        split_k: blocks, of one cluster, that share the k of a tile of the result.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+    stages: int
+    split_k: int = 1
+
+    dynamic_smem = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
+        if not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
+        if self.thread_m % 4 or self.thread_n % 4:
+            raise ValueError(f"{self}: thread tiles must be multiples of 4 for 16-byte accesses")
+        if self.stages < 2 or self.tile_k < 2:
+            raise ValueError(f"{self}: a pipeline needs two stages of two k or more")
+        if self.split_k not in (1, 2, 4, 8):
+            raise ValueError(f"{self}: a cluster has 1, 2, 4 or 8 blocks, not {self.split_k}")
+
+    @property
+    def warp_m(self) -> int:
+        return LANES_M * self.thread_m
+
+    @property
+    def warp_n(self) -> int:
+        return LANES_N * self.thread_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    def a_row_bytes(self, dtype: str) -> int:
+        """From one k of the tile of a in shared memory to the next; padded against bank conflicts."""
+        return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def b_row_bytes(self, dtype: str) -> int:
+        return self.tile_n * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def stage_bytes(self, dtype: str) -> int:
+        return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The pipeline's, or the tile of the result that takes its place in the end."""
+        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
+        return max(self.stages * self.stage_bytes(dtype), result)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        split = f" split {self.split_k}" if self.split_k > 1 else ""
+        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
+
+
+CONFIGS = (
+    Config(128, 256, 8, 16, 8, stages=4),
+    Config(128, 128, 8, 8, 8, stages=4),
+    Config(128, 128, 8, 8, 8, stages=4, split_k=2),
+    Config(64, 64, 8, 8, 4, stages=4),
+    Config(64, 64, 8, 8, 4, stages=4, split_k=2),
+    Config(64, 64, 8, 8, 4, stages=4, split_k=4),
+    Config(32, 64, 8, 4, 4, stages=4),
+    Config(32, 64, 8, 4, 4, stages=4, split_k=4),
+)
+SIMULATOR_CONFIGS = ()
+VARIANTS = tuple(product(("k", "outer16"), ("outer16", "k")))
+ALL_VARIANTS = tuple(product(WAYS, WAYS))
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """How a and b are copied."""
+    return ways_to_copy(problem)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return problem.batch * tiles * config.split_k
+
+
+def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import (
+        cluster_sync,
+        commit_copies,
+        global_address,
+        load_shared,
+        load_vector,
+        outer_product,
+        shared_address,
+        store_shared,
+        store_vector,
+        wait_copies,
+        zeros,
+    )
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n = config.thread_m, config.thread_n
+    stages, split_k = config.stages, config.split_k
+    warps_n = tile_n // config.warp_n
+    warp_m, warp_n = config.warp_m, config.warp_n
+    a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
+    a_bytes = tile_k * a_row_bytes
+    stage_bytes = config.stage_bytes(dtype)
+    ring_bytes = stages * stage_bytes
+    result_row_bytes = tile_store.row_bytes(tile_n, dtype)
+    # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
+    row_vectors, col_vectors = thread_m // width, thread_n // width
+    row_group, col_group = LANES_M * width, LANES_N * width
+    a_copies = make_tile_copy(a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype)
+    b_copies = make_tile_copy(b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype)
+    a_place, a_copy, a_copy_guarded = a_copies
+    b_place, b_copy, b_copy_guarded = b_copies
+    store_from_smem = tile_store.make_store_from_smem(
+        tile_m, tile_n, config.threads, split_k, dtype
+    )
+
+    def tuned_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = shared_address(cuda.shared.array(0, scalar))
+
+        # Where am I: the tile of the result, this block's share of its k, this thread's place.
+        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
+        rank = int32(cuda.blockIdx.x % split_k)
+        matrix, tile = divmod(cuda.blockIdx.x // split_k, tiles_m * tiles_n)
+        group, place_in_group = divmod(tile, GROUP_ROWS * tiles_n)
+        group_rows = min(tiles_m - group * GROUP_ROWS, GROUP_ROWS)
+        tile_row = (group * GROUP_ROWS + place_in_group % group_rows) * tile_m
+        tile_col = place_in_group // group_rows * tile_n
+        k_tiles = (k + tile_k - 1) // tile_k
+        first, end = k_tiles * rank // split_k, k_tiles * (rank + 1) // split_k
+        thread = int32(cuda.threadIdx.x & 1023)
+        lane, warp = int32(thread % 32), int32(thread // 32)
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
+        thread_row = int32(warp // warps_n * warp_m + lane_row * width)
+        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+
+        # The elements this thread copies.
+        a_outer, a_k = a_place(thread)
+        b_outer, b_k = b_place(thread)
+        a_step_m, a_step_k = a_stride_m * item_size, a_stride_k * item_size
+        b_step_n, b_step_k = b_stride_n * item_size, b_stride_k * item_size
+        a_source = (
+            global_address(a_gmem) + matrix * a_stride_batch * item_size
+            + (tile_row + a_outer) * a_step_m + (first * tile_k + a_k) * a_step_k
+        )  # fmt: skip
+        b_source = (
+            global_address(b_gmem) + matrix * b_stride_batch * item_size
+            + (tile_col + b_outer) * b_step_n + (first * tile_k + b_k) * b_step_k
+        )  # fmt: skip
+        a_target = int32(smem + a_k * a_row_bytes + a_outer * item_size)
+        b_target = int32(smem + a_bytes + b_k * b_row_bytes + b_outer * item_size)
+        a_outers = int32(min(m - tile_row, tile_m) - a_outer)
+        b_outers = int32(min(n - tile_col, tile_n) - b_outer)
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        # Tiles still to copy, and how many of them, at the end, need guards.
+        to_copy = int32(end - first)
+        last_depth = int32(min(k - (end - 1) * tile_k, tile_k))
+        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+
+        # Prologue: all stages but one are on their way.
+        write_stage = int32(0)
+        for _ in range(stages - 1):
+            if to_copy > guarded:
+                a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
+                b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
+            elif to_copy > 0:
+                depth = int32(last_depth if to_copy == 1 else tile_k)
+                a_copy_guarded(
+                    int32(a_target + write_stage), a_source, a_step_m, a_step_k,
+                    a_outers, int32(depth - a_k),
+                )  # fmt: skip
+                b_copy_guarded(
+                    int32(b_target + write_stage), b_source, b_step_n, b_step_k,
+                    b_outers, int32(depth - b_k),
+                )  # fmt: skip
+            commit_copies()
+            a_source += a_step_k * tile_k
+            b_source += b_step_k * tile_k
+            to_copy = int32(to_copy - 1)
+            write_stage = int32(write_stage + stage_bytes)
+        wait_copies(stages - 2)
+        cuda.syncthreads()
+
+        # Mainloop. The fragments of the next k are read while this one's are multiplied, across
+        # the border of tiles too.
+        acc = zeros(scalar, thread_m * thread_n)
+        a_address = int32(smem + thread_row * item_size)
+        b_address = int32(smem + a_bytes + thread_col * item_size)
+        read_stage = int32(0)
+        a_frag, b_frag = (), ()
+        for i in static_range(row_vectors):
+            a_frag = a_frag + load_shared(scalar, width, a_address, i * row_group * item_size)
+        for j in static_range(col_vectors):
+            b_frag = b_frag + load_shared(scalar, width, b_address, j * col_group * item_size)
+        for _ in range(int32(end - first)):
+            for kk in static_range(tile_k):
+                if kk == tile_k - 1:
+                    read_stage = int32(read_stage + stage_bytes)
+                    if read_stage == ring_bytes:
+                        read_stage = int32(0)
+                    wait_copies(stages - 2)
+                    cuda.syncthreads()
+                a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
+                a_next, b_next = (), ()
+                for i in static_range(row_vectors):
+                    a_next = a_next + load_shared(
+                        scalar, width, a_row, (kk + 1) % tile_k * a_row_bytes + i * row_group * item_size
+                    )
+                for j in static_range(col_vectors):
+                    b_next = b_next + load_shared(
+                        scalar, width, b_row, (kk + 1) % tile_k * b_row_bytes + j * col_group * item_size
+                    )
+                if kk == 0:  # every thread has left the stage that this overwrites
+                    if to_copy > guarded:
+                        a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
+                        b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
+                    elif to_copy > 0:
+                        depth = int32(last_depth if to_copy == 1 else tile_k)
+                        a_copy_guarded(
+                            int32(a_target + write_stage), a_source, a_step_m, a_step_k,
+                            a_outers, int32(depth - a_k),
+                        )  # fmt: skip
+                        b_copy_guarded(
+                            int32(b_target + write_stage), b_source, b_step_n, b_step_k,
+                            b_outers, int32(depth - b_k),
+                        )  # fmt: skip
+                    commit_copies()
+                    a_source += a_step_k * tile_k
+                    b_source += b_step_k * tile_k
+                    to_copy = int32(to_copy - 1)
+                    write_stage = int32(write_stage + stage_bytes)
+                    if write_stage == ring_bytes:
+                        write_stage = int32(0)
+                acc = outer_product(acc, a_frag, b_frag)
+                a_frag, b_frag = a_next, b_next
+
+        # Epilogue
+        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
+        can_store_vectors = (
+            is_inside and out_stride_n == 1
+            and (global_address(out_gmem) | (out_stride_m | out_start) * item_size) % 16 == 0
+            and (
+                beta == 0
+                or (c_stride_n == 1
+                    and (global_address(c_gmem) | (c_stride_m | c_start) * item_size) % 16 == 0)
+            )
+        )  # fmt: skip
+        if split_k == 1 and can_store_vectors:
+            for i in static_range(thread_m):
+                row = tile_row + thread_row + (i // width * row_group + i % width)
+                for j in static_range(col_vectors):
+                    col = tile_col + thread_col + j * col_group
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    if beta != 0:
+                        added = load_vector(scalar, width, c_gmem, c_start + row * c_stride_m + col)
+                        sums = ()
+                        for element in static_range(width):
+                            sums = sums + (values[element] + beta * added[element],)
+                        values = sums
+                    store_vector(out_gmem, out_start + row * out_stride_m + col, values)
+        else:
+            wait_copies(0)
+            cuda.syncthreads()  # the tile of the result overwrites the pipeline
+            target = int32(smem + thread_row * result_row_bytes + thread_col * item_size)
+            for i in static_range(thread_m):
+                for j in static_range(col_vectors):
+                    store_shared(
+                        target,
+                        (i // width * row_group + i % width) * result_row_bytes
+                        + j * col_group * item_size,
+                        acc[i * thread_n + j * width : i * thread_n + j * width + width],
+                    )
+            if split_k == 1:
+                cuda.syncthreads()
+            else:
+                cluster_sync()
+            store_from_smem(
+                smem, rank, tile_row, tile_col, m, n, alpha, beta,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n,
+            )  # fmt: skip
+            if split_k > 1:
+                cluster_sync()  # until then, others read this block's shared memory
+
+    return unroll_static_loops(tuned_kernel)
