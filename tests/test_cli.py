@@ -20,10 +20,13 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm._gpu import GpuStatus, probe, simulator_enabled
+from dxgemm._problem import contiguous_problem
+from dxgemm.cli import counters
 from dxgemm.cli.app import app
 
-run_command, info_command, demo_command = map(
-    importlib.import_module, ("dxgemm.cli.run", "dxgemm.cli.info", "dxgemm.cli.demo")
+run_command, info_command, demo_command, ladder_command, profile_command = map(
+    importlib.import_module,
+    (f"dxgemm.cli.{name}" for name in ("run", "info", "demo", "ladder", "profile")),
 )
 needs_simulator = pytest.mark.skipif(not simulator_enabled(), reason="about the simulator")
 needs_no_gpu = pytest.mark.skipif(not probe().problem, reason="about machines without a GPU")
@@ -299,13 +302,15 @@ class TestDemo:
         timings = report["gram_matrix"]["timings"]
         timed = {(t["implementation"], t["dtype"]) for t in timings if t["time_us"]}
         for implementation in dxgemm.implementations():
-            if implementation.is_own:
-                assert {(implementation.name, "float32"), (implementation.name, "float64")} <= timed
+            for dtype in ("float32", "float64"):
+                is_possible = implementation.supports(contiguous_problem(dtype, 5, 5, 64)) is None
+                if implementation.is_own and is_possible:
+                    assert (implementation.name, dtype) in timed
         assert report["classification"]["accuracy"] > 0.8
 
     def test_a_wrong_result_fails(self, monkeypatch):
-        fetch = demo_command._fetch
-        monkeypatch.setattr(demo_command, "_fetch", lambda array: fetch(array) + 1)
+        fetch = demo_command.fetch
+        monkeypatch.setattr(demo_command, "fetch", lambda array: fetch(array) + 1)
         assert_refused(invoke("demo"), "differs from NumPy's", status=1)
 
 
@@ -334,6 +339,120 @@ class TestExplain:
         assert [row["name"] for row in invoke_json("implementations")] == names
         text = invoke("implementations").stdout
         assert all(name in text for name in names)
+
+
+class TestLadder:
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch):
+        monkeypatch.setattr(ladder_command, "SIMULATED_SIZE", 5)
+        monkeypatch.setattr(ladder_command, "GPU_SIZE", 256)
+
+    def test_every_rung_stands_in_order(self):
+        report = invoke_json("ladder")
+        own = [row for row in report["rungs"] if row["rung"] is not None]
+        assert [row["rung"] for row in own] == sorted(row["rung"] for row in own)
+        assert {row["name"] for row in own} == {i.name for i in dxgemm.implementations() if i.rung}
+        for row in own:
+            assert (row["time_us"] is None) == (row["refusal"] is not None), row
+
+    def test_rungs_are_named_by_number_and_name(self):
+        arguments = ("--rung", "2", "--rung", "thread_tile_2d", "--dtype", "float64", "--tune")
+        text = invoke("ladder", *arguments).stdout
+        assert "coalesced" in text and "thread_tile_2d" in text and "float64" in text
+        assert "checked, bit by bit" in text
+        rows = invoke_json("ladder", *arguments)["rungs"]
+        assert rows[1]["vs_before"] == rows[0]["time_us"] / rows[1]["time_us"]
+
+    def test_tf32_is_for_the_rungs_made_for_it(self):
+        (row,) = invoke_json("ladder", "--rung", "2", "--dtype", "tf32")["rungs"][:1]
+        assert row["refusal"] == "it is a rung of float32"
+
+    def test_a_wrong_result_fails(self, monkeypatch):
+        monkeypatch.setattr(ladder_command._Contest, "_plan", lambda *_: _WrongPlan())
+        assert_refused(invoke("ladder", "--rung", "2"), "wrong result", status=1)
+
+    def test_an_unknown_rung_is_refused(self):
+        assert_refused(invoke("ladder", "--rung", "magic"), "'magic'", "2 coalesced")
+
+    @needs_simulator
+    def test_what_takes_hours_is_refused(self):
+        assert_refused(invoke("ladder", "--size", 4096), "at most 128")
+
+
+class _WrongPlan:
+    """Computes nothing."""
+
+    def __call__(self) -> None: ...
+
+    def explain(self) -> Any:
+        return dxgemm.explain_shape(1, 1, 1)
+
+
+class TestProfile:
+    def test_the_command_launches_the_rung_once(self):
+        report = invoke_json("profile", 2, "--size", 5, "--dtype", "float64")
+        assert report["command"].startswith("ncu ")
+        launch = "-m dxgemm profile coalesced --dtype float64 --size 5 --once"
+        assert report["command"].endswith(launch)
+        assert (
+            invoke("profile", "coalesced", "--dtype", "float64", "--size", 5, "--once").exit_code
+            == 0
+        )
+
+    def test_the_counters_are_explained(self, monkeypatch):
+        monkeypatch.setattr(profile_command.shutil, "which", lambda name: None)
+        result = invoke("profile", 2)
+        assert "Three counters" in result.stdout
+        assert "ncu is not on the PATH" in result.stderr
+
+    def test_what_ncu_prints_is_read(self):
+        values = counters.parse_counters(NCU_OUTPUT)
+        assert values["fma_percent"] == 61.5
+        assert values["dram_bytes"] == 1234567.0
+        assert "fp64_percent" not in values
+        assert counters.top_stall(values) == "short_scoreboard"
+        assert counters.busiest_pipe(values) == ("fma", 61.5)
+        lines = dict(profile_command.summary(values))
+        assert lines["units busy"] == "fma 61.5 %"
+        assert lines["top stall"].startswith("short_scoreboard, 2.25 cycles")
+
+    def test_a_profiler_that_counts_nothing_is_an_error(self):
+        with pytest.raises(profile_command.ProfilerError, match="ERR_NVGPUCTRPERM"):
+            profile_command.measure(
+                [sys.executable, "-c", "print('==ERROR== ERR_NVGPUCTRPERM'); raise SystemExit(1)"]
+            )
+
+    def test_an_unknown_config_is_refused(self):
+        result = invoke("profile", 2, "--config", "magic", "--once")
+        assert_refused(result, "'magic'", "coalesced has no config")
+
+
+NCU_OUTPUT = """\
+==PROF== Connected to process 7
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","7","kernel","dram__bytes.sum","byte","1,234,567"
+"0","7","kernel","sm__inst_executed_pipe_fma.avg.pct_of_peak_sustained_active","%","61.50"
+"0","7","kernel","sm__inst_executed_pipe_fp64.avg.pct_of_peak_sustained_active","%","n/a"
+"0","7","kernel","smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio","inst","0.75"
+"0","7","kernel","smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio","","2.25"
+"""
+
+
+class TestOccupancy:
+    def test_the_calculation_needs_no_gpu(self, tmp_path):
+        arguments = ("occupancy", "coalesced", "--arch", "sm_90a")
+        report = invoke_process(*arguments, "--json", cache=tmp_path)
+        assert report.returncode == 0, report.stderr
+        values = json.loads(report.stdout)
+        assert values["threads"] == 128
+        assert values["resident_warps"] == 4 * values["blocks"]
+        assert values["blocks"] == min(values["blocks_by"].values())
+        text = invoke_process(*arguments, cache=tmp_path).stdout
+        assert f"{values['occupancy']:.1%} occupancy" in text
+        assert f"{values['registers']} a thread" in text
+
+    def test_unknown_architectures_are_refused(self):
+        assert_refused(invoke("occupancy", 2, "--arch", "sm_42"), "'sm_42'")
 
 
 class TestProcess:

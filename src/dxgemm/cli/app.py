@@ -13,7 +13,10 @@ from dxgemm.cli.demo import demo
 from dxgemm.cli.explain import explain, implementations
 from dxgemm.cli.info import info
 from dxgemm.cli.kernels import build, cache
+from dxgemm.cli.ladder import ladder
+from dxgemm.cli.occupancy import occupancy
 from dxgemm.cli.output import note
+from dxgemm.cli.profile import profile
 from dxgemm.cli.run import run
 
 BAD_INPUT, FAILED = 2, 1
@@ -58,7 +61,10 @@ def options(
     """GEMM on NVIDIA GPUs: C = alpha * A @ B + beta * C."""
 
 
-for command in (run, demo, explain, implementations, info, build, cache):
+for command in (
+    *(run, demo, explain, implementations, info, build, cache),
+    *(ladder, profile, occupancy),
+):
     app.command()(command)
 
 

@@ -7,11 +7,7 @@ under 2**24, exact in float32, so that results are compared for equality.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
-from statistics import median
-from typing import Any
 
 import numpy as np
 import typer
@@ -20,11 +16,11 @@ import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
+from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
 
 DTYPES = ("float32", "float64")
 # The simulator takes seconds for these; a GPU takes all images.
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
-TIMED_CALLS, TIMED_ROUNDS = 20, 7
 
 
 class WrongResultError(dxgemm.DxgemmError, ArithmeticError):
@@ -82,7 +78,7 @@ def demo(as_json: JsonOption = False) -> None:
         print_json(
             {
                 "device": dxgemm.explain_shape(1, 1, 1).device,
-                "clock": _clock_name(),
+                "clock": clock_name(),
                 "gram_matrix": {
                     "images": len(gram_images),
                     "timings": [asdict(timing) for timing in timings],
@@ -112,7 +108,7 @@ def _print_timings(timings: list[Timing], count: int) -> None:
     )
     for refusal in dict.fromkeys(t.refusal for t in timings if t.refusal):
         typer.echo(f"Not timed: {refusal}")
-    typer.echo(f"Times: {_clock_name()}. Every result equals NumPy's in every element.")
+    typer.echo(f"Times: {clock_name()}. Every result equals NumPy's in every element.")
 
 
 def _load_digits() -> tuple[np.ndarray, np.ndarray]:
@@ -128,12 +124,12 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
     """Inner products of all pairs of images: images @ images.T."""
-    sent = _send(images)
+    sent = send(images)
     dtype = images.dtype.name
     try:
         plan = dxgemm.plan(sent, sent.T, implementation=implementation)
         start = time.perf_counter()
-        result = _fetch(plan())
+        result = fetch(plan())
         first_us = (time.perf_counter() - start) * 1e6
     except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.MissingPackageError) as error:
         return Timing(implementation, dtype, refusal=str(error))
@@ -141,7 +137,7 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
     config = plan.explain().config
     if simulator_enabled():
         return Timing(implementation, dtype, config, first_us)
-    time_us = _time_us(plan)
+    time_us = call_us(plan)
     count, pixels = images.shape
     tflops = 2 * count * count * pixels / time_us / 1e6
     return Timing(implementation, dtype, config, time_us, tflops)
@@ -153,9 +149,9 @@ def _classify(images: np.ndarray, labels: np.ndarray) -> Classification:
     test, training = images[is_test], images[~is_test]
     norms = (test**2).sum(axis=1)[:, None] + (training**2).sum(axis=1)
     expected = norms - 2 * (test @ training.T)
-    distances = _send(norms)
-    dxgemm.gemm(_send(test), _send(training).T, distances, alpha=-2.0, beta=1.0)
-    result = _fetch(distances)
+    distances = send(norms)
+    dxgemm.gemm(send(test), send(training).T, distances, alpha=-2.0, beta=1.0)
+    result = fetch(distances)
     _require_equal(result, expected, "the matrix of distances")
     predicted = labels[~is_test][result.argmin(axis=1)]
     return Classification(
@@ -169,59 +165,8 @@ def _require_equal(result: np.ndarray, expected: np.ndarray, name: str) -> None:
         raise WrongResultError(f"{name} differs from NumPy's in {wrong} of {result.size} elements.")
 
 
-def _uses_cupy() -> bool:
-    return not simulator_enabled() and find_spec("cupy") is not None
-
-
-def _send(array: np.ndarray) -> Any:
-    if not _uses_cupy():
-        return array
-    import cupy
-
-    return cupy.asarray(array)
-
-
-def _fetch(array: Any) -> np.ndarray:
-    return array.get() if _uses_cupy() else array
-
-
-def _clock_name() -> str:
-    if simulator_enabled():
-        return "wall clock on the simulator, which says nothing of a GPU"
-    if _uses_cupy():
-        return f"CUDA events around {TIMED_CALLS} calls, median of {TIMED_ROUNDS} rounds"
-    return f"wall clock, copies to and from the GPU included, median of {TIMED_ROUNDS} rounds"
-
-
-def _time_us(plan: Callable[[], Any]) -> float:
-    """Microseconds a call of a plan that has run before."""
-    if _uses_cupy():
-        return median(_event_time_us(plan) for _ in range(TIMED_ROUNDS))
-    return median(_wall_time_us(plan) for _ in range(TIMED_ROUNDS))
-
-
-def _event_time_us(plan: Callable[[], Any]) -> float:
-    import cupy
-
-    start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-    start.record()
-    for _ in range(TIMED_CALLS):
-        plan()
-    stop.record()
-    stop.synchronize()
-    return float(cupy.cuda.get_elapsed_time(start, stop)) * 1e3 / TIMED_CALLS
-
-
-def _wall_time_us(plan: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    plan()
-    return (time.perf_counter() - start) * 1e6
-
-
 def _time_text(timing: Timing) -> str | None:
-    if timing.time_us is None:
-        return None
-    return f"{timing.time_us:.1f} us" if timing.time_us < 1e5 else f"{timing.time_us / 1e6:.2f} s"
+    return None if timing.time_us is None else time_text(timing.time_us)
 
 
 def _rate_text(timing: Timing) -> str | None:

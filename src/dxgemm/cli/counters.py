@@ -1,0 +1,138 @@
+"""The GPU counters that say what limits a kernel, as Nsight Compute (`ncu`) names them."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+
+@dataclass(frozen=True)
+class Counter:
+    """One counter.
+
+    Attributes:
+        name: ours.
+        metric: ncu's.
+        meaning: one line for people.
+    """
+
+    name: str
+    metric: str
+    meaning: str
+
+
+PERCENT = "avg.pct_of_peak_sustained_active"
+COUNTERS = (
+    Counter("time_ns", "gpu__time_duration.sum", "time of the launch"),
+    Counter("issue_percent", f"sm__inst_issued.{PERCENT}", "issue slots that held an instruction"),
+    Counter(
+        "fma_percent", f"sm__inst_executed_pipe_fma.{PERCENT}", "float32 multiply-add units busy"
+    ),
+    Counter(
+        "fp64_percent", f"sm__inst_executed_pipe_fp64.{PERCENT}", "float64 multiply-add units busy"
+    ),
+    Counter("tensor_percent", f"sm__pipe_tensor_cycles_active.{PERCENT}", "tensor cores busy"),
+    Counter(
+        "smem_percent",
+        f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{PERCENT}",
+        "the path to shared memory busy",
+    ),
+    Counter(
+        "smem_conflicts",
+        "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+        "extra passes that bank conflicts cost",
+    ),
+    Counter(
+        "smem_wavefronts",
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+        "passes of shared memory, conflicts included",
+    ),
+    Counter("dram_bytes", "dram__bytes.sum", "traffic of device memory"),
+    Counter("warps_percent", f"sm__warps_active.{PERCENT}", "resident warps: achieved occupancy"),
+)
+
+_STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+# What a warp waits for, in cycles an instruction.
+STALLS = {
+    "barrier": "other warps, at a barrier",
+    "dispatch_stall": "the dispatcher",
+    "gmma": "wgmma, which runs on its own",
+    "lg_throttle": "a place in the queue to global memory",
+    "long_scoreboard": "data from global memory",
+    "math_pipe_throttle": "the arithmetic unit, which is taken",
+    "mio_throttle": "a place in the queue to shared memory",
+    "no_instruction": "the next instruction, from the instruction cache",
+    "not_selected": "its turn: other warps were ready too",
+    "short_scoreboard": "data from shared memory",
+    "sleeping": "its own sleep",
+    "wait": "the fixed latency of its last instruction",
+}
+
+
+def metrics() -> list[str]:
+    """Everything to ask ncu for."""
+    return [counter.metric for counter in COUNTERS] + [_STALL.format(name) for name in STALLS]
+
+
+def ncu_command(profiled: Sequence[str], *, ncu: str = "ncu", as_csv: bool = False) -> list[str]:
+    """The command that profiles the first dxgemm kernel that a Python program launches.
+
+    Args:
+        profiled: arguments of the Python interpreter.
+        ncu: the profiler.
+        as_csv: whether it prints for programs, with the counters' plain values.
+    """
+    return [
+        ncu,
+        # The GPU's own clock, as outside the profiler. Kernels are found by the function that
+        # makes each of them.
+        *("--clock-control", "none"),
+        *("--kernel-name-base", "mangled", "--kernel-name", "regex:make_kernel"),
+        *("--launch-count", "1"),
+        *(("--csv", "--print-units", "base") if as_csv else ()),
+        *("--metrics", ",".join(metrics())),
+        sys.executable,
+        *profiled,
+    ]
+
+
+def parse_counters(output: str) -> dict[str, float]:
+    """The counters by our names, and those of stalls as `stall_<name>`, from ncu's CSV.
+
+    What the GPU does not have is missing.
+    """
+    names = {counter.metric: counter.name for counter in COUNTERS}
+    names |= {_STALL.format(name): f"stall_{name}" for name in STALLS}
+    lines = [line for line in output.splitlines() if line.startswith('"')]
+    values = {}
+    for row in csv.DictReader(StringIO("\n".join(lines))):
+        name = names.get(row.get("Metric Name", ""))
+        text = row.get("Metric Value", "").replace(",", "")
+        if name is not None and _is_number(text):
+            values[name] = float(text)
+    return values
+
+
+def top_stall(values: dict[str, float]) -> str | None:
+    """The name of what warps wait for most; None if ncu did not say."""
+    stalls = {name: values.get(f"stall_{name}", 0.0) for name in STALLS}
+    longest = max(stalls, key=lambda name: stalls[name])
+    return longest if stalls[longest] else None
+
+
+def busiest_pipe(values: dict[str, float]) -> tuple[str, float] | None:
+    """The arithmetic units that are busiest, and how busy in percent."""
+    pipes = {"fma": "fma_percent", "fp64": "fp64_percent", "tensor": "tensor_percent"}
+    found = {pipe: values[name] for pipe, name in pipes.items() if name in values}
+    return max(found.items(), key=lambda item: item[1]) if found else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,257 @@
+"""`dxgemm ladder`: every rung on this machine's GPU, checked, timed and against cuBLAS."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Annotated, Any
+
+import typer
+
+import dxgemm
+from dxgemm._gpu import simulator_enabled
+from dxgemm.cli.device import enable_simulator_without_gpu
+from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
+from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rung, is_made_for, rungs
+from dxgemm.cli.timing import (
+    array_module,
+    event_time_us,
+    time_text,
+    to_dtype,
+    uses_cupy,
+    wall_time_us,
+)
+
+GPU_SIZE, SIMULATED_SIZE = 4096, 12
+MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
+ROUNDS = 9
+SAMPLE_US = 20_000.0  # a sample is as many calls as fit in this time, but at least one
+SEED = 0
+LIMIT = 8  # integers up to this are exact in every dtype here
+
+
+class TooLargeError(dxgemm.DxgemmError, ValueError):
+    """The simulator would need minutes or hours."""
+
+
+@dataclass
+class Standing:
+    """One rung; `refusal` says why there is no time.
+
+    Attributes:
+        rung: its number; None for cuBLAS.
+        name, config: of the implementation.
+        time_us, tflops: of a call.
+        vs_cublas: cuBLAS's time over this one, from the same rounds.
+        vs_before: the time of the rung before in the table over this one.
+    """
+
+    rung: int | None
+    name: str
+    config: str | None = None
+    time_us: float | None = None
+    tflops: float | None = None
+    vs_cublas: float | None = None
+    vs_before: float | None = None
+    refusal: str | None = None
+
+
+def ladder(
+    dtype: ArithmeticOption = Arithmetic.float32,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"m = n = k; default {GPU_SIZE}, {SIMULATED_SIZE} simulated."),
+    ] = None,
+    rung: Annotated[
+        list[str] | None, typer.Option(help="Number or name; repeatable; default: all.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Try every config of a rung and show the best.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Time every rung of the ladder on this GPU, against cuBLAS; results are checked."""
+    chosen = [find_rung(text) for text in rung] if rung else rungs()
+    enable_simulator_without_gpu()
+    if simulator_enabled():
+        size = size or SIMULATED_SIZE
+        if size > MAX_SIMULATED_SIZE:
+            raise TooLargeError(
+                f"--size {size} would take hours on the simulator; at most {MAX_SIMULATED_SIZE}."
+            )
+    elif not uses_cupy():
+        raise dxgemm.errors.MissingPackageError(
+            "timing the ladder needs CuPy; pip install 'dxgemm[cu13]', or 'dxgemm[cu12]'."
+        )
+    size = size or GPU_SIZE
+    contest = _Contest(dtype, size)
+    standings = []
+    with progress_bar(is_shown=not as_json) as report:
+        for done, implementation in enumerate(chosen):
+            report(done, len(chosen), f"rung {implementation.rung}, {implementation.name}")
+            if is_made_for(implementation, dtype, size):
+                standings.append(contest.stand(implementation, tune))
+            else:
+                reason = implementation.supports(dtype.problem(size)) or "it is a rung of float32"
+                standings.append(Standing(implementation.rung, implementation.name, refusal=reason))
+    if contest.cublas is not None:
+        standings.append(contest.cublas_standing())
+    _compare_with_before(standings)
+
+    device = dxgemm.explain_shape(1, 1, 1).device
+    if as_json:
+        print_json(
+            {
+                "device": device,
+                "size": size,
+                "dtype": dtype.value,
+                "clock": _clock_name(),
+                "rungs": [asdict(standing) for standing in standings],
+            }
+        )
+    else:
+        typer.echo(f"The ladder, m = n = k = {size}, {dtype.value}, on {device}")
+        _print_standings(standings)
+        typer.echo(f"Times: {_clock_name()}. Every result was checked, bit by bit.")
+
+
+class _Contest:
+    """Operands for the check and for the timing, and cuBLAS to compare with."""
+
+    def __init__(self, arithmetic: Arithmetic, size: int) -> None:
+        self._size = size
+        self._precision = arithmetic.precision
+        dtype = arithmetic.dtype
+        xp = array_module()
+        rng = xp.random.default_rng(SEED)
+        wide = "float64" if dtype == "float64" else "float32"
+        shape = (size, size)
+        a, b = (rng.integers(-LIMIT, LIMIT + 1, shape).astype(wide) for _ in range(2))
+        self._exact = to_dtype(xp.matmul(a.astype("float64"), b.astype("float64")), dtype)
+        self._integers = [to_dtype(matrix, dtype) for matrix in (a, b)]
+        self._normals = [to_dtype(rng.standard_normal(shape, dtype=wide), dtype) for _ in range(2)]
+        self._out = to_dtype(xp.empty(shape, wide), dtype)
+        self.cublas = self._find_cublas()
+        self._cublas_us: list[float] = []
+
+    def _find_cublas(self) -> Any:
+        if simulator_enabled():
+            return None
+        try:
+            plan = self._plan("cublas", self._normals)
+            plan()
+        except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.MissingPackageError) as error:
+            note(f"no comparison with cuBLAS: {error}")
+            return None
+        return plan
+
+    def stand(self, implementation: Any, tune: bool) -> Standing:
+        """Check and time one rung, in turn with cuBLAS."""
+        standing = Standing(implementation.rung, implementation.name)
+        choices: list[Any] = [implementation.name]
+        if tune:
+            choices = [(implementation.name, config) for config in implementation.configs()]
+        best_us, best = math.inf, None
+        try:
+            for choice in choices:
+                self._check(choice)
+                plan = self._plan(choice, self._normals)
+                time_us = self._sample_us(plan, calls=1)
+                if time_us < best_us:
+                    best_us, best = time_us, plan
+        except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.BuildError) as error:
+            standing.refusal = str(error)
+            return standing
+        if best is None:
+            standing.refusal = "it has no config"
+            return standing
+        standing.config = best.explain().config
+        samples, cublas_samples = [best_us], []
+        if not simulator_enabled():
+            calls = max(1, int(SAMPLE_US / best_us))
+            samples = []
+            for _ in range(ROUNDS):
+                samples.append(self._sample_us(best, calls))
+                if self.cublas is not None:
+                    cublas_samples.append(self._sample_us(self.cublas, calls))
+        self._cublas_us += cublas_samples
+        standing.time_us = median(samples)
+        if not simulator_enabled():
+            standing.tflops = self._tflops(standing.time_us)
+        if cublas_samples:
+            standing.vs_cublas = median(cublas_samples) / standing.time_us
+        return standing
+
+    def cublas_standing(self) -> Standing:
+        """cuBLAS over all rounds."""
+        standing = Standing(None, "cublas")
+        if self._cublas_us:
+            standing.time_us = median(self._cublas_us)
+            standing.tflops = self._tflops(standing.time_us)
+            standing.vs_cublas = 1.0
+        return standing
+
+    def _tflops(self, time_us: float) -> float:
+        return 2e-6 * self._size**3 / time_us
+
+    def _plan(self, implementation: Any, operands: list[Any]) -> Any:
+        a, b = operands
+        return dxgemm.plan(
+            a, b, out=self._out, implementation=implementation, precision=self._precision
+        )
+
+    def _check(self, implementation: Any) -> None:
+        plan = self._plan(implementation, self._integers)
+        self._out[...] = math.nan
+        plan()
+        if not bool((self._out == self._exact).all()):
+            raise WrongResultError(f"{plan.explain().implementation} gives a wrong result.")
+
+    def _sample_us(self, plan: Any, calls: int) -> float:
+        return wall_time_us(plan) if simulator_enabled() else event_time_us(plan, calls)
+
+
+class WrongResultError(dxgemm.DxgemmError, ArithmeticError):
+    """A result differs from the exact one."""
+
+
+def _compare_with_before(standings: list[Standing]) -> None:
+    before = None
+    for standing in standings:
+        if standing.rung is not None and standing.time_us is not None:
+            if before is not None:
+                standing.vs_before = before / standing.time_us
+            before = standing.time_us
+
+
+def _print_standings(standings: list[Standing]) -> None:
+    print_table(
+        ("rung", "kernel", "config", ">time", ">TFLOP/s", ">x cuBLAS", ">x before"),
+        [
+            (
+                standing.rung,
+                standing.name,
+                standing.config,
+                time_text(standing.time_us),
+                None if standing.tflops is None else f"{standing.tflops:.3g}",
+                _ratio(standing.vs_cublas),
+                _ratio(standing.vs_before),
+            )
+            for standing in standings
+            if standing.time_us is not None
+        ],
+    )
+    for standing in standings:
+        if standing.refusal is not None:
+            typer.echo(f"Not timed: {standing.rung} {standing.name}: {standing.refusal}")
+
+
+def _ratio(value: float | None) -> str | None:
+    return None if value is None else f"{value:.2f}"
+
+
+def _clock_name() -> str:
+    if simulator_enabled():
+        return "wall clock on the simulator, which says nothing of a GPU"
+    return f"CUDA events, median of {ROUNDS} rounds in turn with cuBLAS"

@@ -1,0 +1,138 @@
+"""`dxgemm profile`: what the GPU's counters say of one launch of a rung."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from typing import Annotated, Any
+
+import typer
+
+import dxgemm
+from dxgemm._gpu import probe, simulator_enabled
+from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
+from dxgemm.cli.output import JsonOption, note, print_json
+from dxgemm.cli.rungs import (
+    Arithmetic,
+    ArithmeticOption,
+    ConfigOption,
+    RungArgument,
+    find_config,
+    find_rung,
+    require_support,
+)
+from dxgemm.cli.timing import array_module, to_dtype
+
+SIZE = 4096
+EXPLANATION = """\
+Three counters say most of what there is to know of a GEMM:
+
+  units busy      How often the units that multiply had work: fma (float32), fp64 (float64) or the
+                  tensor cores. 100 % is the speed of light; what is missing went into the next two.
+  shared memory   How busy the path to it is, and which part of its passes bank conflicts cost. Near
+                  100 % the multipliers starve: more reuse in registers, wider loads or another
+                  layout help.
+  top stall       What warps wait for, in cycles an instruction. long_scoreboard: global memory, so
+                  prefetch. short_scoreboard, mio_throttle: shared memory. barrier: too few warps
+                  or blocks to hide it. math_pipe_throttle, not_selected: the units are the limit,
+                  which is the end of the ladder."""
+
+
+class ProfilerError(dxgemm.DxgemmError, RuntimeError):
+    """ncu failed, or counted nothing."""
+
+
+def profile(
+    rung: RungArgument,
+    config: ConfigOption = None,
+    dtype: ArithmeticOption = Arithmetic.float32,
+    size: Annotated[int, typer.Option(min=1, help="m = n = k.")] = SIZE,
+    once: Annotated[
+        bool, typer.Option("--once", help="Launch the rung once: what the profiler runs.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the ncu command for one launch of a rung, run it where ncu is, and explain it."""
+    implementation = find_rung(rung)
+    if once:
+        launch_once(implementation, config, dtype, size)
+        return
+    command = profile_command(implementation.name, config, dtype, size)
+    ncu = shutil.which("ncu")
+    values: dict[str, float] = {}
+    if ncu is None:
+        note("ncu is not on the PATH: it comes with the CUDA toolkit, as Nsight Compute.")
+    elif problem := probe().problem:
+        note(problem)
+    else:
+        values = measure(ncu_command(command, ncu=ncu, as_csv=True))
+    if as_json:
+        print_json({"command": shlex.join(ncu_command(command)), "counters": values})
+        return
+    typer.echo(f"{shlex.join(ncu_command(command))}\n\n{EXPLANATION}")
+    if values:
+        typer.echo(f"\n{implementation.name}, {dtype.value}, m = n = k = {size}:\n")
+        for label, text in summary(values):
+            typer.echo(f"  {label:<16}{text}")
+
+
+def profile_command(name: str, config: str | None, dtype: Arithmetic, size: int) -> list[str]:
+    """Arguments of the interpreter for one launch."""
+    chosen = ["--config", config] if config else []
+    options = ["--dtype", dtype.value, "--size", str(size), "--once"]
+    return ["-m", "dxgemm", "profile", name, *chosen, *options]
+
+
+def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size: int) -> None:
+    """One launch on standard normal operands."""
+    require_support(implementation, dtype.problem(size))
+    chosen: Any = implementation.name
+    if config is not None:
+        chosen = (implementation.name, find_config(implementation, config))
+    xp = array_module()
+    rng = xp.random.default_rng(0)
+    wide = "float64" if dtype is Arithmetic.float64 else "float32"
+    a, b = (to_dtype(rng.standard_normal((size, size), dtype=wide), dtype.dtype) for _ in range(2))
+    dxgemm.gemm(a, b, implementation=chosen, precision=dtype.precision)
+    if not simulator_enabled():
+        xp.cuda.Device().synchronize()
+
+
+def measure(command: list[str]) -> dict[str, float]:
+    """Run ncu and read what it counted.
+
+    Raises:
+        ProfilerError: with what it said.
+    """
+    finished = subprocess.run(command, capture_output=True, text=True)
+    values = parse_counters(finished.stdout)
+    if finished.returncode or not values:
+        said = (finished.stdout + finished.stderr).strip().splitlines()
+        errors = [line for line in said if "ERROR" in line or "error" in line] or said[-1:]
+        raise ProfilerError(f"ncu counted nothing: {' '.join(errors) or 'it said nothing'}")
+    return values
+
+
+def summary(values: dict[str, float]) -> list[tuple[str, str]]:
+    """The three counters and their context, in words."""
+    lines = []
+    if "time_ns" in values:
+        lines.append(("time", f"{values['time_ns'] / 1e3:.1f} us"))
+    busiest = busiest_pipe(values)
+    if busiest is not None:
+        lines.append(("units busy", f"{busiest[0]} {busiest[1]:.1f} %"))
+    if "issue_percent" in values:
+        lines.append(("issue slots", f"{values['issue_percent']:.1f} %"))
+    if "smem_percent" in values:
+        conflicts = values.get("smem_conflicts", 0) / max(values.get("smem_wavefronts", 0), 1)
+        text = f"{values['smem_percent']:.1f} % busy, {conflicts:.1%} of it bank conflicts"
+        lines.append(("shared memory", text))
+    stall = top_stall(values)
+    if stall is not None:
+        cycles = values[f"stall_{stall}"]
+        text = f"{stall}, {cycles:.2f} cycles an instruction: {STALLS[stall]}"
+        lines.append(("top stall", text))
+    if "warps_percent" in values:
+        lines.append(("occupancy", f"{values['warps_percent']:.1f} % of the warps"))
+    return lines

@@ -1,0 +1,119 @@
+"""Rungs of the ladder, as commands take them: by number or name, with a config by its text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+import dxgemm
+from dxgemm._gpu import probe, simulator_enabled
+from dxgemm._problem import Problem, contiguous_problem
+from dxgemm._registry import Handwritten
+
+RungArgument = Annotated[
+    str, typer.Argument(metavar="RUNG", help="Number or name, as `dxgemm ladder` lists them.")
+]
+ConfigOption = Annotated[
+    str | None, typer.Option("--config", help="Part of its text, such as 128x128; default: first.")
+]
+DEFAULT_ARCH = "sm_90a"
+
+
+class Arithmetic(StrEnum):
+    """What products are computed in."""
+
+    float32 = "float32"
+    float64 = "float64"
+    tf32 = "tf32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands."""
+        return "float32" if self is Arithmetic.tf32 else self.value
+
+    @property
+    def precision(self) -> str | None:
+        """What `precision=` has to permit."""
+        return "tf32" if self is Arithmetic.tf32 else None
+
+    def problem(self, size: int) -> Problem:
+        """The product of two square matrices."""
+        return contiguous_problem(self.dtype, size, size, size, precision=self.precision)
+
+
+ArithmeticOption = Annotated[
+    Arithmetic, typer.Option("--dtype", help="tf32: float32 operands on tensor cores.")
+]
+
+
+class UnknownRungError(dxgemm.errors.UnknownImplementationError):
+    """No rung, or no config of it, goes by this name."""
+
+
+def rungs() -> list[Handwritten]:
+    """The implementations on the ladder, first rung first."""
+    found = [i for i in dxgemm.implementations() if isinstance(i, Handwritten) and i.rung]
+    return sorted(found, key=lambda implementation: implementation.rung or 0)
+
+
+def find_rung(text: str) -> Handwritten:
+    """The rung of that number or name.
+
+    Raises:
+        UnknownRungError: there is none.
+    """
+    for rung in rungs():
+        if text in (rung.name, str(rung.rung)):
+            return rung
+    known = ", ".join(f"{rung.rung} {rung.name}" for rung in rungs())
+    raise UnknownRungError(f"there is no rung {text!r}; there are {known}.")
+
+
+def find_config(rung: Handwritten, text: str | None) -> Any:
+    """The first config whose text contains `text`.
+
+    Raises:
+        UnknownRungError: there is none.
+    """
+    for config in rung.configs():
+        if text is None or text in str(config):
+            return config
+    known = ", ".join(str(config) for config in rung.configs()) or "none on the simulator"
+    raise UnknownRungError(f"{rung.name} has no config {text!r}; there are {known}.")
+
+
+def require_support(rung: Handwritten, problem: Problem) -> None:
+    """Raise unless the rung computes the problem.
+
+    Raises:
+        UnsupportedProblemError: it does not; the reason is given.
+    """
+    reason = rung.supports(problem)
+    if reason is not None:
+        raise dxgemm.errors.UnsupportedProblemError(f"{rung.name} cannot compute this: {reason}.")
+
+
+def is_made_for(rung: Handwritten, arithmetic: Arithmetic, size: int) -> bool:
+    """Whether a rung computes the product of two squares, in this arithmetic itself.
+
+    Where TF32 is permitted, a rung of true float32 would serve too: it is no rung of that ladder.
+    """
+    if rung.supports(arithmetic.problem(size)) is not None:
+        return False
+    full_precision = Arithmetic(arithmetic.dtype)
+    if arithmetic is full_precision:
+        return True
+    return rung.supports(full_precision.problem(size)) is not None
+
+
+def default_arch() -> str:
+    """This machine's GPU; where there is none, the one the ladder was written for."""
+    if simulator_enabled() or probe().problem:
+        return DEFAULT_ARCH
+    from dxgemm.runtime.device import device_facts
+
+    return device_facts(0).arch
