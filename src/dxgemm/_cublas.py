@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, Problem, Strides
+from dxgemm._problem import Problem, Strides
 from dxgemm.runtime.device import current_device
 
 _INT32_MAX = 2**31 - 1
+
+# cudaDataType, as library_types.h numbers them.
+_CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 
 
 def supports(problem: Problem) -> str | None:
@@ -39,21 +42,34 @@ def supports(problem: Problem) -> str | None:
 
 
 class CublasLaunch:
-    """cublasSgemm or cublasDgemm, strided-batched where there is a batch, bound to one problem.
+    """A GEMM of cuBLAS, strided-batched where there is a batch, bound to one problem.
 
+    cublasSgemm and cublasDgemm, and cublasGemmEx with sums in float32 for half precision and TF32.
     cuBLAS is column-major: it computes out.T = b.T @ a.T, which is the row-major `out`.
     """
 
     def __init__(self, problem: Problem, ordinal: int) -> None:
+        from cupy import cuda
         from cupy_backends.cuda.libs import cublas
 
-        self._cublas = cublas
+        self._get_current_stream = cuda.get_current_stream
         self._ordinal = ordinal
         self._problem = problem
         # For one matrix the plain call: it has split-k and vector kernels the batched one lacks.
-        prefix = {"float32": "s", "float64": "d"}[problem.dtype]
-        suffix = "gemm" if problem.batch == 1 else "gemmStridedBatched"
-        self._gemm = getattr(cublas, prefix + suffix)
+        name = "gemm" if problem.batch == 1 else "gemmStridedBatched"
+        self._dtypes: list[tuple[int, ...]] = [(), ()]
+        self._compute: tuple[int, ...] = ()
+        if problem.arithmetic in ("float32", "float64"):
+            name = {"float32": "s", "float64": "d"}[problem.dtype] + name
+        else:
+            name += "Ex"
+            self._dtypes = [(_CUDA_DTYPES[d],) for d in (problem.dtype, problem.out_dtype)]
+            is_tf32 = problem.precision == "tf32"
+            self._compute = (
+                cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if is_tf32 else cublas.CUBLAS_COMPUTE_32F,
+                cublas.CUBLAS_GEMM_DEFAULT,
+            )
+        self._gemm = getattr(cublas, name)
         operations = {True: cublas.CUBLAS_OP_N, False: cublas.CUBLAS_OP_T}
         self._a, self._b = (
             (operations[is_row_major], leading)
@@ -76,10 +92,12 @@ class CublasLaunch:
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float
     ) -> Callable[[int], None]:
         problem = self._problem
-        scalars = np.array([alpha, beta], problem.dtype)
+        scalars = np.array([alpha, beta], problem.scalar_dtype)
         alpha_address = scalars.ctypes.data
-        beta_address = alpha_address + ITEM_SIZES[problem.dtype]
-        a_operand, b_operand, out_operand = [a, self._a[1]], [b, self._b[1]], [out, self._out]
+        beta_address = alpha_address + scalars.itemsize
+        dtype, out_dtype = self._dtypes
+        a_operand, b_operand = [a, *dtype, self._a[1]], [b, *dtype, self._b[1]]
+        out_operand = [out, *out_dtype, self._out]
         batch = []
         if problem.batch > 1:
             a_operand.append(problem.a.batch)
@@ -89,13 +107,18 @@ class CublasLaunch:
         arguments = (
             self._b[0], self._a[0], problem.n, problem.m, problem.k,
             alpha_address, *b_operand, *a_operand, beta_address, *out_operand, *batch,
+            *self._compute,
         )  # fmt: skip
 
         def launch(stream: int, _keep_alive: Any = scalars) -> None:
             with current_device(self._ordinal):
                 handle = _handle(self._ordinal)
-                self._cublas.setStream(handle, stream)
-                self._gemm(handle, *arguments)
+                if self._get_current_stream().ptr == stream:
+                    self._gemm(handle, *arguments)
+                    return
+                # CuPy's binding launches on CuPy's current stream, whatever the handle's is.
+                with _cupy_stream(stream):
+                    self._gemm(handle, *arguments)
 
         return launch
 
@@ -111,6 +134,23 @@ def _handle(ordinal: int) -> Any:
     if ordinal not in handles:
         handles[ordinal] = cublas.create()
     return handles[ordinal]
+
+
+class _RawStream:
+    """A raw handle behind the protocol by which CuPy takes streams."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+def _cupy_stream(handle: int) -> Any:
+    """A context in which a stream is CuPy's current one."""
+    from cupy import cuda
+
+    return cuda.Stream.from_external(_RawStream(handle)) if handle else cuda.Stream.null
 
 
 def _operands(problem: Problem) -> tuple[tuple[str, Strides, int, int], ...]:
