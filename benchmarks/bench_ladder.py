@@ -105,7 +105,8 @@ class Ladder:
         trial = Trial(case, self._timer)
         for name in names_for(case):
             result.attempts[name] = [
-                self._attempt(trial, case, implementation) for implementation in configs_of(name)
+                self._attempt(trial, case, implementation)
+                for implementation in configs_of(name, case.dtype)
             ]
             timed = [a for a in result.attempts[name] if not (a.refusal or a.is_wrong)]
             if timed:
@@ -127,13 +128,13 @@ class Ladder:
         return attempt
 
 
-def configs_of(name: str) -> Iterator[Any]:
+def configs_of(name: str, dtype: str) -> Iterator[Any]:
     """What `implementation=` takes for each config of a rung."""
     if name == "cublas":
         yield name
         return
     (rung,) = (rung for rung in RUNGS if rung.name == name)
-    for config in rung.configs():
+    for config in rung.configs(dtype):
         yield name, config
 
 

@@ -66,11 +66,6 @@ class Case:
         return [(*batch, *matrix) for matrix in matrices]
 
     @property
-    def options(self) -> dict[str, str]:
-        """What `plan` is told besides the operands."""
-        return {"precision": self.precision} if self.precision else {}
-
-    @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
@@ -120,9 +115,9 @@ class Trial:
                 self._b,
                 out=self._out,
                 implementation=implementation,
-                **self._case.options,
+                precision=self._case.precision,
             )
-        except dxgemm.errors.UnsupportedProblemError as error:
+        except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.BuildError) as error:
             attempt.refusal = str(error)
             return attempt
         attempt.explanation = plan.explain()
@@ -164,7 +159,7 @@ def interleaved(
         implementation = attempts[name].implementation
         plans = cycle(
             [
-                dxgemm.plan(a, b, out=out, implementation=implementation, **case.options)
+                dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
                 for a, b, out in operands
             ]
         )

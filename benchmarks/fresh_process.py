@@ -1,7 +1,7 @@
 """One step of dxgemm's start, timed in the process that was started for it.
 
     python fresh_process.py import
-    python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced --size 1024
+    python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced
     python fresh_process.py build --arch sm_90a
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and

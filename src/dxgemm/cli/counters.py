@@ -77,12 +77,15 @@ def metrics() -> list[str]:
     return [counter.metric for counter in COUNTERS] + [_STALL.format(name) for name in STALLS]
 
 
-def ncu_command(profiled: Sequence[str], *, ncu: str = "ncu", as_csv: bool = False) -> list[str]:
-    """The command that profiles the first dxgemm kernel that a Python program launches.
+def ncu_command(
+    profiled: Sequence[str], *, ncu: str = "ncu", launches: int = 1, as_csv: bool = False
+) -> list[str]:
+    """The command that profiles the first dxgemm kernels that a Python program launches.
 
     Args:
         profiled: arguments of the Python interpreter.
         ncu: the profiler.
+        launches: how many.
         as_csv: whether it prints for programs, with the counters' plain values.
     """
     return [
@@ -91,7 +94,7 @@ def ncu_command(profiled: Sequence[str], *, ncu: str = "ncu", as_csv: bool = Fal
         # makes each of them.
         *("--clock-control", "none"),
         *("--kernel-name-base", "mangled", "--kernel-name", "regex:make_kernel"),
-        *("--launch-count", "1"),
+        *("--launch-count", str(launches)),
         *(("--csv", "--print-units", "base") if as_csv else ()),
         *("--metrics", ",".join(metrics())),
         sys.executable,
@@ -99,21 +102,22 @@ def ncu_command(profiled: Sequence[str], *, ncu: str = "ncu", as_csv: bool = Fal
     ]
 
 
-def parse_counters(output: str) -> dict[str, float]:
-    """The counters by our names, and those of stalls as `stall_<name>`, from ncu's CSV.
+def parse_counters(output: str) -> list[dict[str, float]]:
+    """The counters of each launch, from ncu's CSV, by our names; stalls as `stall_<name>`.
 
     What the GPU does not have is missing.
     """
     names = {counter.metric: counter.name for counter in COUNTERS}
     names |= {_STALL.format(name): f"stall_{name}" for name in STALLS}
     lines = [line for line in output.splitlines() if line.startswith('"')]
-    values = {}
+    launches: dict[str, dict[str, float]] = {}
     for row in csv.DictReader(StringIO("\n".join(lines))):
         name = names.get(row.get("Metric Name", ""))
         text = row.get("Metric Value", "").replace(",", "")
+        values = launches.setdefault(row.get("ID", ""), {})
         if name is not None and _is_number(text):
             values[name] = float(text)
-    return values
+    return [values for values in launches.values() if values]
 
 
 def top_stall(values: dict[str, float]) -> str | None:

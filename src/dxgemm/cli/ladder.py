@@ -122,7 +122,7 @@ class _Contest:
     def __init__(self, arithmetic: Arithmetic, size: int) -> None:
         self._size = size
         self._precision = arithmetic.precision
-        dtype = arithmetic.dtype
+        self._dtype = dtype = arithmetic.dtype
         xp = array_module()
         rng = xp.random.default_rng(SEED)
         wide = "float64" if dtype == "float64" else "float32"
@@ -151,7 +151,9 @@ class _Contest:
         standing = Standing(implementation.rung, implementation.name)
         choices: list[Any] = [implementation.name]
         if tune:
-            choices = [(implementation.name, config) for config in implementation.configs()]
+            choices = [
+                (implementation.name, config) for config in implementation.configs(self._dtype)
+            ]
         best_us, best = math.inf, None
         try:
             for choice in choices:

@@ -49,9 +49,9 @@ def occupancy(
 ) -> None:
     """Work out how many blocks of a rung an SM holds at once, and what limits them."""
     implementation = find_rung(rung)
-    chosen = find_config(implementation, config)
     problem = dtype.problem(SIZE)
     require_support(implementation, problem)
+    chosen = find_config(implementation, config, dtype)
     arch = arch or default_arch()
     limits = sm_limits(arch)
     if limits is None:

@@ -66,7 +66,7 @@ def profile(
     elif problem := probe().problem:
         note(problem)
     else:
-        values = measure(ncu_command(command, ncu=ncu, as_csv=True))
+        (values,) = measure(ncu_command(command, ncu=ncu, as_csv=True))
     if as_json:
         print_json({"command": shlex.join(ncu_command(command)), "counters": values})
         return
@@ -89,7 +89,7 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
     require_support(implementation, dtype.problem(size))
     chosen: Any = implementation.name
     if config is not None:
-        chosen = (implementation.name, find_config(implementation, config))
+        chosen = (implementation.name, find_config(implementation, config, dtype))
     xp = array_module()
     rng = xp.random.default_rng(0)
     wide = "float64" if dtype is Arithmetic.float64 else "float32"
@@ -99,19 +99,19 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
         xp.cuda.Device().synchronize()
 
 
-def measure(command: list[str]) -> dict[str, float]:
-    """Run ncu and read what it counted.
+def measure(command: list[str]) -> list[dict[str, float]]:
+    """Run ncu and read what it counted of each launch.
 
     Raises:
         ProfilerError: with what it said.
     """
     finished = subprocess.run(command, capture_output=True, text=True)
-    values = parse_counters(finished.stdout)
-    if finished.returncode or not values:
+    launches = parse_counters(finished.stdout)
+    if finished.returncode or not launches:
         said = (finished.stdout + finished.stderr).strip().splitlines()
         errors = [line for line in said if "ERROR" in line or "error" in line] or said[-1:]
         raise ProfilerError(f"ncu counted nothing: {' '.join(errors) or 'it said nothing'}")
-    return values
+    return launches
 
 
 def summary(values: dict[str, float]) -> list[tuple[str, str]]:

@@ -73,16 +73,19 @@ def find_rung(text: str) -> Handwritten:
     raise UnknownRungError(f"there is no rung {text!r}; there are {known}.")
 
 
-def find_config(rung: Handwritten, text: str | None) -> Any:
-    """The first config whose text contains `text`.
+def find_config(rung: Handwritten, text: str | None, arithmetic: Arithmetic) -> Any:
+    """The first config for this arithmetic whose text contains `text`.
 
     Raises:
         UnknownRungError: there is none.
     """
-    for config in rung.configs():
+    for config in rung.configs(arithmetic.dtype):
         if text is None or text in str(config):
             return config
-    known = ", ".join(str(config) for config in rung.configs()) or "none on the simulator"
+    known = (
+        ", ".join(str(config) for config in rung.configs(arithmetic.dtype))
+        or "none on the simulator"
+    )
     raise UnknownRungError(f"{rung.name} has no config {text!r}; there are {known}.")
 
 
