@@ -74,19 +74,18 @@ def find_rung(text: str) -> Handwritten:
 
 
 def find_config(rung: Handwritten, text: str | None, arithmetic: Arithmetic) -> Any:
-    """The first config for this arithmetic whose text contains `text`.
+    """The config of that text for this arithmetic, or else the first that contains it.
 
     Raises:
         UnknownRungError: there is none.
     """
-    for config in rung.configs(arithmetic.dtype):
-        if text is None or text in str(config):
-            return config
-    known = (
-        ", ".join(str(config) for config in rung.configs(arithmetic.dtype))
-        or "none on the simulator"
-    )
-    raise UnknownRungError(f"{rung.name} has no config {text!r}; there are {known}.")
+    configs = rung.configs(arithmetic.dtype)
+    found = [config for config in configs if text is None or text in str(config)]
+    found.sort(key=lambda config: str(config) != text)
+    if not found:
+        known = ", ".join(map(str, configs)) or "none on the simulator"
+        raise UnknownRungError(f"{rung.name} has no config {text!r}; there are {known}.")
+    return found[0]
 
 
 def require_support(rung: Handwritten, problem: Problem) -> None:
