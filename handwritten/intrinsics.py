@@ -31,6 +31,9 @@ if _config.ENABLE_CUDASIM:
     def zeros(scalar: Any, count: int) -> Any:
         return (scalar(0),) * count
 
+    def divide(dividend: Any, divisor: Any) -> Any:
+        return dividend // divisor
+
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
         count = len(b_frag)
         return tuple(total + a_frag[i // count] * b_frag[i % count] for i, total in enumerate(acc))
@@ -135,6 +138,20 @@ else:
             return ir.Constant(context.get_value_type(result), None)
 
         return signature(result, scalar, count), generate
+
+    @intrinsic
+    def divide(typing_context, dividend, divisor):
+        """The quotient of two int32, not negative.
+
+        numba's own // divides in 64 bits. That is a subroutine, whose result the compiler does not
+        know to be the same in all threads of a block, even if the operands are: what depends on
+        it, such as the mainloop, is then compiled for threads that may diverge.
+        """
+
+        def generate(context, builder, sig, args):
+            return builder.udiv(*args)
+
+        return signature(types.int32, types.int32, types.int32), generate
 
     @intrinsic
     def outer_product(typing_context, acc, a_frag, b_frag):
@@ -274,6 +291,21 @@ else:
             return signature(types.void), generate
 
         return statement
+
+    def _make_index(name: str, mask: int) -> Any:
+        @intrinsic
+        def index(typing_context):
+            def generate(context, builder, sig, args):
+                value = inline_ptx(builder, _int32, f"mov.u32 $0, %{name}.x;", "=r", [])
+                return builder.and_(value, _int32(mask))
+
+            return signature(types.int32), generate
+
+        return index
+
+    # cuda.blockIdx.x and cuda.threadIdx.x, read again at every call: what follows from them can be
+    # calculated anew after the mainloop instead of keeping registers through it.
+    block_index, thread_index = _make_index("ctaid", 2**31 - 1), _make_index("tid", 1023)
 
     # The copies started since the last commit become a group; groups complete in order.
     commit_copies = _make_statement("cp.async.commit_group;")

@@ -33,9 +33,9 @@ def make_store_from_smem(
     """A device function: write a tile from shared memory.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    tile's first row and column, m, n, alpha, beta and the pointers, offsets and strides of c and
-    out. Before it is called every thread must have stored its part and passed a barrier, of the
-    cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
+    tile's first row and column, m, n, beta and the pointers, offsets and strides of c and out.
+    Before it is called every thread must have stored its part, times alpha, and passed a barrier,
+    of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
     """
     from numba import cuda, int32
 
@@ -50,7 +50,7 @@ def make_store_from_smem(
         raise ValueError(f"{threads} threads cannot share a tile of {rows} x {tile_n} evenly")
 
     def store_from_smem(
-        smem, rank, tile_row, tile_col, m, n, alpha, beta,
+        smem, rank, tile_row, tile_col, m, n, beta,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
     ):  # fmt: skip
         for element in range(int32(cuda.threadIdx.x & 1023), rows * tile_n, threads):
@@ -60,14 +60,13 @@ def make_store_from_smem(
             if row < m and col < n:
                 address = int32(smem + smem_row * smem_row_bytes + smem_col * item_size)
                 if split_k == 1:
-                    total = load_shared(scalar, 1, address, 0)[0]
+                    value = load_shared(scalar, 1, address, 0)[0]
                 else:
-                    total = scalar(0)
+                    value = scalar(0)
                     for block in static_range(split_k):
-                        total += load_cluster(
+                        value += load_cluster(
                             scalar, 1, cluster_address(address, int32(block)), 0
                         )[0]
-                value = alpha * total
                 if beta != 0:
                     value += beta * c_gmem[c_start + row * c_stride_m + col * c_stride_n]
                 out_gmem[out_start + row * out_stride_m + col * out_stride_n] = value

@@ -37,6 +37,7 @@ class Config:
     Attributes:
         stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
         split_k: blocks, of one cluster, that share the k of a tile of the result.
+        blocks_per_sm: blocks that must fit a multiprocessor together, which bounds the registers.
     """
 
     tile_m: int
@@ -46,6 +47,7 @@ class Config:
     thread_n: int
     stages: int
     split_k: int = 1
+    blocks_per_sm: int = 1
 
     dynamic_smem = True
 
@@ -104,6 +106,7 @@ class Config:
 CONFIGS = (
     Config(128, 256, 8, 16, 8, stages=4),
     Config(128, 128, 8, 8, 8, stages=4),
+    Config(128, 128, 8, 8, 8, stages=4, blocks_per_sm=2),
     Config(128, 128, 8, 8, 8, stages=4, split_k=2),
     Config(64, 64, 8, 8, 4, stages=4),
     Config(64, 64, 8, 8, 4, stages=4, split_k=2),
@@ -139,6 +142,7 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
     from dxgemm.handwritten.intrinsics import (
         cluster_sync,
         commit_copies,
+        divide,
         global_address,
         load_shared,
         load_vector,
@@ -167,6 +171,16 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
     # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
     row_vectors, col_vectors = thread_m // width, thread_n // width
     row_group, col_group = LANES_M * width, LANES_N * width
+    # Where the vectors of each k lie in a tile in shared memory; the k after the last is the next
+    # tile's first.
+    a_offsets = tuple(
+        tuple(kk % tile_k * a_row_bytes + i * row_group * item_size for i in range(row_vectors))
+        for kk in range(tile_k + 1)
+    )
+    b_offsets = tuple(
+        tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
+        for kk in range(tile_k + 1)
+    )
     a_copies = make_tile_copy(a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype)
     b_copies = make_tile_copy(b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype)
     a_place, a_copy, a_copy_guarded = a_copies
@@ -183,15 +197,20 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         smem = shared_address(cuda.shared.array(0, scalar))
 
         # Where am I: the tile of the result, this block's share of its k, this thread's place.
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        rank = int32(cuda.blockIdx.x % split_k)
-        matrix, tile = divmod(cuda.blockIdx.x // split_k, tiles_m * tiles_n)
-        group, place_in_group = divmod(tile, GROUP_ROWS * tiles_n)
-        group_rows = min(tiles_m - group * GROUP_ROWS, GROUP_ROWS)
-        tile_row = (group * GROUP_ROWS + place_in_group % group_rows) * tile_m
-        tile_col = place_in_group // group_rows * tile_n
-        k_tiles = (k + tile_k - 1) // tile_k
-        first, end = k_tiles * rank // split_k, k_tiles * (rank + 1) // split_k
+        tiles_m, tiles_n = int32((m + tile_m - 1) // tile_m), int32((n + tile_n - 1) // tile_n)
+        block = int32(cuda.blockIdx.x)
+        rank = int32(block % split_k)
+        block = int32(block // split_k)
+        matrix = divide(block, int32(tiles_m * tiles_n))
+        tile = int32(block - matrix * tiles_m * tiles_n)
+        group = divide(tile, int32(GROUP_ROWS * tiles_n))
+        group_rows = min(int32(tiles_m - group * GROUP_ROWS), int32(GROUP_ROWS))
+        place = int32(tile - group * GROUP_ROWS * tiles_n)
+        col = divide(place, group_rows)
+        tile_row = int64(group * GROUP_ROWS + place - col * group_rows) * tile_m
+        tile_col = int64(col) * tile_n
+        k_tiles = int32((k + tile_k - 1) // tile_k)
+        first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
         thread = int32(cuda.threadIdx.x & 1023)
         lane, warp = int32(thread % 32), int32(thread // 32)
         # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
@@ -206,11 +225,11 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         b_step_n, b_step_k = b_stride_n * item_size, b_stride_k * item_size
         a_source = (
             global_address(a_gmem) + matrix * a_stride_batch * item_size
-            + (tile_row + a_outer) * a_step_m + (first * tile_k + a_k) * a_step_k
+            + (tile_row + a_outer) * a_step_m + (int64(first) * tile_k + a_k) * a_step_k
         )  # fmt: skip
         b_source = (
             global_address(b_gmem) + matrix * b_stride_batch * item_size
-            + (tile_col + b_outer) * b_step_n + (first * tile_k + b_k) * b_step_k
+            + (tile_col + b_outer) * b_step_n + (int64(first) * tile_k + b_k) * b_step_k
         )  # fmt: skip
         a_target = int32(smem + a_k * a_row_bytes + a_outer * item_size)
         b_target = int32(smem + a_bytes + b_k * b_row_bytes + b_outer * item_size)
@@ -219,7 +238,7 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         # Tiles still to copy, and how many of them, at the end, need guards.
         to_copy = int32(end - first)
-        last_depth = int32(min(k - (end - 1) * tile_k, tile_k))
+        last_depth = int32(min(k - int64(end - 1) * tile_k, tile_k))
         guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
 
         # Prologue: all stages but one are on their way.
@@ -254,50 +273,49 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         read_stage = int32(0)
         a_frag, b_frag = (), ()
         for i in static_range(row_vectors):
-            a_frag = a_frag + load_shared(scalar, width, a_address, i * row_group * item_size)
+            a_frag = a_frag + load_shared(scalar, width, a_address, a_offsets[0][i])
         for j in static_range(col_vectors):
-            b_frag = b_frag + load_shared(scalar, width, b_address, j * col_group * item_size)
-        for _ in range(int32(end - first)):
-            for kk in static_range(tile_k):
-                if kk == tile_k - 1:
-                    read_stage = int32(read_stage + stage_bytes)
-                    if read_stage == ring_bytes:
-                        read_stage = int32(0)
-                    wait_copies(stages - 2)
-                    cuda.syncthreads()
-                a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
-                a_next, b_next = (), ()
-                for i in static_range(row_vectors):
-                    a_next = a_next + load_shared(
-                        scalar, width, a_row, (kk + 1) % tile_k * a_row_bytes + i * row_group * item_size
-                    )
-                for j in static_range(col_vectors):
-                    b_next = b_next + load_shared(
-                        scalar, width, b_row, (kk + 1) % tile_k * b_row_bytes + j * col_group * item_size
-                    )
-                if kk == 0:  # every thread has left the stage that this overwrites
-                    if to_copy > guarded:
-                        a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
-                        b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
-                    elif to_copy > 0:
-                        depth = int32(last_depth if to_copy == 1 else tile_k)
-                        a_copy_guarded(
-                            int32(a_target + write_stage), a_source, a_step_m, a_step_k,
-                            a_outers, int32(depth - a_k),
-                        )  # fmt: skip
-                        b_copy_guarded(
-                            int32(b_target + write_stage), b_source, b_step_n, b_step_k,
-                            b_outers, int32(depth - b_k),
-                        )  # fmt: skip
-                    commit_copies()
-                    a_source += a_step_k * tile_k
-                    b_source += b_step_k * tile_k
-                    to_copy = int32(to_copy - 1)
-                    write_stage = int32(write_stage + stage_bytes)
-                    if write_stage == ring_bytes:
-                        write_stage = int32(0)
-                acc = outer_product(acc, a_frag, b_frag)
-                a_frag, b_frag = a_next, b_next
+            b_frag = b_frag + load_shared(scalar, width, b_address, b_offsets[0][j])
+        # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
+        unguarded = int32(max(to_copy - guarded, 0))
+        for phase in static_range(2):
+            for _ in range(unguarded if phase == 0 else int32(end - first - unguarded)):
+                for kk in static_range(tile_k):
+                    if kk == tile_k - 1:
+                        read_stage = int32(read_stage + stage_bytes)
+                        if read_stage == ring_bytes:
+                            read_stage = int32(0)
+                        wait_copies(stages - 2)
+                        cuda.syncthreads()
+                    a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
+                    a_next, b_next = (), ()
+                    for i in static_range(row_vectors):
+                        a_next = a_next + load_shared(scalar, width, a_row, a_offsets[kk + 1][i])
+                    for j in static_range(col_vectors):
+                        b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
+                    if kk == 0:  # every thread has left the stage that this overwrites
+                        if phase == 0:
+                            a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
+                            b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
+                        elif to_copy > 0:
+                            depth = int32(last_depth if to_copy == 1 else tile_k)
+                            a_copy_guarded(
+                                int32(a_target + write_stage), a_source, a_step_m, a_step_k,
+                                a_outers, int32(depth - a_k),
+                            )  # fmt: skip
+                            b_copy_guarded(
+                                int32(b_target + write_stage), b_source, b_step_n, b_step_k,
+                                b_outers, int32(depth - b_k),
+                            )  # fmt: skip
+                        commit_copies()
+                        a_source += a_step_k * tile_k
+                        b_source += b_step_k * tile_k
+                        to_copy = int32(to_copy - 1)
+                        write_stage = int32(write_stage + stage_bytes)
+                        if write_stage == ring_bytes:
+                            write_stage = int32(0)
+                    acc = outer_product(acc, a_frag, b_frag)
+                    a_frag, b_frag = a_next, b_next
 
         # Epilogue
         c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
@@ -331,18 +349,23 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
             target = int32(smem + thread_row * result_row_bytes + thread_col * item_size)
             for i in static_range(thread_m):
                 for j in static_range(col_vectors):
+                    # Scaled here, not after the sum over blocks: a vector of bare accumulators
+                    # would tie these to neighbouring registers, and slow down the mainloop.
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
                     store_shared(
                         target,
                         (i // width * row_group + i % width) * result_row_bytes
                         + j * col_group * item_size,
-                        acc[i * thread_n + j * width : i * thread_n + j * width + width],
+                        values,
                     )
             if split_k == 1:
                 cuda.syncthreads()
             else:
                 cluster_sync()
             store_from_smem(
-                smem, rank, tile_row, tile_col, m, n, alpha, beta,
+                smem, rank, tile_row, tile_col, m, n, beta,
                 c_gmem, c_start, c_stride_m, c_stride_n,
                 out_gmem, out_start, out_stride_m, out_stride_n,
             )  # fmt: skip

@@ -126,7 +126,7 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
                 abi="numba",
                 cc=capability,
                 output="ptx",
-                launch_bounds=(spec.config.threads, 1),
+                launch_bounds=(spec.config.threads, getattr(spec.config, "blocks_per_sm", 1)),
             )
     except Exception as error:
         raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
