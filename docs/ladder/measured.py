@@ -1,0 +1,82 @@
+"""The rungs as the suite `ladder` measured them at m = n = k = 4096, with their configs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dxgemm
+
+REPOSITORY = Path(__file__).resolve().parent.parent.parent
+RESULTS = REPOSITORY / "benchmarks" / "results" / "nvidia-h200"
+SIZE = 4096
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rung in one arithmetic.
+
+    Attributes:
+        name, rung: of the implementation.
+        kind: the arithmetic: the dtype, or "tf32".
+        config: the kernel file's own Config.
+        row: extra_info of the benchmark.
+        counters: of the GPU; empty where there are none.
+    """
+
+    name: str
+    rung: int
+    kind: str
+    config: Any
+    row: dict[str, Any]
+    counters: dict[str, float]
+
+    @property
+    def tflops(self) -> float:
+        rate: float = self.row["tflops"]
+        return rate
+
+
+def load_measured() -> list[Measured]:
+    """In order of rung and arithmetic; empty until results are committed."""
+    path = RESULTS / "ladder.json"
+    if not path.exists():
+        return []
+    rungs = {i.name: i for i in dxgemm.implementations() if i.rung is not None}
+    counters = load_counters()
+    found = []
+    for benchmark in json.loads(path.read_text())["benchmarks"]:
+        row = benchmark["extra_info"]
+        if (row["m"], row["n"], row["k"]) != (SIZE, SIZE, SIZE):
+            continue
+        rung = rungs.get(row["implementation"])
+        if rung is None:
+            continue
+        configs = {str(config): config for config in kernel_file(rung.name).CONFIGS}
+        if row["config"] not in configs:
+            raise ValueError(
+                f"{rung.name} was measured with a config it no longer has: {row['config']}; run "
+                "python benchmarks/run.py --suite ladder"
+            )
+        kind = row["precision"] or row["dtype"]
+        key = f"{rung.name} {kind}"
+        config = configs[row["config"]]
+        number = rung.rung
+        found.append(Measured(rung.name, number, kind, config, row, counters.get(key, {})))
+    return sorted(found, key=lambda point: point.rung)
+
+
+def kernel_file(name: str) -> Any:
+    return import_module(f"dxgemm.handwritten.{name}")
+
+
+def load_counters() -> dict[str, dict[str, float]]:
+    """By rung and arithmetic."""
+    path = RESULTS / "ladder_counters.json"
+    if not path.exists():
+        return {}
+    counters: dict[str, dict[str, float]] = json.loads(path.read_text())["counters"]
+    return counters
