@@ -23,11 +23,13 @@ from dxgemm._gpu import probe
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
-from contract import CASES_PROPERTY, Contract
+from contract import CASES_PROPERTY, Contract, inability
 
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.cases import plain_layouts
+from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded
 
@@ -93,8 +95,22 @@ def contract(
 
 
 @pytest.fixture
-def multiply(implementation: Any, home: NumpyLibrary) -> Callable[..., np.ndarray]:
-    """gemm as a function of NumPy arrays, which one implementation computes on padded copies."""
+def kind() -> str:
+    """The kind of arithmetic, for tests that are not parametrised over kinds."""
+    return "float32"
+
+
+@pytest.fixture
+def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[..., np.ndarray]:
+    """gemm as a function of NumPy arrays, which one implementation computes on padded copies.
+
+    Skips where an implementation of dxgemm does not compute the kind, or a baseline declines.
+    """
+    if implementation.is_own:
+        reason = inability(implementation, kind)
+        if reason is not None:
+            pytest.skip(reason)
+    wanted = KINDS[kind]
 
     def multiply(
         a: np.ndarray,
@@ -103,11 +119,23 @@ def multiply(implementation: Any, home: NumpyLibrary) -> Callable[..., np.ndarra
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> np.ndarray:
-        padded = [Padded(home, operand) for operand in (a, b, c) if operand is not None]
+        if c is None and wanted.out_dtype != wanted.dtype:
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            shape = (*batch, a.shape[-2], b.shape[-1])
+            c = np.full(shape, np.nan, numpy_dtype(wanted.out_dtype))
+        padded = [
+            Padded(home, operand, layout)
+            for operand, layout in zip((a, b, c), plain_layouts(kind), strict=True)
+            if operand is not None
+        ]
         arrays = [operand.array for operand in padded]
         try:
             result = dxgemm.gemm(
-                *arrays, alpha=alpha, beta=beta, implementation=implementation.name
+                *arrays,
+                alpha=alpha,
+                beta=beta,
+                implementation=implementation.name,
+                precision=wanted.precision,
             )
         except errors.UnsupportedProblemError as refusal:
             assert not implementation.is_own, refusal

@@ -7,19 +7,30 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.cases import Case
+from dxgemm.testing.kinds import KINDS, numpy_dtype
 
 EMPTY = [shape for shape in product((0, 1, 3), repeat=3) if 0 in shape]
 FACTORS = list(product((0.0, 0.7), (0.0, 1.0, 1.3)))
 
 
+def padded_layouts(kind):
+    padding = "_aligned" if KINDS[kind].is_reduced else "+1"
+    return f"row{padding}", f"col{padding}", "row+1"
+
+
+def dtypes(kind):
+    """Of a and b, and of the result."""
+    return numpy_dtype(KINDS[kind].dtype), numpy_dtype(KINDS[kind].out_dtype)
+
+
 @pytest.mark.parametrize("batch", [(None, None, None), (2, 2, 2), (0, 0, 0), (2, None, 2)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_zero_sizes(contract, dtype, batch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_zero_sizes(contract, kind, batch):
     contract(
         [
             tuple(
-                Case(dtype, *shape, ("row+1", "col+1", "row+1"), alpha, beta, batch=batch)
+                Case(kind, *shape, padded_layouts(kind), alpha, beta, batch=batch)
                 for alpha, beta in FACTORS
             )
             for shape in EMPTY
@@ -28,21 +39,24 @@ def test_zero_sizes(contract, dtype, batch):
     )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_no_k_and_no_c_gives_zeros(multiply, dtype):
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_k_and_no_c_gives_zeros(multiply, kind):
+    dtype, out_dtype = dtypes(kind)
     result = multiply(np.empty((3, 0), dtype), np.empty((0, 4), dtype))
-    assert result.shape == (3, 4) and result.dtype == dtype and not result.any()
+    assert result.shape == (3, 4) and result.dtype == out_dtype and not result.any()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("alpha", [np.nan, np.inf])
-def test_no_k_makes_the_product_zero_whatever_alpha_is(multiply, dtype, alpha):
-    c = np.arange(12, dtype=dtype).reshape(3, 4)
+def test_no_k_makes_the_product_zero_whatever_alpha_is(multiply, kind, alpha):
+    dtype, out_dtype = dtypes(kind)
+    c = np.arange(12).astype(out_dtype).reshape(3, 4)
     result = multiply(np.empty((3, 0), dtype), np.empty((0, 4), dtype), c, alpha, 2.0)
     np.testing.assert_array_equal(result, 2 * c)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_empty_result_has_its_shape(multiply, dtype):
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_result_has_its_shape(multiply, kind):
+    dtype, _ = dtypes(kind)
     assert multiply(np.ones((0, 5), dtype), np.ones((5, 4), dtype)).shape == (0, 4)
     assert multiply(np.ones((2, 3, 5), dtype), np.ones((5, 0), dtype)).shape == (2, 3, 0)

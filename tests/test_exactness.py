@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dxgemm._gpu import simulator_enabled
-from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.cases import DTYPES, Case, plain_layouts
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
+from dxgemm.testing.kinds import KINDS, limits
 from dxgemm.testing.reference import product
 
 SIZES = [(5, 6, 7), (3, 9, 40)] if simulator_enabled() else [(129, 65, 33), (300, 500, 2048)]
@@ -16,39 +17,40 @@ SIZE = 8 if simulator_enabled() else 200
 
 @pytest.mark.parametrize("data", ["integers", "canary"])
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_data_gives_exact_bits(contract, dtype, size, data):
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_data_gives_exact_bits(contract, kind, size, data):
     factors = [(1.0, 0.0), (1.0, 1.0), (2.0, -1.0), (-0.5, 0.5)]
     cases = [
-        Case(dtype, *size, alpha=alpha, beta=beta, data=data)
+        Case(kind, *size, plain_layouts(kind), alpha, beta, data)
         for alpha, beta in (factors if data == "integers" else factors[:1])
     ]
     contract([tuple(cases)], limit=0)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_planted_zeros_stay_zero(multiply, dtype):
-    a, b, is_zero = planted_zeros(SIZE, SIZE + 1, SIZE + 2, dtype)
+@pytest.mark.parametrize("kind", KINDS)
+def test_planted_zeros_stay_zero(multiply, kind):
+    a, b, is_zero = planted_zeros(SIZE, SIZE + 1, SIZE + 2, KINDS[kind].dtype)
     result = multiply(a, b)
     assert not result[is_zero].any()
     assert result[~is_zero].all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_inner_scaling_by_powers_of_two_changes_no_bit(multiply, dtype):
-    exponents = 60 if dtype == "float32" else 500
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("float16")])
+def test_inner_scaling_by_powers_of_two_changes_no_bit(multiply, kind):
+    dtype = KINDS[kind].dtype
+    exponents = limits(dtype).minexp // -2 - 3
     plain = multiply(*scaled_circulants(SIZE, 0, dtype))
     scaled = multiply(*scaled_circulants(SIZE, exponents, dtype))
     assert plain.tobytes() == scaled.tobytes()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_errors_grow_at_most_linearly(multiply, dtype):
+@pytest.mark.parametrize("kind", DTYPES)
+def test_errors_grow_at_most_linearly(multiply, kind):
     sizes = [16, 32, 64, 128, 256, 512, 1024]
     errors = []
     for size in sizes:
-        a, b, _ = operands("random", (size, size), (size, size), (1, 1), dtype)
+        a, b, _ = operands("random", (size, size), (size, size), (1, 1), kind)
         expected = product(a, b)
         error = np.abs(multiply(a, b) - expected.value) / expected.magnitude
         errors.append(float(error.max()))

@@ -7,7 +7,8 @@ import pytest
 import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm.testing.buffers import Arena
-from dxgemm.testing.cases import DTYPES, Case, layout_groups
+from dxgemm.testing.cases import Case, layout_groups, plain_layouts
+from dxgemm.testing.kinds import KINDS
 from dxgemm.testing.layouts import LAYOUTS
 
 SIZES = [(5, 3, 4)] if simulator_enabled() else [(5, 3, 4), (65, 33, 47), (130, 257, 96)]
@@ -27,17 +28,17 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_layout_of_every_operand(contract, dtype, size):
-    contract(layout_groups(dtype, *size, tuple(LAYOUTS)))
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_layout_of_every_operand(contract, kind, size):
+    contract(layout_groups(kind, *size, tuple(LAYOUTS)))
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: "_".join(map(str, batch)))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_batches_broadcast(contract, dtype, batch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_broadcast(contract, kind, batch):
     m, n, k = SIZES[-1]
-    layouts = [("row", "row", "row"), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
-    contract([tuple(Case(dtype, m, n, k, names, 0.7, 1.3, batch=batch) for names in layouts)])
+    layouts = [plain_layouts(kind), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
+    contract([tuple(Case(kind, m, n, k, names, 0.7, 1.3, batch=batch) for names in layouts)])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

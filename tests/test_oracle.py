@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from dxgemm.testing.buffers import Arena
-from dxgemm.testing.cases import DTYPES, Case
-from dxgemm.testing.check import check
+from dxgemm.testing.cases import Case
+from dxgemm.testing.check import Refusal, check
 from dxgemm.testing.compare import compare
-from dxgemm.testing.faults import FAULTS, Call, round_to_bits
+from dxgemm.testing.faults import FAULTS, Call, cut_to_bits, narrow_sums, round_to_bits
 from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands
+from dxgemm.testing.kinds import KINDS, limits, numpy_dtype
 from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import LIBRARIES
 from dxgemm.testing.padded import Padded
@@ -21,35 +22,56 @@ SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
 
 
 def judge(call: Call, actual: np.ndarray, limit: float = 1.0):
-    expected = combine(product(call.a, call.b), call.c, call.alpha, call.beta, call.a.dtype.name)
+    factors = product(call.a, call.b, call.precision)
+    expected = combine(factors, call.c, call.alpha, call.beta, call.a.dtype.name)
     return compare(actual, expected, limit)
 
 
-def make_call(data: str, m: int, n: int, k: int, dtype: str, alpha=0.7, beta=1.3) -> Call:
-    return Call(*operands(data, (m, k), (k, n), (m, n), dtype), alpha, beta)
+def make_call(data: str, m: int, n: int, k: int, kind: str, alpha=0.7, beta=1.3) -> Call:
+    values = operands(data, (m, k), (k, n), (m, n), kind)
+    return Call(*values, alpha, beta, KINDS[kind].precision)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_every_fault_is_flagged(fault, shape, dtype):
-    call = make_call("random", *shape, dtype)
+def test_every_fault_is_flagged(fault, shape, kind):
+    call = make_call("random", *shape, kind)
     verdict = judge(call, fault(call))
     assert verdict.failures and verdict.ratio > 1, verdict
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("data", ["integers", "canary"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_exact_data_has_ratio_zero(shape, data, dtype):
-    call = make_call(data, *shape, dtype, alpha=1.0, beta=2.0)
+def test_exact_data_has_ratio_zero(shape, data, kind):
+    call = make_call(data, *shape, kind, alpha=1.0, beta=2.0)
     assert judge(call, call.result(), limit=0).ratio == 0
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "float64"])
 @pytest.mark.parametrize("k", [1, 16, 256, 1024, 4096, 16384])
-def test_honest_float32_passes_with_a_factor_of_two_to_spare(k):
-    call = make_call("random", 24, 24, k, "float32")
-    assert judge(call, call.result()).ratio < 0.5
+def test_honest_arithmetic_passes_with_room_to_spare(k, kind):
+    call = make_call("random", 24, 24, k, kind)
+    # A half-precision result may use all of its own rounding.
+    room = 1.0 if KINDS[kind].out_dtype in ("float16", "bfloat16") else 0.5
+    assert judge(call, call.result()).ratio < room
+
+
+@pytest.mark.parametrize("k", [1, 16, 256, 4096])
+def test_true_float32_and_operands_cut_off_pass_for_tf32(k):
+    call = make_call("random", 64, 64, k, "tf32", beta=0.0)
+    true_float32 = Call(call.a, call.b, call.c, call.alpha, call.beta)
+    assert judge(call, true_float32.result()).ratio < 0.01
+    cut = true_float32.result_with(a=cut_to_bits(call.a, 11), b=cut_to_bits(call.b, 11))
+    assert judge(call, cut).ratio < 0.9
+
+
+@pytest.mark.parametrize("k", [1, 16, 256, 1024, 4096])
+def test_bfloat16_operands_are_flagged_as_tf32(k):
+    call = make_call("random", 64, 64, k, "tf32")
+    a, b = round_to_bits(call.a, 8), round_to_bits(call.b, 8)
+    assert judge(call, call.result_with(a=a, b=b)).failures
 
 
 @pytest.mark.parametrize("k", [16, 256, 1024, 4096])
@@ -59,12 +81,57 @@ def test_tf32_is_flagged(k):
     assert judge(call, call.result_with(a=a, b=b)).failures
 
 
-@pytest.mark.parametrize("dtype, bits", [("float32", 11), ("float64", 24)])
+@pytest.mark.parametrize(
+    "kind, bits",
+    [("float32", 11), ("float64", 24), ("tf32", 8), ("float16_to_float32", 8)],
+)
 @pytest.mark.parametrize("k", [16, 2048])
-def test_the_canary_convicts_reduced_precision_nearly_everywhere(k, dtype, bits):
-    call = make_call("canary", 32, 32, k, dtype, alpha=1.0, beta=0.0)
+def test_the_canary_convicts_reduced_precision_nearly_everywhere(k, kind, bits):
+    call = make_call("canary", 32, 32, k, kind, alpha=1.0, beta=0.0)
     rounded = call.result_with(a=round_to_bits(call.a, bits))
     assert judge(call, rounded, limit=0).failures > 0.9 * rounded.size
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_canary_convicts_narrow_sums(kind):
+    call = make_call("canary", 32, 32, 2048, kind, alpha=1.0, beta=0.0)
+    assert judge(call, narrow_sums(call), limit=0).failures > 0.5 * call.c.size
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_the_rule_convicts_narrow_sums_of_half_precision(kind):
+    for k in (64, 1024):
+        call = make_call("random", 32, 32, k, kind)
+        assert judge(call, narrow_sums(call)).failures
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_result_one_unit_off_is_flagged(kind):
+    call = make_call("random", 16, 16, 16, kind, alpha=1.0, beta=0.0)
+    right = call.result()
+    bits = right.view(np.uint16)
+    wrong = np.where(right != 0, bits + 1, bits).view(right.dtype)
+    assert judge(call, wrong).failures > 0.7 * right.size
+    cut = cut_to_bits(call.result_with(c=call.c.astype("float32")), 10 if kind == "float16" else 7)
+    assert judge(call, cut.astype(right.dtype)).failures
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_canaries_stay_finite_and_exact_in_the_type_of_sums(kind):
+    a, b, _ = operands("canary", (64, 2048), (2048, 64), (1, 1), kind)
+    value = a.astype(float) @ b.astype(float)
+    assert np.abs(value).max() < limits(KINDS[kind].out_dtype).max
+    assert (value.astype(KINDS[kind].scalar_dtype) == value).all()
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+def test_limits_are_those_of_the_dtype(name):
+    dtype = numpy_dtype(name).type
+    found = limits(name)
+    assert float(dtype(1) + dtype(found.eps)) == 1 + found.eps
+    assert float(dtype(1) + dtype(found.eps / 4)) == 1
+    assert found.tiny == 2.0**found.minexp == float(dtype(found.tiny))
+    assert np.isfinite(dtype(found.max)) and float(dtype(found.smallest_subnormal)) > 0
 
 
 def test_flushed_subnormals_are_flagged():
@@ -103,18 +170,19 @@ def test_the_two_float64_references_agree_to_the_last_bit_of_a_longdouble(shape)
     assert (error <= bound).all()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_freivalds_passes_a_right_product_and_flags_each_wrong_row(dtype):
-    call = make_call("random", 300, 200, 100, dtype, alpha=1.0, beta=0.0)
+@pytest.mark.parametrize("kind", KINDS)
+def test_freivalds_passes_a_right_product_and_flags_each_wrong_row(kind):
+    call = make_call("random", 300, 200, 100, kind, alpha=1.0, beta=0.0)
+    precision = call.precision
     right = call.result()
-    assert freivalds_ratio(call.a, call.b, right) < 0.5
-    assert lines_ratio(call.a, call.b, right) < 0.5
+    assert freivalds_ratio(call.a, call.b, right, precision) < 0.5
+    assert lines_ratio(call.a, call.b, right, precision) <= 1
     swapped = right.copy()
     swapped[[7, 8]] = right[[8, 7]]
-    assert freivalds_ratio(call.a, call.b, swapped) > 1
-    edge = right.copy()
-    edge[64, 150] += 1e4 * np.finfo(dtype).eps
-    assert lines_ratio(call.a, call.b, edge) > 1
+    assert freivalds_ratio(call.a, call.b, swapped, precision) > 1
+    edge = right.astype(float)
+    edge[64, 150] += max(1e4 * limits(call.c.dtype).eps, 0.2 * KINDS[kind].is_reduced)
+    assert lines_ratio(call.a, call.b, edge.astype(right.dtype), precision) > 1
 
 
 class Writer:
@@ -188,7 +256,11 @@ def test_a_refusal_is_reported_and_must_leave_c_alone():
         refuse(a, b, c, alpha, beta)
 
     numpy = LIBRARIES["numpy"]
-    assert check(GUARDED[:1], refuse, numpy, refusal=NotImplementedError) == ["too small"]
+    (refusal,) = check(GUARDED[:1], refuse, numpy, refusal=NotImplementedError)
+    assert refusal == Refusal(GUARDED[0], "too small", was_aligned=False)
+    aligned = Case("float16", 3, 4, 5, ("row_aligned", "col_aligned", "row+1"))
+    (refusal,) = check([aligned], refuse, numpy, refusal=NotImplementedError)
+    assert refusal.was_aligned
     with pytest.raises(AssertionError, match="c of float32"):
         check(GUARDED[:1], write_and_refuse, numpy, refusal=NotImplementedError)
 

@@ -5,27 +5,29 @@ from __future__ import annotations
 import pytest
 
 import dxgemm
-from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case
+from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case, plain_layouts
 from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands
+from dxgemm.testing.kinds import KINDS
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("shape", REAL_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_real_sizes(contract, dtype, shape):
-    contract([(Case(dtype, *shape, ("row", "row", "row"), 0.7, 1.3),)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_real_sizes(contract, kind, shape):
+    contract([(Case(kind, *shape, plain_layouts(kind), 0.7, 1.3),)])
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8191, 4099, 2053)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_large_products_by_random_signs_rows_and_columns(multiply, dtype, shape):
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_products_by_random_signs_rows_and_columns(multiply, kind, shape):
     m, n, k = shape
-    a, b, _ = operands("random", (m, k), (k, n), (1, 1), dtype)
+    a, b, _ = operands("random", (m, k), (k, n), (1, 1), kind)
     result = multiply(a, b)
-    assert freivalds_ratio(a, b, result) < 1
-    assert lines_ratio(a, b, result) < 1
+    precision = KINDS[kind].precision
+    assert freivalds_ratio(a, b, result, precision) < 1
+    assert lines_ratio(a, b, result, precision) < 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

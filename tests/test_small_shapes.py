@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dxgemm.testing.cases import DTYPES, SMALL_EXTENTS, small_groups
+from dxgemm.testing.cases import SMALL_EXTENTS, small_groups
+from dxgemm.testing.kinds import KINDS
 
 
 @pytest.mark.parametrize("m", SMALL_EXTENTS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_small_shapes(contract, dtype, m):
-    contract(small_groups(dtype, m), thin=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_shapes(contract, kind, m):
+    contract(small_groups(kind, m), thin=True)
 
 
 def test_there_are_7776_small_cases():

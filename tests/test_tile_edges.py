@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import dxgemm
-from dxgemm.testing.cases import DTYPES, tile_edge_groups
+from dxgemm.testing.cases import tile_edge_groups
+from dxgemm.testing.kinds import KINDS
 
 UNTILED_K = 4
 
@@ -18,10 +19,10 @@ TILED = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("implementation, config", TILED)
-def test_sizes_around_the_tile(contract, config, dtype):
+def test_sizes_around_the_tile(contract, implementation, config, kind):
+    if config not in implementation.configs(KINDS[kind].dtype):
+        pytest.skip(f"{config} is not for {kind}")
     tile_k = getattr(config, "tile_k", UNTILED_K)
-    contract(
-        tile_edge_groups(dtype, config.tile_m, config.tile_n, tile_k), config=config, thin=True
-    )
+    contract(tile_edge_groups(kind, config.tile_m, config.tile_n, tile_k), config=config, thin=True)

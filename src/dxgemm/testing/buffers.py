@@ -12,11 +12,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dxgemm.testing.kinds import numpy_dtype
 from dxgemm.testing.layouts import Layout
 
 GUARD_ELEMENTS = 64
-GUARD_BITS = {"float32": 0x7FC0DEAD, "float64": 0x7FF8DEADDEADDEAD}
-UNSIGNED = {"float32": np.uint32, "float64": np.uint64}
+GUARD_BITS = {
+    "float16": 0x7EAD,
+    "bfloat16": 0x7FED,
+    "float32": 0x7FC0DEAD,
+    "float64": 0x7FF8DEADDEADDEAD,
+}
+UNSIGNED = {
+    "float16": np.uint16,
+    "bfloat16": np.uint16,
+    "float32": np.uint32,
+    "float64": np.uint64,
+}
+ALIGNMENT = 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,18 @@ class Slot:
         itemsize = buffer.itemsize
         strides = [stride * itemsize for stride in self.strides]
         return np.ndarray(self.shape, buffer.dtype, buffer, self.start * itemsize, strides)
+
+    def is_aligned(self, item_size: int) -> bool:
+        """Whether all rows, or all columns, are contiguous and start at multiples of 16 bytes.
+
+        Dimensions of one element or none do not count: their stride is never used.
+        """
+        *_, rows, cols = self.shape
+        used = [s for s, extent in zip(self.strides, self.shape, strict=True) if extent > 1]
+        starts = [self.start, *(stride for stride in used if stride != 1)]
+        is_contiguous = used.count(1) == 1 or (1 not in used and min(rows, cols) <= 1)
+        are_aligned = all(start * item_size % ALIGNMENT == 0 for start in starts)
+        return is_contiguous and are_aligned and min(used, default=1) > 0
 
 
 class Arena:
@@ -61,7 +85,7 @@ class Arena:
         above = sum(step for step in reach if step > 0)
         size = below + above + 1
         aligned = -(-self._end // GUARD_ELEMENTS) * GUARD_ELEMENTS + layout.offset
-        pitch = size + GUARD_ELEMENTS
+        pitch = -(-(size + GUARD_ELEMENTS) // layout.multiple) * layout.multiple
         slot = Slot(name, aligned + below, shape, (pitch,) * len(batch) + strides)
         self._placed.append((slot, values))
         self._end = aligned + pitch * max(1, math.prod(batch)) + GUARD_ELEMENTS
@@ -69,7 +93,7 @@ class Arena:
 
     def fill(self) -> np.ndarray:
         """Returns a new buffer with every operand in its place and guards elsewhere."""
-        buffer = np.empty(self._end, self.dtype)
+        buffer = np.empty(self._end, numpy_dtype(self.dtype))
         buffer.view(UNSIGNED[self.dtype])[:] = GUARD_BITS[self.dtype]
         for slot, values in self._placed:
             if values is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from dxgemm.testing.kinds import KINDS
 from dxgemm.testing.layouts import LAYOUTS
 
 DTYPES = ("float32", "float64")
@@ -43,7 +44,7 @@ class Case:
     """One call of gemm.
 
     Attributes:
-        dtype: "float32" or "float64".
+        kind: a name from `kinds.KINDS`.
         m, n, k: the sizes of the product.
         layouts: names from `layouts.LAYOUTS` for a, b and c.
         alpha, beta: the factors.
@@ -51,7 +52,7 @@ class Case:
         batch: the batch extents of a, b and c; None for a two-dimensional operand.
     """
 
-    dtype: str
+    kind: str
     m: int
     n: int
     k: int
@@ -62,13 +63,28 @@ class Case:
     batch: tuple[int | None, int | None, int | None] = (None, None, None)
 
     @property
+    def dtype(self) -> str:
+        """The dtype of a and b."""
+        return KINDS[self.kind].dtype
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of c."""
+        return KINDS[self.kind].out_dtype
+
+    @property
+    def precision(self) -> str | None:
+        """What gemm is to be given as precision."""
+        return KINDS[self.kind].precision
+
+    @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The shapes of a, b and c."""
         a, b, c = (() if extent is None else (extent,) for extent in self.batch)
         return (*a, self.m, self.k), (*b, self.k, self.n), (*c, self.m, self.n)
 
     def __str__(self) -> str:
-        words = [self.dtype, f"{self.m}x{self.n}x{self.k}"]
+        words = [self.kind, f"{self.m}x{self.n}x{self.k}"]
         if self.batch != (None, None, None):
             words.append("batch" + "_".join(str(extent or "none") for extent in self.batch))
         words.append("_".join(self.layouts))
@@ -83,28 +99,42 @@ class Case:
 Group = tuple[Case, ...]
 
 
-def small_groups(dtype: str, m: int) -> Iterator[Group]:
+def plain_layouts(kind: str) -> tuple[str, str, str]:
+    """Row-major layouts of a, b and c that no implementation may refuse."""
+    factor = "row_aligned" if KINDS[kind].is_reduced else "row"
+    return factor, factor, "row"
+
+
+def small_groups(kind: str, m: int) -> Iterator[Group]:
     """Yields the cases of one m that Netlib's own test of GEMM runs: 36 for each n and k."""
+    padding = "_aligned" if KINDS[kind].is_reduced else "+1"
     for n, k in product(SMALL_EXTENTS, SMALL_EXTENTS):
         yield tuple(
-            Case(dtype, m, n, k, (f"{a}+1", f"{b}+1", "row+1"), alpha, beta)
+            Case(kind, m, n, k, (a + padding, b + padding, "row+1"), alpha, beta)
             for a, b, alpha, beta in product(ORDERS, ORDERS, SMALL_ALPHAS, SMALL_BETAS)
         )
 
 
-def tile_edge_groups(dtype: str, tile_m: int, tile_n: int, tile_k: int) -> Iterator[Group]:
-    """Yields every size around a tile in the eight storage orders of a, b and c."""
+def tile_edge_groups(kind: str, tile_m: int, tile_n: int, tile_k: int) -> Iterator[Group]:
+    """Yields every size around a tile in the eight storage orders of a, b and c.
+
+    Rows (or columns) of a and b start at multiples of 16 bytes in every other group, so that wide
+    accesses meet ragged ends too; in all groups of a kind that may insist on it.
+    """
     around = [(1, tile - 1, tile, tile + 1, 2 * tile + 1) for tile in (tile_m, tile_n, tile_k)]
-    for m, n, k in product(*(sorted(set(extents) - {0}) for extents in around)):
+    sizes = product(*(sorted(set(extents) - {0}) for extents in around))
+    for index, (m, n, k) in enumerate(sizes):
+        padding = "_aligned" if KINDS[kind].is_reduced or index % 2 else ""
         yield tuple(
-            Case(dtype, m, n, k, layouts, 0.7, 1.3) for layouts in product(ORDERS, ORDERS, ORDERS)
+            Case(kind, m, n, k, (a + padding, b + padding, c), 0.7, 1.3)
+            for a, b, c in product(ORDERS, ORDERS, ORDERS)
         )
 
 
-def layout_groups(dtype: str, m: int, n: int, k: int, names: tuple[str, ...]) -> Iterator[Group]:
+def layout_groups(kind: str, m: int, n: int, k: int, names: tuple[str, ...]) -> Iterator[Group]:
     """Yields one group per layout, which a, b and c take in turn and, where c may, together."""
     for name in names:
         placements = [(name, "row", "col"), ("col", name, "row")]
         if not any(LAYOUTS[name].repeats):
             placements += [("row", "col", name), (name, name, name)]
-        yield tuple(Case(dtype, m, n, k, layouts, 0.7, 1.3) for layouts in placements)
+        yield tuple(Case(kind, m, n, k, layouts, 0.7, 1.3) for layouts in placements)

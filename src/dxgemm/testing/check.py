@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,23 @@ from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import NumpyLibrary
 from dxgemm.testing.reference import Reference, combine, product
 
-Gemm = Callable[[Any, Any, Any, float, float], Any]
+Gemm = Callable[..., Any]
 REPORTED = 5
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A case that gemm declined.
+
+    Attributes:
+        reason: the message.
+        was_aligned: whether rows or columns of a and b were contiguous, and at multiples of 16
+            bytes, so that nothing in their layout speaks against tensor cores.
+    """
+
+    case: Case
+    reason: str
+    was_aligned: bool
 
 
 def check(
@@ -26,53 +42,63 @@ def check(
     *,
     limit: float = 1.0,
     refusal: type[Exception] | tuple[()] = (),
-) -> list[str]:
+) -> list[Refusal]:
     """Runs all cases, then asserts that each is right and that nothing else was written.
 
     What must not be read is poisoned: c is NaN where beta is 0, a and b are where alpha is 0.
 
     Args:
         cases: one group: equal in all but layouts, alpha and beta.
-        gemm: called with a, b, c, alpha and beta; updates c in place and returns it.
+        gemm: called with a, b, c, alpha, beta and, if the case has one, precision; updates c in
+            place and returns it.
         library: whose arrays to pass.
-        limit: the ratio of `compare` to accept: 1 for the rule, 0 for bit-exact data.
+        limit: the ratio of `compare` to accept: 1 for the rule, 0 for data whose sums are exact.
         refusal: an exception by which gemm may decline a case, leaving c as it was.
 
     Returns:
-        The messages of the refusals.
+        The refusals.
 
     Raises:
         AssertionError: naming the first cases that failed, each with its worst element.
     """
     first = cases[0]
-    values = operands(first.data, *first.shapes, first.dtype)
+    values = operands(first.data, *first.shapes, first.kind)
+    options = {"precision": first.precision} if first.precision else {}
     arena = Arena(first.dtype)
-    placed = [_place(arena, case, values) for case in cases]
-    before = arena.fill()
-    sent = library.send(before)
+    c_arena = arena if first.out_dtype == first.dtype else Arena(first.out_dtype)
+    placed = [_place((arena, arena, c_arena), case, values) for case in cases]
+    before = {arena: arena.fill() for arena in (arena, c_arena)}
+    sent = {arena: library.send(buffer) for arena, buffer in before.items()}
     refused, finished = [], []
     for case, slots in zip(cases, placed):
-        a, b, c = (library.view(sent, slot) for slot in slots)
+        a, b = (library.view(sent[arena], slot) for slot in slots[:2])
+        c = library.view(sent[c_arena], slots[2])
         try:
-            assert gemm(a, b, c, case.alpha, case.beta) is c, f"{case}: c was not returned"
+            result = gemm(a, b, c, case.alpha, case.beta, **options)
         except refusal as error:
-            refused.append(str(error))
+            item_size = before[arena].itemsize
+            was_aligned = all(slot.is_aligned(item_size) for slot in slots[:2])
+            refused.append(Refusal(case, str(error), was_aligned))
         else:
+            assert result is c, f"{case}: c was not returned"
             finished.append((case, slots))
-    after = library.fetch(sent)
+    after = {arena: library.fetch(buffer) for arena, buffer in sent.items()}
 
     complaints = []
-    damage = arena.damage(before, after, [slots[2] for _, slots in finished])
-    if damage:
-        complaints.append(damage)
+    for each in before:
+        written = [slots[2] for _, slots in finished] if each is c_arena else []
+        damage = each.damage(before[each], after[each], written)
+        if damage:
+            complaints.append(damage)
     products: dict[Any, Reference] = {}
     for case, (_, _, c_slot) in finished:
         a_layout, b_layout, _ = (LAYOUTS[name] for name in case.layouts)
         repeats = a_layout.repeats, b_layout.repeats
         if repeats not in products:
-            products[repeats] = product(a_layout.hold(values[0]), b_layout.hold(values[1]))
+            a, b = a_layout.hold(values[0]), b_layout.hold(values[1])
+            products[repeats] = product(a, b, first.precision)
         expected = combine(products[repeats], values[2], case.alpha, case.beta, case.dtype)
-        verdict = compare(c_slot.view(after), expected, limit)
+        verdict = compare(c_slot.view(after[c_arena]), expected, limit)
         if verdict.failures:
             complaints.append(f"{case}: {verdict.message}")
     assert not complaints, "\n".join(complaints[:REPORTED])
@@ -86,18 +112,19 @@ def assert_right(
     c: np.ndarray,
     alpha: float = 1.0,
     beta: float = 0.0,
+    precision: str | None = None,
 ) -> None:
     """Asserts that `actual` is alpha * a @ b + beta * c by the acceptance rule."""
-    verdict = compare(actual, combine(product(a, b), c, alpha, beta, a.dtype.name))
+    verdict = compare(actual, combine(product(a, b, precision), c, alpha, beta, a.dtype.name))
     assert not verdict.failures, verdict.message
 
 
-def _place(arena: Arena, case: Case, values: Operands) -> tuple[Slot, ...]:
+def _place(arenas: tuple[Arena, Arena, Arena], case: Case, values: Operands) -> tuple[Slot, ...]:
     """Places a, b and c of one case, leaving out the values of what must not be read."""
     is_read = case.alpha != 0, case.alpha != 0, case.beta != 0
     slots = []
-    for name, shape, layout_name, value, read in zip(
-        "abc", case.shapes, case.layouts, values, is_read, strict=True
+    for arena, name, shape, layout_name, value, read in zip(
+        arenas, "abc", case.shapes, case.layouts, values, is_read, strict=True
     ):
         layout = LAYOUTS[layout_name]
         held = layout.hold(value) if read else None

@@ -1,11 +1,16 @@
 """The acceptance rule: how far a result may lie from the reference, elementwise.
 
-With eps the spacing of the type at 1, Ref and magnitude from `reference`:
+With eps the spacing of a type at 1, and Ref, magnitude and input error from `reference`:
 
-    |C - Ref| <= eps/2 |Ref| + eps (8 + 1.5 sqrt(k)) magnitude + (k + 2) tiny
+    |C - Ref| <= out_eps/2 |Ref| + sum_eps (8 + 1.5 sqrt(k)) magnitude + input error
+                 + (k + 2) tiny + out_tiny
 
-tiny is the smallest subnormal: each of the k + 2 operations may lose half of it to underflow.
-The ratio of error to tolerance is 0 for an exact result and above 1 for a wrong one.
+out_eps is that of the result's type, whose rounding comes last. sum_eps is that of the type of
+sums: float64's for float64, float32's for everything else, half precision included, whose operands
+are exact in it. The input error is not zero only where operands may be rounded on their way in.
+tiny is the smallest subnormal of the sums: each of the k + 2 operations may lose half of it to
+underflow; out_tiny is that of the result, if it is narrower. The ratio of error to tolerance is 0
+for a correctly rounded result and above 1 for a wrong one.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dxgemm.testing.kinds import limits, round_to_dtype
 from dxgemm.testing.reference import Reference
 
 
@@ -45,9 +51,10 @@ def compare(actual: np.ndarray, reference: Reference, limit: float = 1.0) -> Com
     """Compares a result with its reference.
 
     Args:
-        actual: float32 or float64, the shape of the reference.
+        actual: of any dtype of a result, the shape of the reference.
         reference: what it should be.
-        limit: the ratio above which an element fails: 1 for the rule, 0 for bit-exact data.
+        limit: the ratio above which an element fails: 1 for the rule, 0 for data whose sums are
+            exact, so that the result is their correct rounding.
     """
     if actual.shape != reference.value.shape:
         message = f"the result is {actual.shape}, expected {reference.value.shape}"
@@ -72,18 +79,22 @@ def compare(actual: np.ndarray, reference: Reference, limit: float = 1.0) -> Com
 
 
 def _ratios(actual: np.ndarray, reference: Reference) -> np.ndarray:
-    """Returns error over tolerance, 0 where both are 0 and inf where the classes differ."""
-    limits = np.finfo(actual.dtype)
+    """Returns error over tolerance, 0 where correctly rounded and inf where the classes differ."""
+    out = limits(actual.dtype)
+    sums = limits("float64" if actual.dtype == np.float64 else "float32")
+    expected = round_to_dtype(reference.value, actual.dtype)
     with np.errstate(all="ignore"):
-        expected = reference.value.astype(actual.dtype)
         error = np.abs(actual.astype(reference.value.dtype) - reference.value)
         tolerance = (
-            limits.eps / 2 * np.abs(reference.value)
-            + limits.eps * error_growth(reference.k) * reference.magnitude
+            out.eps / 2 * np.abs(reference.value)
+            + sums.eps * error_growth(reference.k) * reference.magnitude
+            + reference.input_error
         )
-        underflow = (reference.k + 2) * limits.smallest_subnormal
+        underflow = (reference.k + 2) * sums.smallest_subnormal
+        if out.smallest_subnormal > sums.smallest_subnormal:
+            underflow += out.smallest_subnormal
         tolerance += underflow * (reference.magnitude > 0)
-        ratios = np.where(error == 0, 0.0, error / tolerance)
+        ratios = np.where(actual == expected, 0.0, error / tolerance)
         ratios = np.where(np.isfinite(expected), ratios, 0.0)
     same_class = (np.isnan(actual) == np.isnan(expected)) & (np.isinf(actual) == np.isinf(expected))
     same_infinity = ~np.isinf(expected) | (actual == expected)

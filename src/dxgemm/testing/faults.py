@@ -8,13 +8,29 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.testing.kinds import round_to_dtype
+
 K_TILE = 8
+
+TF32_BITS = 11
+
+# Significant bits left where precision is lost, by arithmetic. Of operands: those of the next
+# narrower type. Of sums: those of the operands, TF32's for float32 and float32's for float64.
+NARROW_OPERANDS = {"bfloat16": 7, "float16": 8, "tf32": 8, "float32": 11, "float64": 24}
+NARROW_SUMS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 11, "float64": 24}
 
 
 def round_to_bits(values: np.ndarray, bits: int) -> np.ndarray:
-    """Rounds to `bits` significant bits: 11 is TF32, 24 is float32 under float64."""
-    mantissa, exponent = np.frexp(values)
-    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+    """Rounds to `bits` significant bits, to nearest."""
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    rounded = np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
+    return rounded.astype(values.dtype)
+
+
+def cut_to_bits(values: np.ndarray, bits: int) -> np.ndarray:
+    """Leaves off all but the first `bits` significant bits."""
+    mantissa, exponent = np.frexp(values.astype(np.float64))
+    return np.ldexp(np.trunc(np.ldexp(mantissa, bits)), exponent - bits).astype(values.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +42,35 @@ class Call:
     c: np.ndarray
     alpha: float
     beta: float
+    precision: str | None = None
 
-    def result(self) -> np.ndarray:
-        """Returns the right result: one rank-1 update after the other, in the operands' type."""
-        total = np.zeros(self.c.shape, self.a.dtype)
-        for step in range(self.a.shape[1]):
-            total += self.a[:, step, None] * self.b[None, step]
-        return self.a.dtype.type(self.alpha) * total + self.a.dtype.type(self.beta) * self.c
+    @property
+    def arithmetic(self) -> str:
+        """The precision asked for, or else the operands' dtype."""
+        return self.precision or self.a.dtype.name
+
+    @property
+    def scalar(self) -> Any:
+        """The type of sums."""
+        return np.float64 if self.a.dtype == np.float64 else np.float32
+
+    def result(self, sum_bits: int | None = None) -> np.ndarray:
+        """Returns the right result: one rank-1 update after the other, in the type of sums.
+
+        Args:
+            sum_bits: what each sum is rounded to; None for all bits of its type.
+        """
+        a, b, c = (values.astype(self.scalar) for values in (self.a, self.b, self.c))
+        if self.precision == "tf32":
+            a, b = (round_to_bits(values, TF32_BITS) for values in (a, b))
+        total = np.zeros(c.shape, self.scalar)
+        for step in range(a.shape[1]):
+            total += a[:, step, None] * b[None, step]
+            if sum_bits is not None:
+                total = round_to_bits(total, sum_bits)
+        return round_to_dtype(
+            self.scalar(self.alpha) * total + self.scalar(self.beta) * c, self.c.dtype
+        )
 
     def result_with(self, **changed: Any) -> np.ndarray:
         """Returns the result of other arguments."""
@@ -43,9 +81,14 @@ Fault = Callable[[Call], np.ndarray]
 
 
 def reduced_precision(call: Call) -> np.ndarray:
-    """The operands are rounded to TF32 (float64: to float32) on the way in."""
-    bits = 11 if call.a.dtype == np.float32 else 24
+    """The operands are rounded to the next narrower type on the way in."""
+    bits = NARROW_OPERANDS[call.arithmetic]
     return call.result_with(a=round_to_bits(call.a, bits), b=round_to_bits(call.b, bits))
+
+
+def narrow_sums(call: Call) -> np.ndarray:
+    """Each partial sum is rounded to fewer bits than the type of sums has."""
+    return call.result(NARROW_SUMS[call.arithmetic])
 
 
 def one_element_off(call: Call) -> np.ndarray:

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 
 from dxgemm.testing.compare import compare, error_growth
-from dxgemm.testing.reference import product
+from dxgemm.testing.kinds import limits
+from dxgemm.testing.reference import TF32_CONFIDENCE, TF32_EPS, product
 
 VECTORS = 4
 LINES = 64
 CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of 10**8 rows
 
 
-def freivalds_ratio(a: np.ndarray, b: np.ndarray, actual: np.ndarray, seed: int = 0) -> float:
+def freivalds_ratio(
+    a: np.ndarray, b: np.ndarray, actual: np.ndarray, precision: str | None = None, seed: int = 0
+) -> float:
     """Returns the largest |actual x - a (b x)| over its tolerance, x of random signs.
 
     The errors of one row enter with random signs, so their sum is judged against the root of the
@@ -26,22 +29,34 @@ def freivalds_ratio(a: np.ndarray, b: np.ndarray, actual: np.ndarray, seed: int 
         a: (m, k).
         b: (k, n).
         actual: (m, n), the result claimed to be a @ b.
+        precision: as `gemm` takes it.
         seed: chooses the vectors.
     """
-    wide: Any = np.float64 if actual.dtype == np.float32 else np.longdouble
+    wide: Any = np.longdouble if actual.dtype == np.float64 else np.float64
     rng = np.random.default_rng(seed)
     signs = rng.choice([-1.0, 1.0], (actual.shape[1], VECTORS)).astype(wide)
     a_wide, b_wide = a.astype(wide), b.astype(wide)
     error = np.abs(actual.astype(wide) @ signs - a_wide @ (b_wide @ signs))
     row_norms = np.sqrt(np.square(a_wide).sum(1)) * np.sqrt(np.square(b_wide).sum())
-    eps = np.finfo(actual.dtype).eps
-    tolerance = CONFIDENCE * eps * (0.5 + error_growth(a.shape[1])) * row_norms
+    sum_eps = limits("float64" if actual.dtype == np.float64 else "float32").eps
+    rounding = limits(actual.dtype).eps / 2 + sum_eps * error_growth(a.shape[1])
+    tolerance = CONFIDENCE * rounding * row_norms
+    if precision == "tf32":
+        # The root of the sum over a row of squares of `reference.tf32_input_error`, at most.
+        spread = np.sqrt(np.square(a_wide) @ np.square(b_wide).sum(1))
+        values = np.sqrt(np.square(actual.astype(wide)).sum(1))
+        tolerance += CONFIDENCE * TF32_EPS * (TF32_CONFIDENCE * spread + 2 * values)
     ratios = np.where(error == 0, 0.0, error / tolerance[:, None])
     return float(np.nan_to_num(ratios, nan=np.inf).max(initial=0.0))
 
 
 def lines_ratio(
-    a: np.ndarray, b: np.ndarray, actual: np.ndarray, tile: int = 64, seed: int = 0
+    a: np.ndarray,
+    b: np.ndarray,
+    actual: np.ndarray,
+    precision: str | None = None,
+    tile: int = 64,
+    seed: int = 0,
 ) -> float:
     """Returns the ratio of the acceptance rule over random rows and columns and every tile edge.
 
@@ -49,6 +64,7 @@ def lines_ratio(
         a: (m, k).
         b: (k, n).
         actual: (m, n), the result claimed to be a @ b.
+        precision: as `gemm` takes it.
         tile: rows and columns on both sides of its multiples are checked too.
         seed: chooses the random rows and columns.
     """
@@ -56,8 +72,8 @@ def lines_ratio(
     rows = _lines(rng, actual.shape[0], tile)
     columns = _lines(rng, actual.shape[1], LINES * tile)
     return max(
-        compare(actual[rows], product(a[rows], b)).ratio,
-        compare(actual[:, columns], product(a, b[:, columns])).ratio,
+        compare(actual[rows], product(a[rows], b, precision)).ratio,
+        compare(actual[:, columns], product(a, b[:, columns], precision)).ratio,
     )
 
 

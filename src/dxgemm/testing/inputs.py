@@ -7,40 +7,55 @@ from collections.abc import Callable
 
 import numpy as np
 
+from dxgemm.testing.kinds import KINDS, numpy_dtype
+
 Operands = tuple[np.ndarray, np.ndarray, np.ndarray]
 Fill = Callable[[np.random.Generator, tuple[int, ...], str], np.ndarray]
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Normally distributed values."""
-    return rng.standard_normal(shape).astype(dtype)
+    return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
 def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Integers in [-8, 8]: products and sums are exact up to k = 2**17 in float32."""
-    return rng.integers(-8, 9, shape).astype(dtype)
+    return rng.integers(-8, 9, shape).astype(numpy_dtype(dtype))
 
 
-def canary_left(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Odd integers that need one or two bits more than a reduced-precision input keeps.
+def canary_left(bits: int, spread: int, unit: float = 1.0) -> Fill:
+    """Odd integers of more than `bits` and up to `bits + spread` significant bits, times a unit.
 
-    In float32 they lie in [2051, 8191], which TF32's eleven bits cannot hold; with entries of
-    {-1, 0, 1} on the right every sum of up to 2048 of them is below 2**24, so exact. In float64
-    they lie near 2**26, beyond float32.
+    That is what arithmetic of fewer bits cannot hold. With entries of {-1, 0, 1} on the right,
+    sums of them are exact in the type that is due: in float32 for up to 2048 terms.
     """
-    low, high = (1025, 4096) if dtype == "float32" else (2**24 + 1, 2**26)
-    return (2 * rng.integers(low, high, shape) + 1).astype(dtype)
+
+    def fill(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        odd = 2 * rng.integers(2 ** (bits - 1) + 1, 2 ** (bits + spread - 1), shape) + 1
+        return (unit * odd).astype(numpy_dtype(dtype))
+
+    return fill
 
 
 def signs(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Entries of {-1, 0, 1}."""
-    return rng.integers(-1, 2, shape).astype(dtype)
+    return rng.integers(-1, 2, shape).astype(numpy_dtype(dtype))
 
+
+# By kind, what must not pass for it: TF32 for float32, float32 for float64, bfloat16 for the other
+# two of eleven bits, anything that sums in less than float32 for all. The unit keeps results within
+# float16.
+CANARIES = {
+    "float32": canary_left(11, 2),
+    "float64": canary_left(25, 2),
+    "tf32": canary_left(8, 3),
+    "float16": canary_left(8, 3, 2.0**-6),
+    "bfloat16": canary_left(6, 2),
+}
 
 FILLS: dict[str, tuple[Fill, Fill, Fill]] = {
     "random": (random, random, random),
     "integers": (integers, integers, integers),
-    "canary": (canary_left, signs, integers),
 }
 
 
@@ -49,21 +64,23 @@ def operands(
     a_shape: tuple[int, ...],
     b_shape: tuple[int, ...],
     c_shape: tuple[int, ...],
-    dtype: str,
+    kind: str,
 ) -> Operands:
     """Returns a, b and c of one kind of data, the same for the same arguments.
 
     Args:
-        data: a name in `FILLS`.
+        data: a name in `FILLS`, or "canary" for data that fewer bits cannot hold.
         a_shape: (m, k) or (batch, m, k).
         b_shape: (k, n) or (batch, k, n).
         c_shape: (m, n) or (batch, m, n).
-        dtype: "float32" or "float64".
+        kind: a name in `kinds.KINDS`, such as a dtype.
     """
-    seed = zlib.crc32(repr((data, a_shape, b_shape, c_shape, dtype)).encode())
+    dtype, out_dtype = KINDS[kind].dtype, KINDS[kind].out_dtype
+    seed = zlib.crc32(repr((data, a_shape, b_shape, c_shape, kind)).encode())
     rng = np.random.default_rng(seed)
-    fill_a, fill_b, fill_c = FILLS[data]
-    return fill_a(rng, a_shape, dtype), fill_b(rng, b_shape, dtype), fill_c(rng, c_shape, dtype)
+    canary: tuple[Fill, Fill, Fill] = CANARIES[KINDS[kind].precision or dtype], signs, integers
+    fill_a, fill_b, fill_c = canary if data == "canary" else FILLS[data]
+    return fill_a(rng, a_shape, dtype), fill_b(rng, b_shape, dtype), fill_c(rng, c_shape, out_dtype)
 
 
 def planted_zeros(m: int, n: int, k: int, dtype: str) -> Operands:
@@ -91,9 +108,10 @@ def scaled_circulants(size: int, exponents: int, dtype: str) -> tuple[np.ndarray
     Args:
         size: m = n = k.
         exponents: d runs from minus to plus this.
-        dtype: "float32" or "float64".
+        dtype: of both.
     """
     row = random(np.random.default_rng(size), (size,), dtype)
-    circulant = np.stack([np.roll(row, shift) for shift in range(size)])
+    circulant = np.stack([np.roll(row, shift) for shift in range(size)]).astype(np.float64)
     spread = np.linspace(-exponents, exponents, size).astype(int)
-    return np.ldexp(circulant, spread), np.ldexp(circulant, -spread[:, None])
+    a, b = np.ldexp(circulant, spread), np.ldexp(circulant, -spread[:, None])
+    return a.astype(row.dtype), b.astype(row.dtype)

@@ -17,6 +17,7 @@ class Layout:
     Attributes:
         order: "row" (columns are neighbours) or "col" (rows are neighbours).
         padding: what the leading dimension has beyond its minimum.
+        multiple: what the leading dimension is rounded up to a multiple of.
         row_step: 1 takes each row, 2 every other, -1 runs backwards, 0 repeats one row.
         col_step: the same for columns.
         offset: how far the base pointer lies behind a 256-byte boundary.
@@ -24,6 +25,7 @@ class Layout:
 
     order: str
     padding: int = 0
+    multiple: int = 1
     row_step: int = 1
     col_step: int = 1
     offset: int = 0
@@ -31,10 +33,13 @@ class Layout:
     def strides(self, rows: int, cols: int) -> tuple[int, int]:
         """Returns the strides of a (rows, cols) matrix, in elements."""
         if self.order == "row":
-            leading = max(1, cols) * max(1, abs(self.col_step)) + self.padding
+            leading = self._leading(max(1, cols) * max(1, abs(self.col_step)))
             return self.row_step * leading, self.col_step
-        leading = max(1, rows) * max(1, abs(self.row_step)) + self.padding
+        leading = self._leading(max(1, rows) * max(1, abs(self.row_step)))
         return self.row_step, self.col_step * leading
+
+    def _leading(self, minimum: int) -> int:
+        return -(-(minimum + self.padding) // self.multiple) * self.multiple
 
     @property
     def repeats(self) -> tuple[bool, bool]:
@@ -55,6 +60,8 @@ LAYOUTS = {
     "col+1": Layout("col", padding=1),
     "row+1000": Layout("row", padding=1000),
     "col+1000": Layout("col", padding=1000),
+    "row_aligned": Layout("row", multiple=16),
+    "col_aligned": Layout("col", multiple=16),
     "row/2": Layout("row", row_step=2, col_step=2),
     "col/2": Layout("col", row_step=2, col_step=2),
     "row/3cols": Layout("row", col_step=3),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.testing.buffers import Slot
+from dxgemm.testing.kinds import numpy_dtype
 
 
 class NumpyLibrary:
@@ -63,12 +64,18 @@ class TorchLibrary(NumpyLibrary):
     def send(self, buffer: np.ndarray) -> Any:
         import torch
 
+        if buffer.dtype.name == "bfloat16":
+            return torch.from_numpy(buffer.view(np.int16)).cuda().view(torch.bfloat16)
         return torch.from_numpy(buffer).cuda()
 
     def view(self, sent: Any, slot: Slot) -> Any:
         return sent.as_strided(slot.shape, slot.strides, slot.start)
 
     def fetch(self, sent: Any) -> np.ndarray:
+        import torch
+
+        if sent.dtype is torch.bfloat16:
+            return sent.cpu().view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
         return sent.cpu().numpy()
 
 

@@ -16,10 +16,10 @@ class Padded:
         array: what to pass to gemm.
     """
 
-    def __init__(self, library: NumpyLibrary, values: np.ndarray) -> None:
+    def __init__(self, library: NumpyLibrary, values: np.ndarray, layout: str = "row") -> None:
         self._library = library
         self._arena = Arena(values.dtype.name)
-        self._slot = self._arena.place("operand", values.shape, LAYOUTS["row"], values)
+        self._slot = self._arena.place("operand", values.shape, LAYOUTS[layout], values)
         self._before = self._arena.fill()
         self._sent = library.send(self._before)
         self.array = library.view(self._sent, self._slot)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 LONGDOUBLE_WORK = 2**24  # multiply-adds; about 60 ms, beyond which BLAS on exact slices is faster
+
+
+TF32_EPS = 2.0**-11  # rounding to TF32's eleven significant bits, relative, at most
+TF32_CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of 10**8 elements
 
 
 @dataclass(frozen=True)
@@ -18,29 +23,56 @@ class Reference:
         value: alpha * a @ b + beta * c, in float64 or longdouble.
         magnitude: the same of the absolute values, in float64.
         k: the length of the sums.
+        input_error: how far rounding a and b to the precision asked for may move the value.
     """
 
     value: np.ndarray
     magnitude: np.ndarray
     k: int
+    input_error: np.ndarray
 
 
-def product(a: np.ndarray, b: np.ndarray) -> Reference:
+def product(a: np.ndarray, b: np.ndarray, precision: str | None = None) -> Reference:
     """Multiplies (m, k) by (k, n), or batches of them, in a type wider than theirs.
 
-    float32 is multiplied in float64. float64 is multiplied in `np.longdouble` while that is
-    quick, else by BLAS on slices short enough for every partial sum to be exact.
+    All but float64 is multiplied in float64, in which products of two of them are exact. float64 is
+    multiplied in `np.longdouble` while that is quick, else by BLAS on slices short enough for every
+    partial sum to be exact.
     """
     k = a.shape[-1]
     with np.errstate(invalid="ignore", over="ignore"):
-        magnitude = np.matmul(np.abs(a).astype(np.float64), np.abs(b).astype(np.float64))
-        if a.dtype == np.float32:
+        a_size, b_size = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
+        magnitude = np.matmul(a_size, b_size)
+        if a.dtype != np.float64:
             value = np.matmul(a.astype(np.float64), b.astype(np.float64))
         elif magnitude.size * k <= LONGDOUBLE_WORK or a.ndim != 2 or b.ndim != 2:
             value = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
         else:
             value = sliced_product(a, b)
-    return Reference(value, magnitude, k)
+        input_error = np.zeros(magnitude.shape)
+        if precision == "tf32":
+            input_error = tf32_input_error(a_size, b_size, value)
+    return Reference(value, magnitude, k, input_error)
+
+
+def tf32_input_error(a_size: np.ndarray, b_size: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Returns how far a @ b may move when a and b are rounded to TF32 on their way in.
+
+    Rounding to nearest changes each factor by at most eps = 2**-11 of itself, with a random sign,
+    so each product by about twice that. By Hoeffding's inequality their sum moves by more than
+    6 eps sqrt(sum (a b)**2) in fewer than 3 of 10**8 elements; for one product that is three times
+    the most it can move. A bound by sum |a b|, as for rounding in sums, would let bfloat16 pass
+    from k of about 100 on: errors of random signs grow with the root. Cutting the last bits off
+    instead of rounding moves every product the same way, by 2 eps on average, and the value with
+    them: hence 2 eps |value|.
+
+    Args:
+        a_size: |a|, in float64.
+        b_size: |b|, in float64.
+        value: a @ b.
+    """
+    spread = np.sqrt(np.matmul(np.square(a_size), np.square(b_size)))
+    return TF32_EPS * (TF32_CONFIDENCE * spread + 2 * np.abs(value).astype(np.float64))
 
 
 def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype: str) -> Reference:
@@ -49,22 +81,25 @@ def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype:
     Args:
         product: a @ b.
         c: the matrix before the call.
-        alpha: the factor of the product; rounded to `dtype`, as a kernel receives it.
+        alpha: the factor of the product; rounded to the type of sums, as a kernel receives it.
         beta: the factor of c; likewise.
-        dtype: "float32" or "float64".
+        dtype: of a and b.
     """
-    alpha, beta = np.dtype(dtype).type(alpha), np.dtype(dtype).type(beta)
+    scalar: Any = np.float64 if dtype == "float64" else np.float32
+    alpha, beta = scalar(alpha), scalar(beta)
     wide = product.value.dtype.type
     value = np.zeros(c.shape, wide)
     magnitude = np.zeros(c.shape)
+    input_error = np.zeros(c.shape)
     with np.errstate(invalid="ignore", over="ignore"):
         if alpha != 0 and product.k:
             value = value + wide(alpha) * product.value
             magnitude = magnitude + abs(float(alpha)) * product.magnitude
+            input_error = input_error + abs(float(alpha)) * product.input_error
         if beta != 0:
             value = value + wide(beta) * c.astype(wide)
             magnitude = magnitude + abs(float(beta)) * np.abs(c.astype(np.float64))
-    return Reference(value, magnitude, product.k)
+    return Reference(value, magnitude, product.k, input_error)
 
 
 def sliced_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
