@@ -61,4 +61,4 @@ def test_a_name_is_never_replaced(no_build, home):
 def test_the_simulator_refuses_arrays_on_a_gpu():
     layout = Layout((2, 2), (8, 4), "float32", 0, read_only=False)
     with pytest.raises(errors.DeviceMismatchError, match="NUMBA_ENABLE_CUDASIM"):
-        Route({"a": layout, "b": layout}, False, True, None)
+        Route({"a": layout, "b": layout}, False, True, None, None)
