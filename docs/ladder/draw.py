@@ -232,9 +232,9 @@ def warp_requests(axes: Axes, name: str, config: Any) -> None:
             axes.add_patch(
                 Rectangle((x, line * 1.25), width, 1, color=THREAD if width == 1 else THE_WARP)
             )
-        shared = f"{lanes} lanes want each word" if lanes > 1 else "each lane a word of its own"
+        shared = f"{lanes} lanes want each word" if lanes > 1 else "each lane, a word of its own"
         lines_text = f"{lines} line{'s' if lines > 1 else ''}"
-        label(axes, x + 16, -2.2, f"{text}: {lines_text}\n{shared}")
+        label(axes, x + 16, -2.2, f"{text}: {lines_text}\n{shared}", fontsize=7)
     axes.set_xlim(-6, 92)
     axes.set_ylim(42, -5)
     axes.axis("off")
@@ -272,7 +272,7 @@ def register_reuse(axes: Axes, name: str, config: Any) -> None:
         box(axes, j, -2, 1, 1, COPY)
     text = f"{rows + cols} elements read,\n{rows * cols} multiply-adds"
     label(axes, cols / 2, rows + 1.2, text)
-    label(axes, -1.5, rows + 0.6, "a")
+    label(axes, -1.5, -0.6, "a")
     label(axes, cols + 0.6, -1.5, "b")
     span = max(rows, cols, 6)
     axes.set_xlim(cols / 2 - span, cols / 2 + span)
@@ -388,7 +388,7 @@ def double_buffer(name: str) -> Figure:
     """One buffer against two, with the next tile in registers on its way."""
     config = kernel_file(name).CONFIGS[0]
     figure, (before, after) = plt.subplots(2, 1, figsize=(8, 3.6))
-    load, store, compute = 1.6, 0.6, 2.0
+    load, store, compute = 1.6, 0.8, 2.0
     single: list[tuple[float, float, str, str]] = []
     multiply: list[tuple[float, float, str, str]] = []
     time = 0.0
@@ -430,10 +430,11 @@ def async_copy(name: str) -> Figure:
     for stage in range(stages):
         boxes = []
         for tile in range(stage, 2 * stages + 2, stages):
-            start = max(tile - stages + 1, 0) + (0.15 * tile if tile < stages - 1 else 0)
+            # The copy overwrites what was multiplied one step before it starts.
+            start = 0.12 * tile if tile < stages - 1 else float(tile - stages + 2)
             ready = float(tile + 1)
-            boxes.append((start + 1 - 1, ready - start - 0.05, COPY, f"copy {tile}"))
-            boxes.append((ready, 0.95, MULTIPLY, f"multiply {tile}"))
+            boxes.append((start, ready - start - 0.03, COPY, f"copy {tile}"))
+            boxes.append((ready, 0.97, MULTIPLY, f"use {tile}"))
         lanes.append((f"stage {stage}", boxes))
     draw_timeline(
         axes, lanes, f"{stages} stages of shared memory, {config}: copies go past the registers"
