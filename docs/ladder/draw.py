@@ -169,7 +169,7 @@ def draw_ownership(
     for x, y, width, height in ((0, 0, cols, rows), (a_x, 0, shown, rows), (0, b_y, cols, shown)):
         box(axes, x, y, width, height)
     label(axes, cols / 2, rows + gap, f"tile of the result, {rows} x {cols}", va="top")
-    where = f"{depth} k of" if hasattr(config, "tile_k") else "one k of"
+    where = f"{depth} k of" if depth > 1 else "one k of"
     label(axes, a_x - gap, rows / 2, f"{where} a", rotation=90)
     label(axes, cols + gap / 2, b_y + shown / 2, f"{where} b", ha="left")
     axes.set_xlim(a_x - 2 * gap, cols * 1.3)
@@ -202,9 +202,7 @@ def ownership_figure(
         config = kernel_file(name).CONFIGS[0]
         figure, axes = plt.subplots(1, 2 if detail else 1, figsize=(8 if detail else 4.4, 3.9))
         first = axes[0] if detail else axes
-        draw_ownership(
-            first, config, owner, getattr(config, "tile_k", 1), f"{name} {config}, float32"
-        )
+        draw_ownership(first, config, owner, model.depth_of(config), f"{name} {config}, float32")
         legend(first, (THREAD, "thread 0"), (THE_WARP, "its warp"), (BLOCK, "the block"))
         if detail:
             detail(axes[1], name, config)
@@ -249,11 +247,11 @@ def tile_walk(axes: Axes, name: str, config: Any) -> None:
         box(axes, step * 2, 3, 2, 4, shade)
         box(axes, 11.5, -9 + step * 2, 4, 2, shade)
     box(axes, 11.5, 3, 4, 4, MULTIPLY)
-    label(axes, 5, 8, f"a: {config.tile_m} rows, {config.tile_k} k at a time")
+    label(axes, 5, 8, f"a: {config.tile_m} rows, {model.depth_of(config)} k at a time")
     label(axes, 13.5, -10, f"b: {config.tile_n} columns")
     label(axes, 13.5, 5, "result")
     uses = f"each element of a is used {config.tile_n} times,\neach of b {config.tile_m} times"
-    label(axes, 5, -4, uses)
+    label(axes, 4, -4, uses)
     axes.set_xlim(-1, 17)
     axes.set_ylim(9.5, -11)
     axes.set_aspect("equal")
@@ -469,7 +467,7 @@ def tuned(name: str) -> Figure:
     file = kernel_file(name)
     config = file.CONFIGS[0]
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.9))
-    draw_ownership(left, config, in_warp_tiles, config.tile_k, f"{name} {config}")
+    draw_ownership(left, config, in_warp_tiles, model.depth_of(config), f"{name} {config}")
     legend(left, (THREAD, "thread 0"), (THE_WARP, "its warp"), (BLOCK, "the block"))
     group, tiles_m, tiles_n = file.GROUP_ROWS, 16, 12
     wave = 40

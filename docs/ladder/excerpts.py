@@ -19,7 +19,21 @@ class Excerpt(NamedTuple):
 
 
 EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
+    "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("while left > 0", "left -= 1")),
     "coalesced": (Excerpt("row = tile //", "col = tile %"),),
-    "thread_tile_2d": (Excerpt("for kk in range(tile_k)", "acc[i, j] +="),),
+    "shared_tile": (Excerpt("a_smem[thread_row, thread_col]", "left -= tile_size"),),
+    "thread_tile_1d": (Excerpt("for kk in static_range", "acc[i] +="),),
+    "thread_tile_2d": (Excerpt("for kk in static_range", "acc[i, j] +="),),
+    "vectorized": (
+        Excerpt("for kk in static_range", "outer_product"),
+        Excerpt("for i in static_range(vectors)", "return fragment", "tiles"),
+    ),
+    "conflict_free": (
+        Excerpt("row_group, col_group =", "row_group, col_group ="),
+        Excerpt("def padded_layout", "return SmemLayout", "tiles"),
+        Excerpt("if xor > 0:", "target = int32", "tiles"),
+    ),
+    "warp_tile": (Excerpt("lane, warp =", "thread_col ="),),
+    "double_buffer": (Excerpt("while left > 0", "a_buffer, b_buffer = int32(a_size"),),
     "tuned": (Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),),
 }

@@ -22,6 +22,8 @@ DRAM_TBYTES_PER_S = 4.8
 SMEM_TBYTES_PER_S = SMS * SMEM_BYTES_A_CLOCK * CLOCK_HZ * 1e-12
 TENSOR_RUNGS = ("tensor_core", "wgmma")
 FIRST_VECTORIZED = 6  # from this rung on, threads read 16 bytes at a time
+# Here a lies as it does in memory, and the compiler reads 16 bytes of it at a time, along k.
+READ_A_ALONG_K = ("shared_tile", "thread_tile_1d")
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,14 @@ def tiles_of(config: Any) -> Tiles:
             (config.tile_m, config.tile_n), (config.tile_m // config.consumers, config.tile_n)
         )
     reader = (getattr(config, "thread_m", 1), getattr(config, "thread_n", 1))
-    block = (config.tile_m, config.tile_n) if hasattr(config, "tile_k") else None
+    block = (config.tile_m, config.tile_n) if config.smem_bytes("float32") else None
     return Tiles(block, reader)
+
+
+def depth_of(config: Any) -> int:
+    """How many k a block keeps in shared memory at a time; 1 where it keeps none."""
+    depth: int = getattr(config, "tile_k", getattr(config, "tile", 1))
+    return depth
 
 
 def intensity(tile: tuple[int, int], item_bytes: int) -> float:
@@ -98,7 +106,11 @@ def warp_reads(name: str, rung: int, config: Any, kind: str) -> tuple[float, flo
     item_bytes = ITEM_BYTES[kind]
     if name == "naive":  # neighbouring threads read rows of a that are far apart
         return 2.0, 1.0 + WARP
-    width = VECTOR_BYTES // item_bytes if rung >= FIRST_VECTORIZED else 1
+    vector = VECTOR_BYTES // item_bytes
+    if name in READ_A_ALONG_K:  # lanes of a warp share each row of a
+        of_a = tiles_of(config).reader[0] / vector
+        return of_a + 1, of_a + max(1, WARP * item_bytes // SMEM_BYTES_A_CLOCK)
+    width = vector if rung >= FIRST_VECTORIZED else 1
     instructions = passes = 0.0
     for elements, lanes in zip(tiles_of(config).reader, lanes_of(config), strict=True):
         loads = max(1, elements // width)
