@@ -25,7 +25,7 @@ CONFIG_SAMPLES = 1 if SMOKE else 3
 INTERLEAVED_S = 1.5  # for all rounds of a case
 
 RUNGS = [i for i in dxgemm.implementations() if i.is_own]
-TOP_NAMES = ("tuned", "tensor_core", "wgmma")
+TOP_NAMES = ("tuned", "tensor_core", "tensor_core_tf32", "wgmma")
 # A dtype with a precision; None is the dtype's own.
 FULL_PRECISION = [("float32", None), ("float64", None)]
 REDUCED_PRECISION = [("float32", "tf32"), ("float16", None), ("bfloat16", None)]

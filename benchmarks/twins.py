@@ -42,7 +42,7 @@ TWINS: dict[tuple[str, str, str | None], Twin] = {
     ("async_copy", "float32", None): Twin("128x128x16, 8x8 a thread", 46.6),
     ("ping_pong", "float32", None): Twin("128x128x8, 8x8 a thread", 45.8),
     ("tuned", "float32", None): Twin("128x256x8, 16x8 a thread", 51.4),
-    ("tensor_core", "float32", "tf32"): Twin("128x128x8, WMMA", 80.0),
+    ("tensor_core_tf32", "float32", "tf32"): Twin("128x128x8, WMMA", 80.0),
 }
 
 

@@ -176,7 +176,7 @@ def summary_text(measured: list[Measured]) -> str:
     names = dict.fromkeys((point.rung, point.name) for point in measured)
     for number, name in names:
         of_name = {point.kind: point for point in measured if point.name == name}
-        cells = [str(number), f"[{name}](#{number}-{name})"]
+        cells = [str(number), f"[{name}](#{number}-{name.removesuffix('_tf32')})"]
         for kind in ("float32", "float64"):
             point = of_name.get(kind)
             cells += (

@@ -508,9 +508,7 @@ def tensor_core(name: str) -> Figure:
         place.set_ylim(16.4, -0.4)
         place.set_aspect("equal")
         place.axis("off")
-    figure.suptitle(
-        f"mma.m16n8k8 in float64: the lane that holds each element; {name} {config}", fontsize=9
-    )
+    figure.suptitle(f"mma.m16n8k8: the lane that holds each element; {name} {config}", fontsize=9)
     return figure
 
 
@@ -566,6 +564,7 @@ FIGURES: dict[str, Callable[[str], Figure]] = {
     "ping_pong": ping_pong,
     "tuned": tuned,
     "tensor_core": tensor_core,
+    "tensor_core_tf32": tensor_core,
     "wgmma": wgmma,
 }
 

@@ -20,7 +20,7 @@ PEAKS = {"float32": 67.0, "float64": 33.5}
 TENSOR_PEAKS = {"float64": 67.0, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4}
 DRAM_TBYTES_PER_S = 4.8
 SMEM_TBYTES_PER_S = SMS * SMEM_BYTES_A_CLOCK * CLOCK_HZ * 1e-12
-TENSOR_RUNGS = ("tensor_core", "wgmma")
+TENSOR_RUNGS = ("tensor_core", "tensor_core_tf32", "wgmma")
 FIRST_VECTORIZED = 6  # from this rung on, threads read 16 bytes at a time
 # Here a lies as it does in memory, and the compiler reads 16 bytes of it at a time, along k.
 READ_A_ALONG_K = ("shared_tile", "thread_tile_1d")

@@ -13,7 +13,7 @@ import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
-from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rung, is_made_for, rungs
+from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
 from dxgemm.cli.timing import (
     array_module,
     event_time_us,
@@ -72,7 +72,7 @@ def ladder(
     as_json: JsonOption = False,
 ) -> None:
     """Time every rung of the ladder on this GPU, against cuBLAS; results are checked."""
-    chosen = [find_rung(text) for text in rung] if rung else rungs()
+    chosen = [found for text in rung for found in find_rungs(text)] if rung else rungs()
     enable_simulator_without_gpu()
     if simulator_enabled():
         size = size or SIMULATED_SIZE

@@ -18,6 +18,7 @@ from dxgemm._occupancy import (
 from dxgemm._occupancy import occupancy as calculate
 from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.cli.rungs import (
+    SHOWN_SIZE,
     Arithmetic,
     ArithmeticOption,
     ConfigOption,
@@ -28,9 +29,6 @@ from dxgemm.cli.rungs import (
     require_support,
 )
 from dxgemm.compiler import KernelRecord, obtain_kernel
-
-# Decides which variant of the kernel is shown: that of contiguous, 16-byte aligned operands.
-SIZE = 4096
 
 
 class UnknownSmError(dxgemm.DxgemmError, ValueError):
@@ -48,8 +46,8 @@ def occupancy(
     as_json: JsonOption = False,
 ) -> None:
     """Work out how many blocks of a rung an SM holds at once, and what limits them."""
-    implementation = find_rung(rung)
-    problem = dtype.problem(SIZE)
+    implementation = find_rung(rung, dtype)
+    problem = dtype.problem(SHOWN_SIZE)
     require_support(implementation, problem)
     chosen = find_config(implementation, config, dtype)
     arch = arch or default_arch()

@@ -14,6 +14,7 @@ from dxgemm._gpu import probe, simulator_enabled
 from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
 from dxgemm.cli.output import JsonOption, note, print_json
 from dxgemm.cli.rungs import (
+    SHOWN_SIZE,
     Arithmetic,
     ArithmeticOption,
     ConfigOption,
@@ -24,7 +25,6 @@ from dxgemm.cli.rungs import (
 )
 from dxgemm.cli.timing import array_module, to_dtype
 
-SIZE = 4096
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:
 
@@ -47,14 +47,14 @@ def profile(
     rung: RungArgument,
     config: ConfigOption = None,
     dtype: ArithmeticOption = Arithmetic.float32,
-    size: Annotated[int, typer.Option(min=1, help="m = n = k.")] = SIZE,
+    size: Annotated[int, typer.Option(min=1, help="m = n = k.")] = SHOWN_SIZE,
     once: Annotated[
         bool, typer.Option("--once", help="Launch the rung once: what the profiler runs.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the ncu command for one launch of a rung, run it where ncu is, and explain it."""
-    implementation = find_rung(rung)
+    implementation = find_rung(rung, dtype)
     if once:
         launch_once(implementation, config, dtype, size)
         return

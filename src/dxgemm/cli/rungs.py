@@ -19,6 +19,9 @@ ConfigOption = Annotated[
     str | None, typer.Option("--config", help="Part of its text, such as 128x128; default: first.")
 ]
 DEFAULT_ARCH = "sm_90a"
+# Of the operands where a command is about a kernel and not a product: it decides the variant, that
+# of contiguous operands whose rows are aligned to 16 bytes.
+SHOWN_SIZE = 4096
 
 
 class Arithmetic(StrEnum):
@@ -60,17 +63,27 @@ def rungs() -> list[Handwritten]:
     return sorted(found, key=lambda implementation: implementation.rung or 0)
 
 
-def find_rung(text: str) -> Handwritten:
-    """The rung of that number or name.
+def find_rungs(text: str) -> list[Handwritten]:
+    """The rungs of that number or name: a number may stand for one kernel a dtype.
 
     Raises:
         UnknownRungError: there is none.
     """
-    for rung in rungs():
-        if text in (rung.name, str(rung.rung)):
-            return rung
-    known = ", ".join(f"{rung.rung} {rung.name}" for rung in rungs())
-    raise UnknownRungError(f"there is no rung {text!r}; there are {known}.")
+    found = [rung for rung in rungs() if text in (rung.name, str(rung.rung))]
+    if not found:
+        known = ", ".join(f"{rung.rung} {rung.name}" for rung in rungs())
+        raise UnknownRungError(f"there is no rung {text!r}; there are {known}.")
+    return found
+
+
+def find_rung(text: str, arithmetic: Arithmetic) -> Handwritten:
+    """The one of them that is made for an arithmetic, or the first.
+
+    Raises:
+        UnknownRungError: there is none.
+    """
+    found = find_rungs(text)
+    return next((rung for rung in found if is_made_for(rung, arithmetic, SHOWN_SIZE)), found[0])
 
 
 def find_config(rung: Handwritten, text: str | None, arithmetic: Arithmetic) -> Any:
