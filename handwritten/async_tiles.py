@@ -28,19 +28,20 @@ def ways_to_copy(problem: Any) -> tuple[str, str]:
 
 
 class TileCopy(NamedTuple):
-    """Device functions of one operand.
+    """Device functions of one operand. Strides are in bytes, stages are byte offsets.
 
     Attributes:
-        place: (thread) -> (outer, k), the first element of the tile that a thread copies.
-        copy: (smem, source, stride_outer, stride_k): start copying a tile that lies inside the
-            operand. smem is the thread's byte address in shared memory, source that of its first
-            element in global memory; strides are in bytes.
-        copy_guarded: (smem, source, stride_outer, stride_k, outers, depth): the same where only
-            `outers` x `depth` elements, counted from the thread's first, are inside; the others
-            become zero.
+        begin: (thread, smem, address, outers, stride_outer, stride_k) -> (state, source). smem is
+            where the operand's tile of the first stage begins, address where the block's first
+            tile begins in global memory, outers how many of its rows or columns exist. source is
+            the address of this thread's first element; adding tile_k * stride_k leads to the next
+            tile.
+        copy: (state, stage, source): start copying a tile that lies inside the operand.
+        copy_guarded: (state, stage, source, depth): the same where only `depth` of the tile's k and
+            `outers` of its rows or columns exist; the rest becomes zero.
     """
 
-    place: Any
+    begin: Any
     copy: Any
     copy_guarded: Any
 
@@ -72,27 +73,35 @@ def make_tile_copy(
         k * row_bytes + outer * item_size for k, outer in zip(k_offsets, outer_offsets, strict=True)
     )
 
-    def place(thread):
+    def begin(thread, smem, address, outers, stride_outer, stride_k):
         if way == "k":
-            return int32(thread // along), int32(thread % along)
-        return int32(thread % along * width), int32(thread // along)
+            first_outer, first_k = int32(thread // along), int32(thread % along)
+        else:
+            first_outer, first_k = int32(thread % along * width), int32(thread // along)
+        target = int32(smem + first_k * row_bytes + first_outer * item_size)
+        outers_left = int32(min(outers, tile_outer) - first_outer)
+        source = address + first_outer * stride_outer + first_k * stride_k
+        return (target, stride_outer, stride_k, outers_left, first_k), source
 
-    def copy(smem, source, stride_outer, stride_k):
+    def copy(state, stage, source):
+        target, stride_outer, stride_k, _, _ = state
         for i in static_range(copies):
             offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
-            copy_async(size, smem, smem_offsets[i], source + offset)
+            copy_async(size, int32(target + stage), smem_offsets[i], source + offset)
 
-    def copy_guarded(smem, source, stride_outer, stride_k, outers, depth):
+    def copy_guarded(state, stage, source, depth):
+        target, stride_outer, stride_k, outers, first_k = state
+        depth_left = int32(depth - first_k)
         for i in static_range(copies):
             offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
             for part in static_range(width):
                 copy_async_or_zero(
                     item_size,
-                    smem,
+                    int32(target + stage),
                     smem_offsets[i] + part * item_size,
                     source + offset + part * item_size,
-                    outer_offsets[i] + part < outers and k_offsets[i] < depth,
+                    outer_offsets[i] + part < outers and k_offsets[i] < depth_left,
                 )
 
     inlined = cuda.jit(device=True, forceinline=True)
-    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (place, copy, copy_guarded)))
+    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (begin, copy, copy_guarded)))

@@ -292,21 +292,6 @@ else:
 
         return statement
 
-    def _make_index(name: str, mask: int) -> Any:
-        @intrinsic
-        def index(typing_context):
-            def generate(context, builder, sig, args):
-                value = inline_ptx(builder, _int32, f"mov.u32 $0, %{name}.x;", "=r", [])
-                return builder.and_(value, _int32(mask))
-
-            return signature(types.int32), generate
-
-        return index
-
-    # cuda.blockIdx.x and cuda.threadIdx.x, read again at every call: what follows from them can be
-    # calculated anew after the mainloop instead of keeping registers through it.
-    block_index, thread_index = _make_index("ctaid", 2**31 - 1), _make_index("tid", 1023)
-
     # The copies started since the last commit become a group; groups complete in order.
     commit_copies = _make_statement("cp.async.commit_group;")
 

@@ -1,7 +1,8 @@
-"""Writing a tile of the result that is at an edge, strided, misaligned or shared by a cluster.
+"""Writing a tile of the result: 16 bytes at a time from registers, or through shared memory.
 
-The block puts its tile into shared memory, row by row, and its threads write it element by element,
-neighbours in neighbouring columns. Where the blocks of a thread-block cluster have each summed a
+Where the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into
+shared memory, row by row, and its threads write it element by element, neighbours in neighbouring
+columns. Where the blocks of a thread-block cluster have each summed a
 part of k, each of them adds up and writes a share of the tile's rows, reading the other blocks'
 shared memory: no workspace, no atomics, the order of additions is always the same.
 Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from dxgemm.handwritten.operands import VECTOR_BYTES
 
 ROW_PADDING_BYTES = 16  # keeps rows apart in the banks and aligned for 16-byte accesses
 
@@ -46,7 +49,7 @@ def make_store_from_smem(
     item_size = np.dtype(dtype).itemsize
     smem_row_bytes = row_bytes(tile_n, dtype)
     rows = tile_m // split_k
-    if rows * split_k != tile_m or threads % tile_n and tile_n % threads:
+    if rows * split_k != tile_m or (threads % tile_n and tile_n % threads):
         raise ValueError(f"{threads} threads cannot share a tile of {rows} x {tile_n} evenly")
 
     def store_from_smem(
@@ -64,11 +67,113 @@ def make_store_from_smem(
                 else:
                     value = scalar(0)
                     for block in static_range(split_k):
-                        value += load_cluster(
-                            scalar, 1, cluster_address(address, int32(block)), 0
-                        )[0]
+                        value += load_cluster(scalar, 1, cluster_address(address, int32(block)), 0)[
+                            0
+                        ]
                 if beta != 0:
                     value += beta * c_gmem[c_start + row * c_stride_m + col * c_stride_n]
                 out_gmem[out_start + row * out_stride_m + col * out_stride_n] = value
 
     return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_from_smem))
+
+
+def make_store_tile(
+    tile_m: int,
+    tile_n: int,
+    threads: int,
+    thread_m: int,
+    thread_n: int,
+    row_group: int,
+    col_group: int,
+    split_k: int,
+    dtype: str,
+) -> Callable[..., Any]:
+    """A device function: scale the accumulators of a block and write them.
+
+    A thread's rows and columns come in vectors of 16 bytes of neighbours, row_group rows and
+    col_group columns apart; `thread_row` and `thread_col` are its first. All threads of the block,
+    and of the cluster if split_k > 1, must call it together, when no copy is under way to shared
+    memory any more and nobody needs what is in it.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import (
+        cluster_sync,
+        global_address,
+        load_vector,
+        store_shared,
+        store_vector,
+    )
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size
+    col_vectors = thread_n // width
+    smem_row_bytes = row_bytes(tile_n, dtype)
+    store_from_smem = make_store_from_smem(tile_m, tile_n, threads, split_k, dtype)
+
+    def store_tile(
+        acc, smem, rank, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        # All addresses in one: a multiple of 16 if each of them is.
+        places = global_address(out_gmem) | (out_start | out_stride_m) * item_size
+        are_rows_contiguous = out_stride_n == 1
+        if beta != 0:
+            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_size
+            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        if split_k == 1 and is_inside and are_rows_contiguous and places % VECTOR_BYTES == 0:
+            out_first = out_start + (tile_row + thread_row) * out_stride_m + tile_col + thread_col
+            c_first = c_start + (tile_row + thread_row) * c_stride_m + tile_col + thread_col
+            for i in static_range(thread_m):
+                for j in static_range(col_vectors):
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    if beta != 0:
+                        added = load_vector(
+                            scalar, width, c_gmem,
+                            c_first + (i // width * row_group + i % width) * c_stride_m
+                            + j * col_group,
+                        )  # fmt: skip
+                        sums = ()
+                        for element in static_range(width):
+                            sums = sums + (values[element] + beta * added[element],)
+                        values = sums
+                    store_vector(
+                        out_gmem,
+                        out_first + (i // width * row_group + i % width) * out_stride_m
+                        + j * col_group,
+                        values,
+                    )  # fmt: skip
+        else:
+            cuda.syncthreads()  # the tile of the result overwrites those of a and b
+            target = int32(smem + thread_row * smem_row_bytes + thread_col * item_size)
+            for i in static_range(thread_m):
+                for j in static_range(col_vectors):
+                    # Scaled here, not after the sum over blocks: a vector of bare accumulators
+                    # would tie these to neighbouring registers, and slow down the mainloop.
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    store_shared(
+                        target,
+                        (i // width * row_group + i % width) * smem_row_bytes
+                        + j * col_group * item_size,
+                        values,
+                    )
+            if split_k == 1:
+                cuda.syncthreads()
+            else:
+                cluster_sync()
+            store_from_smem(
+                smem, rank, tile_row, tile_col, m, n, beta,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n,
+            )  # fmt: skip
+            if split_k > 1:
+                cluster_sync()  # until then, others read this block's shared memory
+
+    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_tile))

@@ -80,7 +80,7 @@ class Config:
         return self.split_k
 
     def a_row_bytes(self, dtype: str) -> int:
-        """From one k of the tile of a in shared memory to the next; padded against bank conflicts."""
+        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
         return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
 
     def b_row_bytes(self, dtype: str) -> int:
@@ -100,7 +100,8 @@ class Config:
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         split = f" split {self.split_k}" if self.split_k > 1 else ""
-        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
+        shared = f" blocks {self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
+        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}{shared}"
 
 
 CONFIGS = (
@@ -140,16 +141,12 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.intrinsics import (
-        cluster_sync,
         commit_copies,
         divide,
         global_address,
         load_shared,
-        load_vector,
         outer_product,
         shared_address,
-        store_shared,
-        store_vector,
         wait_copies,
         zeros,
     )
@@ -159,6 +156,7 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_k_bytes = tile_k * item_size
     thread_m, thread_n = config.thread_m, config.thread_n
     stages, split_k = config.stages, config.split_k
     warps_n = tile_n // config.warp_n
@@ -167,7 +165,6 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
     a_bytes = tile_k * a_row_bytes
     stage_bytes = config.stage_bytes(dtype)
     ring_bytes = stages * stage_bytes
-    result_row_bytes = tile_store.row_bytes(tile_n, dtype)
     # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
     row_vectors, col_vectors = thread_m // width, thread_n // width
     row_group, col_group = LANES_M * width, LANES_N * width
@@ -181,12 +178,14 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
         for kk in range(tile_k + 1)
     )
-    a_copies = make_tile_copy(a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype)
-    b_copies = make_tile_copy(b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype)
-    a_place, a_copy, a_copy_guarded = a_copies
-    b_place, b_copy, b_copy_guarded = b_copies
-    store_from_smem = tile_store.make_store_from_smem(
-        tile_m, tile_n, config.threads, split_k, dtype
+    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+        a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
+    )
+    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+        b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
+    )
+    store_tile = tile_store.make_store_tile(
+        tile_m, tile_n, config.threads, thread_m, thread_n, row_group, col_group, split_k, dtype
     )
 
     def tuned_kernel(
@@ -211,6 +210,7 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         tile_col = int64(col) * tile_n
         k_tiles = int32((k + tile_k - 1) // tile_k)
         first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
+        first_k = int64(first) * tile_k
         thread = int32(cuda.threadIdx.x & 1023)
         lane, warp = int32(thread % 32), int32(thread // 32)
         # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
@@ -218,23 +218,25 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         thread_row = int32(warp // warps_n * warp_m + lane_row * width)
         thread_col = int32(warp % warps_n * warp_n + lane_col * width)
 
-        # The elements this thread copies.
-        a_outer, a_k = a_place(thread)
-        b_outer, b_k = b_place(thread)
-        a_step_m, a_step_k = a_stride_m * item_size, a_stride_k * item_size
-        b_step_n, b_step_k = b_stride_n * item_size, b_stride_k * item_size
-        a_source = (
-            global_address(a_gmem) + matrix * a_stride_batch * item_size
-            + (tile_row + a_outer) * a_step_m + (int64(first) * tile_k + a_k) * a_step_k
-        )  # fmt: skip
-        b_source = (
-            global_address(b_gmem) + matrix * b_stride_batch * item_size
-            + (tile_col + b_outer) * b_step_n + (int64(first) * tile_k + b_k) * b_step_k
-        )  # fmt: skip
-        a_target = int32(smem + a_k * a_row_bytes + a_outer * item_size)
-        b_target = int32(smem + a_bytes + b_k * b_row_bytes + b_outer * item_size)
-        a_outers = int32(min(m - tile_row, tile_m) - a_outer)
-        b_outers = int32(min(n - tile_col, tile_n) - b_outer)
+        a_copying, a_source = a_begin(
+            thread,
+            smem,
+            global_address(a_gmem)
+            + (matrix * a_stride_batch + tile_row * a_stride_m + first_k * a_stride_k) * item_size,
+            m - tile_row,
+            a_stride_m * item_size,
+            a_stride_k * item_size,
+        )
+        b_copying, b_source = b_begin(
+            thread,
+            int32(smem + a_bytes),
+            global_address(b_gmem)
+            + (matrix * b_stride_batch + tile_col * b_stride_n + first_k * b_stride_k) * item_size,
+            n - tile_col,
+            b_stride_n * item_size,
+            b_stride_k * item_size,
+        )
+        a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         # Tiles still to copy, and how many of them, at the end, need guards.
         to_copy = int32(end - first)
@@ -245,21 +247,15 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         write_stage = int32(0)
         for _ in range(stages - 1):
             if to_copy > guarded:
-                a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
-                b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
+                a_copy(a_copying, write_stage, a_source)
+                b_copy(b_copying, write_stage, b_source)
             elif to_copy > 0:
                 depth = int32(last_depth if to_copy == 1 else tile_k)
-                a_copy_guarded(
-                    int32(a_target + write_stage), a_source, a_step_m, a_step_k,
-                    a_outers, int32(depth - a_k),
-                )  # fmt: skip
-                b_copy_guarded(
-                    int32(b_target + write_stage), b_source, b_step_n, b_step_k,
-                    b_outers, int32(depth - b_k),
-                )  # fmt: skip
+                a_copy_guarded(a_copying, write_stage, a_source, depth)
+                b_copy_guarded(b_copying, write_stage, b_source, depth)
             commit_copies()
-            a_source += a_step_k * tile_k
-            b_source += b_step_k * tile_k
+            a_source += a_tile_step
+            b_source += b_tile_step
             to_copy = int32(to_copy - 1)
             write_stage = int32(write_stage + stage_bytes)
         wait_copies(stages - 2)
@@ -295,21 +291,15 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
                         b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
                     if kk == 0:  # every thread has left the stage that this overwrites
                         if phase == 0:
-                            a_copy(int32(a_target + write_stage), a_source, a_step_m, a_step_k)
-                            b_copy(int32(b_target + write_stage), b_source, b_step_n, b_step_k)
+                            a_copy(a_copying, write_stage, a_source)
+                            b_copy(b_copying, write_stage, b_source)
                         elif to_copy > 0:
                             depth = int32(last_depth if to_copy == 1 else tile_k)
-                            a_copy_guarded(
-                                int32(a_target + write_stage), a_source, a_step_m, a_step_k,
-                                a_outers, int32(depth - a_k),
-                            )  # fmt: skip
-                            b_copy_guarded(
-                                int32(b_target + write_stage), b_source, b_step_n, b_step_k,
-                                b_outers, int32(depth - b_k),
-                            )  # fmt: skip
+                            a_copy_guarded(a_copying, write_stage, a_source, depth)
+                            b_copy_guarded(b_copying, write_stage, b_source, depth)
                         commit_copies()
-                        a_source += a_step_k * tile_k
-                        b_source += b_step_k * tile_k
+                        a_source += a_tile_step
+                        b_source += b_tile_step
                         to_copy = int32(to_copy - 1)
                         write_stage = int32(write_stage + stage_bytes)
                         if write_stage == ring_bytes:
@@ -317,59 +307,11 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
                     acc = outer_product(acc, a_frag, b_frag)
                     a_frag, b_frag = a_next, b_next
 
-        # Epilogue
-        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
-        can_store_vectors = (
-            is_inside and out_stride_n == 1
-            and (global_address(out_gmem) | (out_stride_m | out_start) * item_size) % 16 == 0
-            and (
-                beta == 0
-                or (c_stride_n == 1
-                    and (global_address(c_gmem) | (c_stride_m | c_start) * item_size) % 16 == 0)
-            )
+        wait_copies(0)
+        store_tile(
+            acc, smem, rank, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
         )  # fmt: skip
-        if split_k == 1 and can_store_vectors:
-            for i in static_range(thread_m):
-                row = tile_row + thread_row + (i // width * row_group + i % width)
-                for j in static_range(col_vectors):
-                    col = tile_col + thread_col + j * col_group
-                    values = ()
-                    for element in static_range(width):
-                        values = values + (alpha * acc[i * thread_n + j * width + element],)
-                    if beta != 0:
-                        added = load_vector(scalar, width, c_gmem, c_start + row * c_stride_m + col)
-                        sums = ()
-                        for element in static_range(width):
-                            sums = sums + (values[element] + beta * added[element],)
-                        values = sums
-                    store_vector(out_gmem, out_start + row * out_stride_m + col, values)
-        else:
-            wait_copies(0)
-            cuda.syncthreads()  # the tile of the result overwrites the pipeline
-            target = int32(smem + thread_row * result_row_bytes + thread_col * item_size)
-            for i in static_range(thread_m):
-                for j in static_range(col_vectors):
-                    # Scaled here, not after the sum over blocks: a vector of bare accumulators
-                    # would tie these to neighbouring registers, and slow down the mainloop.
-                    values = ()
-                    for element in static_range(width):
-                        values = values + (alpha * acc[i * thread_n + j * width + element],)
-                    store_shared(
-                        target,
-                        (i // width * row_group + i % width) * result_row_bytes
-                        + j * col_group * item_size,
-                        values,
-                    )
-            if split_k == 1:
-                cuda.syncthreads()
-            else:
-                cluster_sync()
-            store_from_smem(
-                smem, rank, tile_row, tile_col, m, n, beta,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n,
-            )  # fmt: skip
-            if split_k > 1:
-                cluster_sync()  # until then, others read this block's shared memory
 
     return unroll_static_loops(tuned_kernel)

@@ -20,7 +20,8 @@ from dxgemm.compiler import (
 )
 
 
-# Half of the registers a thread can have: the accumulator of a larger tile would leave them.
+# Half of the registers a thread can have: a larger accumulator would not stay in them. Where more
+# blocks are to share a multiprocessor, their threads share that.
 MOST_ACCUMULATOR_BYTES = 512
 
 
@@ -125,7 +126,7 @@ class Handwritten(Implementation):
         configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
         if dtype is None:
             return configs
-        return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
+        return tuple(c for c in configs if _accumulators_fit(c, dtype))
 
     def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
         return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype, variant)
@@ -164,7 +165,14 @@ class Handwritten(Implementation):
             return SimulatedLaunch(spec, problem, blocks)
         from dxgemm.runtime.launch import KernelLaunch
 
-        return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal)
+        describe_maps = getattr(self._kernel_file, "tensor_maps", None)
+        maps = describe_maps(config, problem) if describe_maps else ()
+        return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
+
+
+def _accumulators_fit(config: Any, dtype: str) -> bool:
+    size: int = config.accumulator_bytes(dtype) * getattr(config, "blocks_per_sm", 1)
+    return size <= MOST_ACCUMULATOR_BYTES
 
 
 @dataclass(frozen=True)
@@ -188,11 +196,19 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("coalesced", "one thread an element", rung=2),
-    Handwritten(
-        "thread_tile_2d", "shared-memory tile a block, register tile a thread", rung=5
-    ),
-    Handwritten("tuned", "pipelined copies and fragments, 16 x 8 elements a thread", rung=12),
+    Handwritten("naive", "one thread an element, down the columns", is_automatic=False, rung=1),
+    Handwritten("coalesced", "one thread an element, along the rows", rung=2),
+    Handwritten("shared_tile", "shared-memory tile a block", is_automatic=False, rung=3),
+    Handwritten("thread_tile_1d", "column of elements a thread", is_automatic=False, rung=4),
+    Handwritten("thread_tile_2d", "tile of elements a thread, in registers", rung=5),
+    Handwritten("vectorized", "128-bit accesses", is_automatic=False, rung=6),
+    Handwritten("conflict_free", "padded or swizzled shared memory", is_automatic=False, rung=7),
+    Handwritten("warp_tile", "tile of elements a warp", is_automatic=False, rung=8),
+    Handwritten("double_buffer", "next tile fetched meanwhile", is_automatic=False, rung=9),
+    Handwritten("async_copy", "cp.async in several stages", is_automatic=False, rung=10),
+    Handwritten("ping_pong", "fragments read one k ahead", is_automatic=False, rung=11),
+    Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
+    Handwritten("half_tile", "float16 and bfloat16 of any layout, summed as float32"),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 

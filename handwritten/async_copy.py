@@ -1,0 +1,267 @@
+"""Copies that run behind the arithmetic: several tiles on their way to shared memory at once.
+
+Idea: grown from `double_buffer`. cp.async copies from global to shared memory without passing
+through registers, so that more than one tile can be on its way: its latency hides behind the
+arithmetic of stages - 1 tiles, and no register is held for it.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
+lie in memory (see `async_tiles`).
+Constraints: see `Config`. Edges are predicated: tiles inside the operands pay one branch for it.
+cp.async needs compute capability 8.0.
+Source: NVIDIA A100 Tensor Core GPU Architecture white paper, "Asynchronous Copy"; CUDA C++
+Programming Guide, "Asynchronous Data Copies".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten import tile_store
+from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.operands import VECTOR_BYTES
+
+MINIMUM_ARCH = 80
+LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Attributes:
+        stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+    stages: int
+
+    dynamic_smem = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
+        if not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
+        if self.thread_m % 4 or self.thread_n % 4:
+            raise ValueError(f"{self}: thread tiles must be multiples of 4 for 16-byte accesses")
+        if self.stages < 2 or self.tile_k < 2:
+            raise ValueError(f"{self}: a pipeline needs two stages of two k or more")
+
+    @property
+    def warp_m(self) -> int:
+        return LANES_M * self.thread_m
+
+    @property
+    def warp_n(self) -> int:
+        return LANES_N * self.thread_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    def a_row_bytes(self, dtype: str) -> int:
+        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
+        return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def b_row_bytes(self, dtype: str) -> int:
+        return self.tile_n * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def stage_bytes(self, dtype: str) -> int:
+        return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The pipeline's, or the tile of the result that takes its place in the end."""
+        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
+        return max(self.stages * self.stage_bytes(dtype), result)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
+
+
+CONFIGS = (
+    Config(128, 128, 16, 8, 8, stages=3),
+    Config(64, 64, 16, 8, 4, stages=3),
+)
+SIMULATOR_CONFIGS = ()
+VARIANTS = tuple(product(("k", "outer16"), ("outer16", "k")))
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """How a and b are copied."""
+    return ways_to_copy(problem)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import (
+        commit_copies,
+        divide,
+        global_address,
+        load_shared,
+        outer_product,
+        shared_address,
+        wait_copies,
+        zeros,
+    )
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_k_bytes = tile_k * item_size
+    thread_m, thread_n = config.thread_m, config.thread_n
+    stages = config.stages
+    warps_n = tile_n // config.warp_n
+    warp_m, warp_n = config.warp_m, config.warp_n
+    a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
+    a_bytes = tile_k * a_row_bytes
+    stage_bytes = config.stage_bytes(dtype)
+    ring_bytes = stages * stage_bytes
+    # A thread's rows come in vectors of `width`, one from each of thread_m / width row groups.
+    row_vectors, col_vectors = thread_m // width, thread_n // width
+    row_group, col_group = LANES_M * width, LANES_N * width
+    a_offsets = tuple(
+        tuple(kk * a_row_bytes + i * row_group * item_size for i in range(row_vectors))
+        for kk in range(tile_k)
+    )
+    b_offsets = tuple(
+        tuple(kk * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
+        for kk in range(tile_k)
+    )
+    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+        a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
+    )
+    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+        b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
+    )
+    store_tile = tile_store.make_store_tile(
+        tile_m, tile_n, config.threads, thread_m, thread_n, row_group, col_group, 1, dtype
+    )
+
+    def async_copy_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = shared_address(cuda.shared.array(0, scalar))
+
+        # Where am I: the block's tile of the result, and this thread's place in it.
+        tiles_m, tiles_n = int32((m + tile_m - 1) // tile_m), int32((n + tile_n - 1) // tile_n)
+        block = int32(cuda.blockIdx.x)
+        matrix = divide(block, int32(tiles_m * tiles_n))
+        tile = int32(block - matrix * tiles_m * tiles_n)
+        row = divide(tile, tiles_n)
+        tile_row, tile_col = int64(row) * tile_m, int64(tile - row * tiles_n) * tile_n
+        thread = int32(cuda.threadIdx.x & 1023)
+        lane, warp = int32(thread % 32), int32(thread // 32)
+        # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
+        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
+        thread_row = int32(warp // warps_n * warp_m + lane_row * width)
+        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+
+        a_copying, a_source = a_begin(
+            thread,
+            smem,
+            global_address(a_gmem) + (matrix * a_stride_batch + tile_row * a_stride_m) * item_size,
+            m - tile_row,
+            a_stride_m * item_size,
+            a_stride_k * item_size,
+        )
+        b_copying, b_source = b_begin(
+            thread,
+            int32(smem + a_bytes),
+            global_address(b_gmem) + (matrix * b_stride_batch + tile_col * b_stride_n) * item_size,
+            n - tile_col,
+            b_stride_n * item_size,
+            b_stride_k * item_size,
+        )
+        a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        # Tiles still to copy, and how many of them, at the end, need guards.
+        k_tiles = to_copy = int32((k + tile_k - 1) // tile_k)
+        last_depth = int32(k - int64(k_tiles - 1) * tile_k)
+        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+
+        # Prologue: all stages but one are on their way.
+        write_stage = int32(0)
+        for _ in range(stages - 1):
+            if to_copy > guarded:
+                a_copy(a_copying, write_stage, a_source)
+                b_copy(b_copying, write_stage, b_source)
+            elif to_copy > 0:
+                depth = int32(last_depth if to_copy == 1 else tile_k)
+                a_copy_guarded(a_copying, write_stage, a_source, depth)
+                b_copy_guarded(b_copying, write_stage, b_source, depth)
+            commit_copies()
+            a_source += a_tile_step
+            b_source += b_tile_step
+            to_copy = int32(to_copy - 1)
+            write_stage = int32(write_stage + stage_bytes)
+
+        acc = zeros(scalar, thread_m * thread_n)
+        a_address = int32(smem + thread_row * item_size)
+        b_address = int32(smem + a_bytes + thread_col * item_size)
+        read_stage = int32(0)
+        for _ in range(k_tiles):
+            wait_copies(stages - 2)
+            cuda.syncthreads()  # the tile has come, and every thread has left the one before it
+            if to_copy > guarded:
+                a_copy(a_copying, write_stage, a_source)
+                b_copy(b_copying, write_stage, b_source)
+            elif to_copy > 0:
+                depth = int32(last_depth if to_copy == 1 else tile_k)
+                a_copy_guarded(a_copying, write_stage, a_source, depth)
+                b_copy_guarded(b_copying, write_stage, b_source, depth)
+            commit_copies()
+            a_source += a_tile_step
+            b_source += b_tile_step
+            to_copy = int32(to_copy - 1)
+            write_stage = int32(write_stage + stage_bytes)
+            if write_stage == ring_bytes:
+                write_stage = int32(0)
+
+            a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
+            for kk in static_range(tile_k):
+                a_frag, b_frag = (), ()
+                for i in static_range(row_vectors):
+                    a_frag = a_frag + load_shared(scalar, width, a_row, a_offsets[kk][i])
+                for j in static_range(col_vectors):
+                    b_frag = b_frag + load_shared(scalar, width, b_row, b_offsets[kk][j])
+                acc = outer_product(acc, a_frag, b_frag)
+            read_stage = int32(read_stage + stage_bytes)
+            if read_stage == ring_bytes:
+                read_stage = int32(0)
+
+        wait_copies(0)
+        store_tile(
+            acc, smem, 0, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
+        )  # fmt: skip
+
+    return unroll_static_loops(async_copy_kernel)
