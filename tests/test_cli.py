@@ -440,7 +440,7 @@ NCU_OUTPUT = """\
 
 class TestOccupancy:
     def test_the_calculation_needs_no_gpu(self, tmp_path):
-        arguments = ("occupancy", "coalesced", "--arch", "sm_90a")
+        arguments = ("occupancy", "coalesced", "--config", "4x32", "--arch", "sm_90a")
         report = invoke_process(*arguments, "--json", cache=tmp_path)
         assert report.returncode == 0, report.stderr
         values = json.loads(report.stdout)
