@@ -83,7 +83,8 @@ class Explanation:
             lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
         config = f" {self.config}" if self.config else ""
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
-        lines += [f"    not {name:<12}{reason}" for name, reason in self.rejected.items()]
+        width = max(map(len, self.rejected), default=0)
+        lines += [f"    not {name:<{width}}  {reason}" for name, reason in self.rejected.items()]
         if self.blocks is not None:
             waves = ""
             if self.waves is not None:

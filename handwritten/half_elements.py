@@ -1,0 +1,92 @@
+"""Elements of float16 and bfloat16, which kernels see as 16 bits: to float32 and back.
+
+NaN stays NaN, subnormals are kept, and what lies between two values goes to the nearer one, to the
+even one in the middle.
+Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.core import config as _config
+
+BFLOAT16_NAN = 0x7FFF
+
+if _config.ENABLE_CUDASIM:
+
+    def _widen_float16(bits: Any) -> Any:
+        return np.float32(np.uint16(bits).view(np.float16))
+
+    def _widen_bfloat16(bits: Any) -> Any:
+        return np.uint32(int(bits) << 16).view(np.float32)
+
+    def _narrow_float16(value: Any) -> Any:
+        return np.float16(value).view(np.uint16)
+
+    def _narrow_bfloat16(value: Any) -> Any:
+        if np.isnan(value):
+            return np.uint16(BFLOAT16_NAN)
+        bits = int(np.float32(value).view(np.uint32))
+        return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+
+    def as_float32(pointer: Any) -> Any:
+        return pointer
+
+else:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.typing import signature
+
+    _float, _half = ir.FloatType(), ir.HalfType()
+    _int16, _int32 = ir.IntType(16), ir.IntType(32)
+
+    @intrinsic
+    def _widen_float16(typing_context, bits):
+        def generate(context, builder, sig, args):
+            return builder.fpext(builder.bitcast(args[0], _half), _float)
+
+        return signature(types.float32, types.uint16), generate
+
+    @intrinsic
+    def _widen_bfloat16(typing_context, bits):
+        def generate(context, builder, sig, args):
+            upper = builder.shl(builder.zext(args[0], _int32), _int32(16))
+            return builder.bitcast(upper, _float)
+
+        return signature(types.float32, types.uint16), generate
+
+    @intrinsic
+    def _narrow_float16(typing_context, value):
+        def generate(context, builder, sig, args):
+            return builder.bitcast(builder.fptrunc(args[0], _half), _int16)
+
+        return signature(types.uint16, types.float32), generate
+
+    @intrinsic
+    def _narrow_bfloat16(typing_context, value):
+        def generate(context, builder, sig, args):
+            bits = builder.bitcast(args[0], _int32)
+            is_odd = builder.and_(builder.lshr(bits, _int32(16)), _int32(1))
+            rounded = builder.add(builder.add(bits, _int32(0x7FFF)), is_odd)
+            upper = builder.trunc(builder.lshr(rounded, _int32(16)), _int16)
+            is_nan = builder.fcmp_unordered("uno", args[0], args[0])
+            return builder.select(is_nan, _int16(BFLOAT16_NAN), upper)
+
+        return signature(types.uint16, types.float32), generate
+
+    @intrinsic
+    def as_float32(typing_context, pointer):
+        """An operand that holds float32, whatever its pointer's type says."""
+
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], _float.as_pointer())
+
+        return signature(types.CPointer(types.float32), pointer), generate
+
+
+# By dtype: bits to float32, and float32 to bits.
+WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16}
+NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16}
