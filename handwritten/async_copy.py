@@ -85,6 +85,10 @@ class Config:
     def accumulator_bytes(self, dtype: str) -> int:
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
 
+    def min_blocks(self, dtype: str) -> int:
+        """Two blocks share a multiprocessor where their accumulators leave room."""
+        return 2 if self.accumulator_bytes(dtype) <= 256 else 1
+
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
@@ -105,7 +109,7 @@ def supports(problem: Any) -> str | None:
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b are copied."""
-    return ways_to_copy(problem)
+    return ways_to_copy(config, problem)
 
 
 def block_count(config: Config, problem: Any) -> int:

@@ -20,11 +20,16 @@ from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 WAYS = ("outer16", "outer", "k")
 
 
-def ways_to_copy(problem: Any) -> tuple[str, str]:
+def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
     """The ways that suit a and b of a problem."""
     a_way = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
     b_way = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
-    return a_way[operand_mode(problem, "a")], b_way[operand_mode(problem, "b")]
+    ways = a_way[operand_mode(problem, "a")], b_way[operand_mode(problem, "b")]
+    width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
+    return tuple(
+        "outer" if way == "outer16" and outer * config.tile_k < width * config.threads else way
+        for way, outer in zip(ways, (config.tile_m, config.tile_n), strict=True)
+    )
 
 
 class TileCopy(NamedTuple):

@@ -37,7 +37,6 @@ class Config:
     Attributes:
         stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
         split_k: blocks, of one cluster, that share the k of a tile of the result.
-        blocks_per_sm: blocks that must fit a multiprocessor together, which bounds the registers.
     """
 
     tile_m: int
@@ -47,7 +46,6 @@ class Config:
     thread_n: int
     stages: int
     split_k: int = 1
-    blocks_per_sm: int = 1
 
     dynamic_smem = True
 
@@ -97,17 +95,19 @@ class Config:
     def accumulator_bytes(self, dtype: str) -> int:
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
 
+    def min_blocks(self, dtype: str) -> int:
+        """Two blocks share a multiprocessor where their accumulators leave room."""
+        return 2 if self.accumulator_bytes(dtype) <= 256 else 1
+
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         split = f" split {self.split_k}" if self.split_k > 1 else ""
-        shared = f" blocks {self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
-        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}{shared}"
+        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
 
 
 CONFIGS = (
     Config(128, 256, 8, 16, 8, stages=4),
     Config(128, 128, 8, 8, 8, stages=4),
-    Config(128, 128, 8, 8, 8, stages=4, blocks_per_sm=2),
     Config(128, 128, 8, 8, 8, stages=4, split_k=2),
     Config(64, 64, 8, 8, 4, stages=4),
     Config(64, 64, 8, 8, 4, stages=4, split_k=2),
@@ -127,7 +127,7 @@ def supports(problem: Any) -> str | None:
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b are copied."""
-    return ways_to_copy(problem)
+    return ways_to_copy(config, problem)
 
 
 def block_count(config: Config, problem: Any) -> int:

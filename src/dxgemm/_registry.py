@@ -20,8 +20,7 @@ from dxgemm.compiler import (
 )
 
 
-# Half of the registers a thread can have: a larger accumulator would not stay in them. Where more
-# blocks are to share a multiprocessor, their threads share that.
+# Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
 
 
@@ -126,7 +125,7 @@ class Handwritten(Implementation):
         configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
         if dtype is None:
             return configs
-        return tuple(c for c in configs if _accumulators_fit(c, dtype))
+        return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
         return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype, variant)
@@ -168,11 +167,6 @@ class Handwritten(Implementation):
         describe_maps = getattr(self._kernel_file, "tensor_maps", None)
         maps = describe_maps(config, problem) if describe_maps else ()
         return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
-
-
-def _accumulators_fit(config: Any, dtype: str) -> bool:
-    size: int = config.accumulator_bytes(dtype) * getattr(config, "blocks_per_sm", 1)
-    return size <= MOST_ACCUMULATOR_BYTES
 
 
 @dataclass(frozen=True)
