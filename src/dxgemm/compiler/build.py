@@ -116,7 +116,8 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
     element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
     scalar = types.float64 if spec.dtype == "float64" else types.float32
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
-    kernel = import_module(spec.module).make_kernel(spec.config, spec.dtype, *spec.variant)
+    file = import_module(spec.module)
+    kernel = file.make_kernel(spec.config, spec.dtype, *spec.variant)
     try:
         with _device_functions_for(capability):
             ptx, _ = cuda.compile(
@@ -126,14 +127,30 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
                 abi="numba",
                 cc=capability,
                 output="ptx",
-                launch_bounds=(spec.config.threads, getattr(spec.config, "blocks_per_sm", 1)),
+                launch_bounds=(spec.config.threads, _min_blocks(spec)),
             )
     except Exception as error:
         raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
-    return ptx, entries[0]
+    if hasattr(file, "ONLY_ARCH"):
+        # numba knows no targets with features of one architecture alone, such as sm_90a.
+        ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
+    return _with_tensor_maps(ptx, getattr(file, "TENSOR_MAPS", ())), entries[0]
+
+
+def _min_blocks(spec: KernelSpec) -> int:
+    """Blocks that shall fit a multiprocessor together: it bounds the registers of a thread."""
+    decide = getattr(spec.config, "min_blocks", None)
+    return decide(spec.dtype) if decide else 1
+
+
+def _with_tensor_maps(ptx: str, names: tuple[str, ...]) -> str:
+    """Append parameters that numba cannot express: 128 bytes each, aligned, passed by value."""
+    end = ptx.index("\n)", ptx.index(".visible .entry"))
+    parameters = "".join(f",\n\t.param .align 64 .b8 {name}[128]" for name in names)
+    return ptx[:end] + parameters + ptx[end:]
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from dxgemm._errors import LaunchError
 from dxgemm._problem import Problem
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.runtime.device import current_device, device_count, driver_api
+from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
 _SCALAR_FORMATS = {"float32": "f", "float64": "d"}
@@ -49,7 +50,14 @@ class KernelLaunch:
     our own keeps threads from overwriting each other's pointers.
     """
 
-    def __init__(self, kernel: CompiledKernel, problem: Problem, blocks: int, ordinal: int) -> None:
+    def __init__(
+        self,
+        kernel: CompiledKernel,
+        problem: Problem,
+        blocks: int,
+        ordinal: int,
+        tensor_maps: tuple[TensorMap | None, ...] = (),
+    ) -> None:
         self._kernel = kernel
         self._problem = problem
         self._blocks = blocks
@@ -68,10 +76,15 @@ class KernelLaunch:
         arguments = kernel_arguments(problem)
         fixed = [arguments[name] for name, _ in PARAMETERS[_CALL_PARAMETERS:]]
         everything = struct.Struct("@" + "".join(formats))
-        self._buffer = bytearray(everything.size)  # packed into twice as fast as a ctypes array
+        size = everything.size
+        self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
+        if self._tensor_maps:
+            self._tensor_maps_offset = _parameter_offset(self._function, len(formats))
+            size = self._tensor_maps_offset + self._tensor_maps.size
+        self._buffer = bytearray(size)  # packed into twice as fast as a ctypes array
         everything.pack_into(self._buffer, 0, *(0,) * _CALL_PARAMETERS, *fixed)
-        self._view = (ctypes.c_char * everything.size).from_buffer(self._buffer)
-        self._size = ctypes.c_size_t(everything.size)
+        self._view = (ctypes.c_char * size).from_buffer(self._buffer)
+        self._size = ctypes.c_size_t(size)
         self._extra = (ctypes.c_void_p * 5)(
             _BUFFER_POINTER, ctypes.addressof(self._view),
             _BUFFER_SIZE, ctypes.addressof(self._size),
@@ -88,16 +101,22 @@ class KernelLaunch:
             LaunchError: the driver refused.
         """
         with self._lock:
-            self._pack(self._buffer, 0, a, b, c, out, alpha, beta)
+            self._set_arguments(a, b, c, out, alpha, beta)
             self._queue(stream)
 
     def fixed(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float
     ) -> Callable[[int], None]:
         """The launch with everything but the stream packed for good, in a buffer of its own."""
-        launch = KernelLaunch(self._kernel, self._problem, self._blocks, self._ordinal)
-        launch._pack(launch._buffer, 0, a, b, c, out, alpha, beta)
+        maps = self._tensor_maps.maps if self._tensor_maps else ()
+        launch = KernelLaunch(self._kernel, self._problem, self._blocks, self._ordinal, maps)
+        launch._set_arguments(a, b, c, out, alpha, beta)
         return launch._queue
+
+    def _set_arguments(self, a: int, b: int, c: int, out: int, alpha: float, beta: float) -> None:
+        self._pack(self._buffer, 0, a, b, c, out, alpha, beta)
+        if self._tensor_maps:
+            self._buffer[self._tensor_maps_offset :] = self._tensor_maps.encode(a, b)
 
     def _queue(self, stream: int) -> None:
         config = self._configs.get(stream) or self._config(stream)
@@ -137,6 +156,14 @@ class KernelLaunch:
                 f"gemm: the driver refused to launch {record.implementation} {record.config} "
                 f"({self._blocks} blocks of {record.threads} threads): {error.name}."
             )
+
+
+def _parameter_offset(function: Any, index: int) -> int:
+    """Where the compiler put a parameter: one of 64-byte alignment need not be at a multiple."""
+    error, offset, _ = driver_api().cuFuncGetParamInfo(function, index)
+    if error:
+        raise LaunchError(f"gemm: the driver does not know parameter {index}: {error.name}.")
+    return int(offset)
 
 
 @cache

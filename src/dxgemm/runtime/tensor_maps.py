@@ -1,0 +1,101 @@
+"""Tensor maps: the parameters by which a kernel tells the copy engine (TMA) of its operands."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import Any, Protocol
+
+from dxgemm._errors import LaunchError
+from dxgemm.runtime.device import current_device, driver_api
+
+TENSOR_MAP_BYTES = 128
+MOST_POINTERS = 64  # pairs of addresses whose maps a launch keeps
+
+
+class TensorMap(Protocol):
+    """One operand as a kernel file describes it, innermost index first.
+
+    Attributes:
+        operand: "a" or "b": whose address it begins at.
+        element: "float16", "bfloat16", or "tfloat32": float32 that is rounded to TF32 on its way
+            to shared memory.
+        sizes: elements along each index; what lies beyond reads as zero.
+        stride_bytes: of each index but the innermost.
+        box: elements along each index that one copy takes; 128 bytes along the innermost, in the
+            128-byte swizzle.
+    """
+
+    @property
+    def operand(self) -> str: ...
+    @property
+    def element(self) -> str: ...
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    @property
+    def stride_bytes(self) -> tuple[int, ...]: ...
+    @property
+    def box(self) -> tuple[int, ...]: ...
+
+
+class TensorMaps:
+    """The tensor maps of one launch, encoded once for each pair of addresses.
+
+    The encoded maps are parameters by value: a launch in a CUDA graph keeps its own, and no device
+    memory is needed.
+    """
+
+    def __init__(self, maps: tuple[TensorMap | None, ...], ordinal: int) -> None:
+        """None stands for an operand that is not read."""
+        self.maps = maps
+        self._ordinal = ordinal
+        self.size = len(maps) * TENSOR_MAP_BYTES
+        self.encode = lru_cache(MOST_POINTERS)(self._encode)
+
+    def _encode(self, a: int, b: int) -> bytes:
+        """The bytes of all maps, one after the other, for operands at these addresses."""
+        addresses = {"a": a, "b": b}
+        with current_device(self._ordinal):
+            encoded = [
+                encode(addresses[tensor_map.operand], tensor_map)
+                if tensor_map
+                else bytes(TENSOR_MAP_BYTES)
+                for tensor_map in self.maps
+            ]
+        return b"".join(encoded)
+
+
+def encode(address: int, tensor_map: TensorMap) -> bytes:
+    """The 128 bytes that the copy engine reads.
+
+    Raises:
+        LaunchError: the driver refused.
+    """
+    driver = driver_api()
+    error, encoded = driver.cuTensorMapEncodeTiled(
+        _elements()[tensor_map.element],
+        len(tensor_map.sizes),
+        address,
+        [driver.cuuint64_t(size) for size in tensor_map.sizes],
+        [driver.cuuint64_t(stride) for stride in tensor_map.stride_bytes],
+        [driver.cuuint32_t(extent) for extent in tensor_map.box],
+        [driver.cuuint32_t(1)] * len(tensor_map.sizes),
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if error:
+        raise LaunchError(
+            f"gemm: the driver refused {tensor_map} at address {address:#x}: {error.name}."
+        )
+    return b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+
+
+@cache
+def _elements() -> dict[str, Any]:
+    kinds = driver_api().CUtensorMapDataType
+    return {
+        "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "tfloat32": kinds.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+    }
