@@ -21,12 +21,22 @@ CASES_PROPERTY = "contract_cases"
 
 
 def inability(implementation: Any, kind: str) -> str | None:
-    """Why an implementation does not compute a kind at all, here; None if it does."""
+    """Why an implementation does not compute a kind here, so that there is nothing to test; or None.
+
+    What computes float32 without regard to precision is not tested again under TF32.
+    """
     wanted = KINDS[kind]
-    problem = contiguous_problem(
-        wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=wanted.precision
-    )
-    return implementation.supports(problem) or implementation.runs_on(device_facts(0).arch)
+
+    def supports(precision: str | None) -> str | None:
+        return implementation.supports(
+            contiguous_problem(
+                wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=precision
+            )
+        )
+
+    if wanted.precision is not None and supports(None) is None:
+        return f"it serves {kind} as {wanted.dtype}"
+    return supports(wanted.precision) or implementation.runs_on(device_facts(0).arch)
 
 
 def may_refuse(implementation: Any, refusal: Refusal) -> bool:
