@@ -21,7 +21,7 @@ CASES_PROPERTY = "contract_cases"
 
 
 def inability(implementation: Any, kind: str) -> str | None:
-    """Why an implementation does not compute a kind here, so that there is nothing to test; or None.
+    """Why an implementation does not compute a kind here, so that nothing is tested; or None.
 
     What computes float32 without regard to precision is not tested again under TF32.
     """

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import dxgemm
+from dxgemm import errors
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -86,6 +87,21 @@ def test_a_plan_follows_the_current_stream(cupy, spin, ready):
         assert plan() is c
         assert not stream.done, "the host waited"
         stream.synchronize()
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
+
+
+def test_cublas_runs_on_the_stream_that_is_passed(cupy, spin, ready):
+    a, b, c = ready
+    try:
+        dxgemm.gemm(a, b, c.copy(), 0.7, 1.3, implementation="cublas")
+    except errors.UnsupportedProblemError as refusal:
+        pytest.skip(str(refusal))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        late = late_copy(cupy, spin, a)
+    dxgemm.gemm(late, b, c, 0.7, 1.3, implementation="cublas", stream=stream)
+    assert not stream.done, "the host waited"
+    stream.synchronize()
     assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 
