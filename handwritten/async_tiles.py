@@ -22,14 +22,15 @@ WAYS = ("outer16", "outer", "k")
 
 def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
     """The ways that suit a and b of a problem."""
-    a_way = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
-    b_way = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
-    ways = a_way[operand_mode(problem, "a")], b_way[operand_mode(problem, "b")]
+    a_ways = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
+    b_ways = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
+    ways = a_ways[operand_mode(problem, "a")], b_ways[operand_mode(problem, "b")]
     width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
-    return tuple(
+    a_way, b_way = (
         "outer" if way == "outer16" and outer * config.tile_k < width * config.threads else way
         for way, outer in zip(ways, (config.tile_m, config.tile_n), strict=True)
     )
+    return a_way, b_way
 
 
 class TileCopy(NamedTuple):

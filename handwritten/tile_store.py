@@ -1,8 +1,8 @@
 """Writing a tile of the result: 16 bytes at a time from registers, or through shared memory.
 
 Where the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into
-shared memory, row by row, and its threads write it element by element, neighbours in neighbouring
-columns. Where the blocks of a thread-block cluster have each summed a
+shared memory, row by row, and its threads write it from there, neighbours in neighbouring columns.
+Where the blocks of a thread-block cluster have each summed a
 part of k, each of them adds up and writes a share of the tile's rows, reading the other blocks'
 shared memory: no workspace, no atomics, the order of additions is always the same.
 Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
@@ -33,46 +33,72 @@ def tile_bytes(tile_m: int, tile_n: int, dtype: str) -> int:
 def make_store_from_smem(
     tile_m: int, tile_n: int, threads: int, split_k: int, dtype: str
 ) -> Callable[..., Any]:
-    """A device function: write a tile from shared memory.
+    """A device function: write a tile from shared memory, 16 bytes of a row at a time.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    tile's first row and column, m, n, beta and the pointers, offsets and strides of c and out.
-    Before it is called every thread must have stored its part, times alpha, and passed a barrier,
-    of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
+    tile's first row and column, m, n, beta, whether vectors of c and out can be accessed at once,
+    and the pointers, offsets and strides of c and out. Before it is called every thread must have
+    stored its part, times alpha, and passed a barrier, of the cluster if split_k > 1; no block of a
+    cluster may exit before all have returned from it.
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.intrinsics import cluster_address, load_cluster, load_shared
+    from dxgemm.handwritten.intrinsics import (
+        cluster_address,
+        load_cluster,
+        load_shared,
+        load_vector,
+        store_vector,
+    )
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
-    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // np.dtype(dtype).itemsize
     smem_row_bytes = row_bytes(tile_n, dtype)
-    rows = tile_m // split_k
-    if rows * split_k != tile_m or (threads % tile_n and tile_n % threads):
+    rows, row_vectors = tile_m // split_k, tile_n // width
+    if rows * split_k != tile_m or (threads % row_vectors and row_vectors % threads):
         raise ValueError(f"{threads} threads cannot share a tile of {rows} x {tile_n} evenly")
 
     def store_from_smem(
-        smem, rank, tile_row, tile_col, m, n, beta,
+        smem, rank, tile_row, tile_col, m, n, beta, is_vector,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
     ):  # fmt: skip
-        for element in range(int32(cuda.threadIdx.x & 1023), rows * tile_n, threads):
-            smem_row = int32(rank * rows + element // tile_n)
-            smem_col = int32(element % tile_n)
-            row, col = tile_row + smem_row, tile_col + smem_col
+        for vector in range(int32(cuda.threadIdx.x & 1023), rows * row_vectors, threads):
+            smem_row = int32(rank * rows + vector // row_vectors)
+            smem_vector = int32(vector % row_vectors)
+            row, col = tile_row + smem_row, tile_col + smem_vector * width
             if row < m and col < n:
-                address = int32(smem + smem_row * smem_row_bytes + smem_col * item_size)
+                address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
                 if split_k == 1:
-                    value = load_shared(scalar, 1, address, 0)[0]
+                    values = load_shared(scalar, width, address, 0)
                 else:
-                    value = scalar(0)
+                    parts = ()
                     for block in static_range(split_k):
-                        value += load_cluster(scalar, 1, cluster_address(address, int32(block)), 0)[
-                            0
-                        ]
-                if beta != 0:
-                    value += beta * c_gmem[c_start + row * c_stride_m + col * c_stride_n]
-                out_gmem[out_start + row * out_stride_m + col * out_stride_n] = value
+                        other = cluster_address(address, int32(block))
+                        parts = parts + load_cluster(scalar, width, other, 0)
+                    values = ()
+                    for element in static_range(width):
+                        total = parts[element]
+                        for block in static_range(1, split_k):
+                            total += parts[block * width + element]
+                        values = values + (total,)
+                c_index = c_start + row * c_stride_m + col * c_stride_n
+                out_index = out_start + row * out_stride_m + col * out_stride_n
+                if is_vector and col + width <= n:
+                    if beta != 0:
+                        added = load_vector(scalar, width, c_gmem, c_index)
+                        sums = ()
+                        for element in static_range(width):
+                            sums = sums + (values[element] + beta * added[element],)
+                        values = sums
+                    store_vector(out_gmem, out_index, values)
+                else:
+                    for element in static_range(width):
+                        if col + element < n:
+                            value = values[element]
+                            if beta != 0:
+                                value += beta * c_gmem[c_index + element * c_stride_n]
+                            out_gmem[out_index + element * out_stride_n] = value
 
     return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_from_smem))
 
@@ -123,8 +149,9 @@ def make_store_tile(
         if beta != 0:
             places |= global_address(c_gmem) | (c_start | c_stride_m) * item_size
             are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        is_vector = are_rows_contiguous and places % VECTOR_BYTES == 0
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        if split_k == 1 and is_inside and are_rows_contiguous and places % VECTOR_BYTES == 0:
+        if split_k == 1 and is_inside and is_vector:
             out_first = out_start + (tile_row + thread_row) * out_stride_m + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c_stride_m + tile_col + thread_col
             for i in static_range(thread_m):
@@ -169,7 +196,7 @@ def make_store_tile(
             else:
                 cluster_sync()
             store_from_smem(
-                smem, rank, tile_row, tile_col, m, n, beta,
+                smem, rank, tile_row, tile_col, m, n, beta, is_vector,
                 c_gmem, c_start, c_stride_m, c_stride_n,
                 out_gmem, out_start, out_stride_m, out_stride_n,
             )  # fmt: skip
