@@ -17,6 +17,9 @@ _INT32_MAX = 2**31 - 1
 # cudaDataType, as library_types.h numbers them.
 _CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 
+# CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION on top of the default mode, which CuPy lacks.
+_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+
 
 def supports(problem: Problem) -> str | None:
     """None, or why cuBLAS cannot compute this problem as it lies in memory."""
@@ -127,12 +130,18 @@ _handles = threading.local()
 
 
 def _handle(ordinal: int) -> Any:
-    """A cuBLAS handle of this thread and device, in host pointer mode and default math mode."""
+    """A cuBLAS handle of this thread and device, in host pointer mode.
+
+    By default cuBLAS may split k and add the parts in half precision, which misses the right
+    bfloat16 by tens of units in the last place.
+    """
     from cupy_backends.cuda.libs import cublas
 
     handles: dict[Any, Any] = _handles.__dict__
     if ordinal not in handles:
-        handles[ordinal] = cublas.create()
+        handle = cublas.create()
+        cublas.setMathMode(handle, _DISALLOW_REDUCED_PRECISION_REDUCTION)
+        handles[ordinal] = handle
     return handles[ordinal]
 
 
