@@ -15,6 +15,7 @@ from dxgemm.runtime.device import device_facts
 from dxgemm.testing.cases import Group
 from dxgemm.testing.check import Refusal, check
 from dxgemm.testing.kinds import KINDS
+from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import NumpyLibrary
 
 CASES_PROPERTY = "contract_cases"
@@ -43,10 +44,15 @@ def may_refuse(implementation: Any, refusal: Refusal) -> bool:
     """Whether an implementation that computes a kind may decline one case of it.
 
     A baseline may decline anything. dxgemm's own computes every case, but for tensor cores, which
-    may insist on 16-byte aligned rows or columns of a and b.
+    may insist on 16-byte aligned rows or columns of a and b, and for TF32 on one of them lying
+    along k.
     """
-    is_reduced = KINDS[refusal.case.kind].is_reduced
-    return not implementation.is_own or (is_reduced and not refusal.was_aligned)
+    case = refusal.case
+    a_order, b_order, _ = (LAYOUTS[name].order for name in case.layouts)
+    lies_across_k = case.precision == "tf32" and (a_order, b_order) == ("col", "row")
+    is_reduced = KINDS[case.kind].is_reduced
+    may_insist = is_reduced and (lies_across_k or not refusal.was_aligned)
+    return not implementation.is_own or may_insist
 
 
 class Contract:

@@ -66,6 +66,15 @@ def test_one_layout_at_two_alignments_takes_two_routes(home, values):
         assert_right(home.fetch(plan()), *values, 1.0, 0.0)
 
 
+def test_explain_names_what_is_misaligned(home, values):
+    b = home.send(values[1])
+    explanation = dxgemm.explain(shifted(home, values[0], 1), b)
+    item_size = values[0].itemsize
+    assert explanation.alignments == {"a": item_size, "b": MAX_ALIGNMENT}
+    assert f"a row_major at {item_size} bytes, b row_major, " in str(explanation)
+    assert " bytes, b" not in str(dxgemm.explain(home.send(values[0]), b))
+
+
 def test_alignments_are_exchanged_with_the_operands(home, values):
     m, n, _ = SIZE
     a, b = shifted(home, values[0], 1), home.send(values[1])

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from contract import Contract
+from contract import Contract, may_refuse
 
 import dxgemm
 from dxgemm import errors
 from dxgemm.testing.cases import Case
+from dxgemm.testing.check import check as run_cases
 
 GROUPS = [(Case("float32", 2, 3, 4),), (Case("float32", 3, 2, 1),)]
 
@@ -44,6 +45,28 @@ def test_a_baseline_that_refuses_everything_is_skipped_with_its_reason(monkeypat
     monkeypatch.setattr(dxgemm, "gemm", refuse)
     with pytest.raises(pytest.skip.Exception, match="not today"):
         check(is_own=False)
+
+
+@pytest.mark.parametrize(
+    "kind, layouts, may",
+    [
+        ("float16", ("row_aligned", "col_aligned", "row"), False),
+        ("float16", ("row+1", "row_aligned", "row"), True),
+        ("float16", ("row_aligned", "row@1", "row"), True),
+        ("float16", ("rows_reversed", "row_aligned", "row"), True),
+        ("tf32", ("col_aligned", "row_aligned", "row"), True),
+        ("tf32", ("row_aligned", "row_aligned", "row"), False),
+        ("tf32", ("row/2", "row_aligned", "row"), True),
+        ("float32", ("row+1", "row@1", "row"), False),
+        ("float64", ("col", "row", "row"), False),
+    ],
+)
+def test_only_tensor_cores_may_decline_and_only_for_layouts(home, kind, layouts, may):
+    own = dxgemm.implementations()[0]
+    case = Case(kind, 3, 4, 5, layouts)
+    (refusal,) = run_cases([case], refuse, home, refusal=errors.UnsupportedProblemError)
+    assert may_refuse(own, refusal) == may
+    assert may_refuse(replace(own, is_own=False), refusal)
 
 
 def test_cases_and_refusals_are_counted(monkeypatch, check, recorded):

@@ -7,7 +7,7 @@ from typing import Any
 
 from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._occupancy import occupancy, sm_limits
-from dxgemm._problem import Problem, contiguous_problem
+from dxgemm._problem import MAX_ALIGNMENT, Problem, contiguous_problem
 from dxgemm._route import Route
 from dxgemm.runtime.device import DeviceFacts, device_facts
 
@@ -22,6 +22,7 @@ class Explanation:
         precision: what the call permits instead of the dtype's own arithmetic; None for nothing.
         is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: of a, b, c and out as the kernel sees them.
+        alignments: bytes, the largest power of two up to 16 that divides the address of a and b.
         copied: host operands that are copied to the GPU or back.
         device: name of the GPU.
         implementation, config, rule: the choice, and the rule that made it.
@@ -44,6 +45,7 @@ class Explanation:
     precision: str | None
     is_transposed: bool
     arrangements: dict[str, str]
+    alignments: dict[str, int]
     copied: tuple[str, ...]
     device: str
     implementation: str
@@ -67,7 +69,9 @@ class Explanation:
 
     def __str__(self) -> str:
         batch = f"{self.batch} x " if self.batch > 1 else ""
-        arrangements = ", ".join(f"{name} {kind}" for name, kind in self.arrangements.items())
+        arrangements = ", ".join(
+            f"{name} {kind}{self._misalignment(name)}" for name, kind in self.arrangements.items()
+        )
         dtype = self.dtype
         if self.out_dtype != dtype:
             dtype += f" to {self.out_dtype}"
@@ -102,6 +106,10 @@ class Explanation:
             f"{self.roofline_us:.3g} us ({self.bound} bound)"
         )
         return "\n".join(lines)
+
+    def _misalignment(self, name: str) -> str:
+        alignment = self.alignments.get(name, MAX_ALIGNMENT)
+        return f" at {alignment} bytes" if alignment < MAX_ALIGNMENT else ""
 
 
 def explain_route(route: Route) -> Explanation:
@@ -173,6 +181,7 @@ def _explain(
         precision=problem.precision,
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
+        alignments={"a": problem.a_alignment, "b": problem.b_alignment},
         copied=copied,
         device=device.name,
         implementation=implementation.name,
