@@ -109,9 +109,10 @@ def test_cublas_runs_on_the_stream_that_is_passed(cupy, spin, ready):
 def test_a_stream_that_is_passed(cupy, spin, ready, kind):
     a, b, c = ready
     stream = cupy.cuda.Stream(non_blocking=True)
+    passed = stream_of(kind, stream)  # may import torch, which takes longer than the producer
     with stream:
         late = late_copy(cupy, spin, a)
-    dxgemm.gemm(late, b, c, 0.7, 1.3, stream=stream_of(kind, stream))
+    dxgemm.gemm(late, b, c, 0.7, 1.3, stream=passed)
     assert not stream.done, "the host waited"
     stream.synchronize()
     assert_right(c.get(), *VALUES, 0.7, 1.3)
@@ -158,12 +159,13 @@ def test_the_stream_of_numba_arrays(cupy, spin, ready):
     late = cuda.device_array(a.shape, a.dtype, stream=stream)
     addend = cuda.device_array(c.shape, c.dtype, stream=stream)
     late_view, addend_view = cupy.asarray(late), cupy.asarray(addend)
+    b_array = cuda.as_cuda_array(b)  # waits for the stream that CuPy names, the default one
     with cupy.cuda.ExternalStream(int(stream)) as queue:
         late_view.fill(np.nan)
         spin()
         late_view[...] = a
         addend_view[...] = c
-    dxgemm.gemm(late, cuda.as_cuda_array(b), addend, 0.7, 1.3)
+    dxgemm.gemm(late, b_array, addend, 0.7, 1.3)
     assert not queue.done, "the host waited"
     stream.synchronize()
     assert_right(addend.copy_to_host(), *VALUES, 0.7, 1.3)
