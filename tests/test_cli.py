@@ -325,6 +325,13 @@ class TestExplain:
         assert (report["m"], report["n"], report["k"]) == (50, 60, 70)
         assert report["implementation"] == "coalesced"
 
+    def test_dtypes_and_precision_are_passed_on(self):
+        half = invoke_json("explain", 5, 6, 7, "--dtype", "bfloat16", "--out-dtype", "float32")
+        assert (half["dtype"], half["out_dtype"]) == ("bfloat16", "float32")
+        assert invoke_json("explain", 5, 6, 7, "--precision", "tf32")["precision"] == "tf32"
+        refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
+        assert_refused(refused, "'tf32' is for float32")
+
     def test_an_unknown_implementation_is_refused(self):
         assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
 

@@ -9,6 +9,7 @@ from dxgemm import _registry, compiler
 from dxgemm._calls import Bound, prepare
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
+from dxgemm._problem import ITEM_SIZES
 from dxgemm._route import clear_routes
 
 
@@ -134,7 +135,7 @@ def implementations() -> tuple[_registry.Implementation, ...]:
 def build(
     *,
     arch: str | None = None,
-    dtypes: tuple[str, ...] = ("float32", "float64"),
+    dtypes: tuple[str, ...] = tuple(ITEM_SIZES),
     implementations: tuple[str, ...] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[compiler.KernelRecord]:
@@ -142,7 +143,7 @@ def build(
 
     Args:
         arch: architecture such as "sm_90a", which needs no GPU; None for the first GPU's.
-        dtypes: of the kernels.
+        dtypes: of the operands; by default all there are.
         implementations: names; None for all.
         progress: called with (kernels done, kernels in all, name of the next one).
 

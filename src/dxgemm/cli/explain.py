@@ -17,6 +17,12 @@ Size = Annotated[int, typer.Argument(min=0)]
 class Dtype(StrEnum):
     float32 = "float32"
     float64 = "float64"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+class Precision(StrEnum):
+    tf32 = "tf32"
 
 
 def explain(
@@ -24,14 +30,25 @@ def explain(
     n: Size,
     k: Size,
     dtype: Annotated[Dtype, typer.Option()] = Dtype.float32,
+    out_dtype: Annotated[Dtype | None, typer.Option(help="Of the result.")] = None,
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
+    precision: Annotated[
+        Precision | None, typer.Option(help="What float32 may be rounded to.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say how an (m, k) @ (k, n) product would be computed, and why."""
     enable_simulator_without_gpu()
     explanation = dxgemm.explain_shape(
-        m, n, k, dtype.value, batch=batch, implementation=implementation
+        m,
+        n,
+        k,
+        dtype.value,
+        batch=batch,
+        out_dtype=out_dtype and out_dtype.value,
+        implementation=implementation,
+        precision=precision and precision.value,
     )
     if as_json:
         print_json(explanation.as_dict())
