@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from dxgemm import _dispatch, errors
-from dxgemm._dispatch import choose
+from dxgemm._dispatch import choose, predict_us
+from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation
+from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
+from dxgemm.handwritten import tuned as kernel_file
 from dxgemm.runtime.device import DeviceFacts
 
 DEVICE = DeviceFacts(
@@ -18,6 +20,13 @@ DEVICE = DeviceFacts(
     sm_count=4,
     peak_tflops={"float32": 60.0, "float64": 30.0},
     memory_gbytes_per_s=4000.0,
+)
+H200 = DeviceFacts(
+    name="NVIDIA H200",
+    arch="sm_90a",
+    sm_count=132,
+    peak_tflops={"float32": 66.9, "float64": 33.5},
+    memory_gbytes_per_s=4800.0,
 )
 SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
 OWN = [
@@ -71,12 +80,10 @@ def test_the_same_problem_gives_the_same_choice():
     assert choose(problem(300, 200, 100), DEVICE) == choose(problem(300, 200, 100), DEVICE)
 
 
-def test_tiny_problems_take_one_thread_an_element_and_large_ones_a_tile():
-    assert choose(problem(3, 4, 5), DEVICE).candidates[0].implementation.name == "coalesced"
-    assert (
-        choose(problem(2048, 2048, 2048), DEVICE).candidates[0].implementation.name
-        == "thread_tile_2d"
-    )
+@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
+def test_tiny_problems_take_one_thread_an_element_and_large_ones_the_top_of_the_ladder():
+    assert choose(problem(3, 4, 5), H200).candidates[0].implementation.name == "coalesced"
+    assert choose(problem(2048, 2048, 2048), H200).candidates[0].implementation.name == "tuned"
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
@@ -119,32 +126,59 @@ def test_when_none_fits_all_reasons_are_listed(monkeypatch):
 class Tile:
     tile_m: int
     tile_n: int
+    split_k: int = 1
 
 
 @dataclass(frozen=True)
 class Tiles(Able):
-    """An implementation with three tiles, the largest first."""
+    """An implementation with three tiles, the smallest of which is slow."""
 
     def configs(self, dtype=None):
-        return (Tile(64, 64), Tile(32, 32), Tile(8, 8))
+        return (Tile(64, 64), Tile(64, 64, split_k=4), Tile(8, 8))
 
     def block_count(self, config, problem):
-        return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+        tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+        return problem.batch * tiles * config.split_k
+
+    def efficiency(self, config, dtype):
+        return 0.5 if config.tile_m == 64 else 0.1
 
 
 @pytest.mark.parametrize(
     "shape, batch, tile",
     [
-        ((128, 64, 9), 1, 64),  # 2 blocks for 4 SMs: half is enough
-        ((64, 64, 9), 1, 32),  # 1 block of 64 x 64 would leave 3 SMs idle
-        ((32, 32, 9), 100, 32),  # many matrices, but each fills a quarter of the largest tile
-        ((96, 96, 9), 100, 32),  # 44 % of 64 x 64 tiles would lie outside
-        ((120, 120, 9), 100, 64),  # 12 % would
-        ((5, 5, 9), 1, 8),  # nothing fits: the smallest
+        ((128, 128, 9999), 1, Tile(64, 64)),  # a tile for each of the 4 SMs
+        ((64, 64, 9999), 1, Tile(64, 64, split_k=4)),  # otherwise 3 SMs were idle
+        ((64, 64, 1), 1, Tile(64, 64)),  # too little to share
+        ((8, 8, 9999), 100, Tile(8, 8)),  # most of the larger tiles would lie outside
+        ((64, 64, 9999), 100, Tile(64, 64)),  # enough matrices to fill every SM
     ],
 )
-def test_the_largest_tile_that_fits_and_fills_half_the_device(monkeypatch, shape, batch, tile):
+def test_the_tile_of_the_shortest_predicted_time(monkeypatch, shape, batch, tile):
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (Tiles("tiles", "test"),))
     m, n, k = shape
     decision = choose(contiguous_problem("float32", m, n, k, batch), DEVICE)
-    assert decision.candidates[0].config == Tile(tile, tile)
+    assert decision.candidates[0].config == tile
+
+
+def test_the_prediction_grows_by_whole_rounds_of_tiles():
+    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
+    times = [predict_us(tiles, tile, problem(64 * t, 64, 999), DEVICE) for t in (1, 4, 5, 8, 9)]
+    assert times[0] == times[1] < times[2] == times[3] < times[4]
+
+
+# Medians on the H200, microseconds: m = n = k, config of `tuned`, measured.
+MEASURED_US = [
+    (256, (64, 64, 1), 9.95), (512, (32, 64, 1), 11.8), (512, (64, 64, 2), 12.0),
+    (768, (64, 64, 4), 29.4), (1024, (128, 128, 2), 50.5), (1024, (64, 64, 1), 53.3),
+    (1536, (64, 64, 2), 170.6), (1536, (128, 256, 1), 244.3), (2048, (128, 256, 1), 326.4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size, tile, measured_us", MEASURED_US)
+def test_the_model_agrees_with_measurements(size, tile, measured_us):
+    configs = (c for c in kernel_file.CONFIGS if (c.tile_m, c.tile_n, c.split_k) == tile)
+    predicted_us = predict_us(
+        find_implementation("tuned"), next(configs), problem(size, size, size), H200
+    )
+    assert abs(predicted_us / measured_us - 1) < 1 / 7

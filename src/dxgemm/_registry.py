@@ -19,9 +19,14 @@ from dxgemm.compiler import (
     obtain_kernel,
 )
 
-
 # Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
+
+
+# For kernels that do not say: what they reach of an SM's peak, and how long filling and draining
+# their pipeline takes.
+DEFAULT_EFFICIENCY = 0.3
+DEFAULT_LAUNCH_US = 4.0
 
 
 class Launch(Protocol):
@@ -80,6 +85,15 @@ class Implementation(ABC):
     def block_count(self, config: Any, problem: Problem) -> int:
         """Thread blocks of a launch; 0 where the implementation does not tell."""
         return 0
+
+    def efficiency(self, config: Any, dtype: str) -> float:
+        """What a full SM reaches with a config, over its peak outside tensor cores."""
+        return DEFAULT_EFFICIENCY
+
+    @property
+    def launch_us(self) -> float:
+        """What a launch takes besides its arithmetic."""
+        return DEFAULT_LAUNCH_US
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """The record of a kernel that is already on disk."""
@@ -154,6 +168,16 @@ class Handwritten(Implementation):
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
+
+    def efficiency(self, config: Any, dtype: str) -> float:
+        predict: Callable[[Any, str], float] | None
+        predict = getattr(self._kernel_file, "efficiency", None)
+        return predict(config, dtype) if predict else DEFAULT_EFFICIENCY
+
+    @property
+    def launch_us(self) -> float:
+        microseconds: float = getattr(self._kernel_file, "LAUNCH_US", DEFAULT_LAUNCH_US)
+        return microseconds
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         spec = self.spec_for(config, problem)
