@@ -1,0 +1,332 @@
+"""Hopper's own path: the copy engine feeds shared memory, warpgroups multiply out of it.
+
+Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells the
+copy engine (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
+64 x tile_n x 32-byte steps by wgmma, whose operands stay in shared memory. A ring of stages, with a
+barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
+persistent: while the consumers store a tile, the producer is already fetching the next one.
+Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
+float16 and bfloat16 operands are read as they lie: wgmma transposes on the way. tf32 operands must
+lie along k, except that the left one may come from registers: so the left factor is the operand
+that lies across k, if need be by computing out.T = b.T @ a.T.
+Constraints: bases and strides at multiples of 16 bytes, as TMA wants; see `supports`. m, n and k
+are free: TMA fills what lies outside with zeros. A stage is 128 bytes deep: 64 16-bit or 32 32-bit
+elements of k.
+Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; the roles are those of CUTLASS's
+`KernelTmaWarpSpecializedCooperative`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
+
+DTYPES = ("float16", "bfloat16", "float32")
+ONLY_ARCH = 90
+TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+WARP = 32
+LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
+CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
+SM_COUNT = 132  # of H100 and H200: one persistent block each
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n; a ring of `stages`.
+
+    Tiles are visited in bands of band_m tiles along m, so that blocks running at the same time
+    read few rows of a and few columns of b.
+    """
+
+    tile_m: int
+    tile_n: int
+    stages: int
+    band_m: int = 16
+
+    dynamic_smem: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m not in (64, 128):
+            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
+        if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
+            raise ValueError(f"{self}: tile_n must be a multiple of 64 up to 256")
+        if self.smem_bytes("float16") > 227 * 1024:
+            raise ValueError(f"{self}: {self.smem_bytes('float16')} bytes of shared memory")
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tile_m // 64
+
+    @property
+    def threads(self) -> int:
+        """Of the consumers, and of the warp that produces."""
+        return self.consumers * WARPGROUP + WARP
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * ROW_BYTES
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        ring = 1024 + self.stages * self.stage_bytes
+        return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_n // 2 * 4
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+
+
+# The first is fastest where its tiles fill the GPU; the others where they do not, down to 512^3.
+CONFIGS = (
+    Config(tile_m=128, tile_n=256, stages=4),
+    Config(tile_m=128, tile_n=128, stages=6),
+    Config(tile_m=128, tile_n=64, stages=8),
+    Config(tile_m=64, tile_n=64, stages=8),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
+
+
+def efficiency(config: Config, dtype: str) -> float:
+    """What a full SM reaches over its peak in float32, by the measurements of docs/ladder.md."""
+    area = config.tile_m * config.tile_n
+    if dtype == "float32":
+        return {128 * 256: 5.7, 128 * 128: 4.5, 128 * 64: 2.8}.get(area, 2.0)
+    return {128 * 256: 11.2, 128 * 128: 10.2, 128 * 64: 6.3}.get(area, 5.2)
+
+
+def supports(problem: Any) -> str | None:
+    """None, or what wgmma or the copy engine cannot do."""
+    if problem.dtype == "float32" and problem.precision != "tf32":
+        return "wgmma has no float32; precision='tf32' permits TF32"
+    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
+    if max(problem.m, problem.n, problem.k, tile_count(smallest, problem)) > MOST_ELEMENTS:
+        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
+    if problem.k == 0:
+        return None
+    a, b = operand_of(problem, "a"), operand_of(problem, "b")
+    reason = a.refusal() or b.refusal()
+    if reason is None and problem.dtype == "float32" and a.innermost == b.innermost == "mn":
+        reason = "tf32 wgmma needs a or b contiguous along k"
+    return reason
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """The index along which a, and b, lie: "k" or "mn"; and the result's dtype if it is another."""
+    lies = _innermost(problem)
+    return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
+
+
+VARIANTS = (("k", "mn"), ("k", "k"), ("mn", "k"))
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """One block an SM, or one a tile if those are fewer."""
+    return min(tile_count(config, problem), SM_COUNT)
+
+
+def tile_count(config: Config, problem: Any) -> int:
+    """Tiles of the results, which the blocks share out among themselves."""
+    m, n = problem.m, problem.n
+    if _is_exchanged(problem.dtype, *_innermost(problem)):
+        m, n = n, m
+    tiles: int = problem.batch * -(-m // config.tile_m) * -(-n // config.tile_n)
+    return tiles
+
+
+def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
+    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
+    if problem.k == 0:
+        return None, None
+    row_items = ROW_BYTES // (4 if problem.dtype == "float32" else 2)
+    element = "tfloat32" if problem.dtype == "float32" else problem.dtype
+    extents = [config.tile_m, config.tile_n]
+    if _is_exchanged(problem.dtype, *_innermost(problem)):
+        extents.reverse()
+    maps = []
+    for name, extent in zip(("a", "b"), extents, strict=True):
+        operand = operand_of(problem, name)
+        box_along = extent if operand.innermost == "k" else row_items
+        maps.append(operand.tensor_map(element, box_along, row_items))
+    return tuple(maps)
+
+
+def _innermost(problem: Any) -> tuple[str, str]:
+    """The index along which a and b lie; "k" for operands that are not read."""
+    if problem.k == 0:
+        return "k", "k"
+    return operand_of(problem, "a").innermost or "k", operand_of(problem, "b").innermost or "k"
+
+
+def _is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
+    """Whether out.T = b.T @ a.T is computed: tf32 wgmma cannot read a b that lies across k."""
+    return dtype == "float32" and b_innermost == "mn"
+
+
+def make_kernel(
+    config: Config, dtype: str, a_innermost: str, b_innermost: str, out_dtype: str | None = None
+) -> Callable[..., None]:
+    """The kernel of one config and one arrangement, as a Python function to compile."""
+    from numba import cuda, float32, int32, uint8
+
+    from dxgemm.handwritten.hopper import (
+        divide,
+        expect_bytes,
+        init_barrier,
+        prefetch_tensor_map,
+        publish_barriers,
+        tensor_map,
+        wait_barrier,
+    )  # fmt: skip
+    from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
+
+    kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
+    out_dtype = out_dtype or dtype
+    out_bytes = 4 if out_dtype == "float32" else 2
+    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
+    tile_k = ROW_BYTES // (4 if kind == "tf32" else 2)
+    band_m, consumers, stage_bytes = config.band_m, config.consumers, config.stage_bytes
+    chunks_smem = stages * stage_bytes
+    full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
+    empty_smem = full_smem + 8 * stages
+    chunks = tile_n // CHUNK_COLS
+    # From here on a and b are the left and the right factor of what is computed, m its rows.
+    exchanged = _is_exchanged(dtype, a_innermost, b_innermost)
+    a_parameter, b_parameter = TENSOR_MAPS
+    if exchanged:
+        a_innermost, b_innermost = b_innermost, a_innermost
+        a_parameter, b_parameter = b_parameter, a_parameter
+    a_across, b_across = a_innermost == "mn", b_innermost == "mn"
+    after, fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
+    store_inside, store_guarded = make_store(
+        out_dtype, along_rows=not exchanged, rows_are_split=kind == "tf32" and a_across
+    )
+
+    @cuda.jit(device=True, forceinline=True)
+    def locate(index, tiles_m, tiles_n):
+        """Matrix, first row and first column of a tile: bands of band_m tiles, column by column."""
+        matrix = divide(index, int32(tiles_m * tiles_n))
+        tile = int32(index - matrix * tiles_m * tiles_n)
+        top = int32(divide(tile, int32(band_m * tiles_n)) * band_m)
+        place = int32(tile - top * tiles_n)
+        rows = int32(min(band_m, tiles_m - top))
+        col = divide(place, rows)
+        return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
+
+    @cuda.jit(device=True, forceinline=True)
+    def allows_vectors(address, stride_batch, stride_m, stride_n):
+        """Whether whole lines of 16-byte accesses along the contiguous direction are possible."""
+        unit, other = (stride_m, stride_n) if exchanged else (stride_n, stride_m)
+        is_aligned = (address | (stride_batch | other) * out_bytes) % 16 == 0
+        return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
+
+    @unroll_static_loops
+    def wgmma_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        if exchanged:
+            m, n = n, m
+            a_stride_batch, b_stride_batch = b_stride_batch, a_stride_batch
+            c_stride_m, c_stride_n = c_stride_n, c_stride_m
+            out_stride_m, out_stride_n = out_stride_n, out_stride_m
+
+        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
+        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
+        thread = int32(cuda.threadIdx.x & 1023)
+        if thread == 0:
+            for slot in static_range(stages):
+                init_barrier(int32(full + 8 * slot), int32(1))
+                init_barrier(int32(empty + 8 * slot), int32(consumers))
+            publish_barriers()
+        cuda.syncthreads()
+
+        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
+        tiles_m = int32((m + tile_m - 1) // tile_m)
+        tiles_n = int32((n + tile_n - 1) // tile_n)
+        tiles = int32(batch * tiles_m * tiles_n)
+        k_tiles = int32((k + tile_k - 1) // tile_k)
+        stage, parity = int32(0), int32(0)
+
+        if thread >= consumers * WARPGROUP:
+            if thread == consumers * WARPGROUP and k_tiles > 0:
+                a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
+                prefetch_tensor_map(a_map)
+                prefetch_tensor_map(b_map)
+                index = block
+                while index < tiles:
+                    matrix, row, col = locate(index, tiles_m, tiles_n)
+                    index = int32(index + blocks)
+                    a_matrix = matrix if a_stride_batch != 0 else int32(0)
+                    b_matrix = matrix if b_stride_batch != 0 else int32(0)
+                    depth = int32(0)
+                    while depth < k:
+                        barrier = int32(full + 8 * stage)
+                        wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                        expect_bytes(barrier, int32(stage_bytes))
+                        fetch(
+                            int32(smem + stage * stage_bytes), barrier, row, col, depth,
+                            a_map, a_matrix, b_map, b_matrix,
+                        )  # fmt: skip
+                        depth = int32(depth + tile_k)
+                        stage, parity = after(stage, parity)
+        else:
+            lane = int32(thread % WARP)
+            chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
+            out, c = global_address(out_gmem), global_address(c_gmem)
+            out_row_bytes, out_col_bytes = out_stride_m * out_bytes, out_stride_n * out_bytes
+            c_row_bytes, c_col_bytes = c_stride_m * out_bytes, c_stride_n * out_bytes
+            out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
+            if exchanged:
+                out_line_bytes, c_line_bytes = int32(out_col_bytes), int32(c_col_bytes)
+            else:
+                out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
+            is_aligned = allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            if beta != 0:
+                is_aligned &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+
+            index = block
+            while index < tiles:
+                matrix, row, col = locate(index, tiles_m, tiles_n)
+                index = int32(index + blocks)
+                acc = zeros(float32, tile_n // 2)
+                acc, stage, parity = multiply(
+                    acc, smem, full, empty, thread, k_tiles, stage, parity
+                )
+                top = row + first_row(thread)
+                c_at = (
+                    c + (matrix * c_stride_batch + top * c_stride_m + col * c_stride_n) * out_bytes
+                )
+                out_at = out + out_bytes * (
+                    matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
+                )
+                if is_aligned and row + tile_m <= m and col + tile_n <= n:
+                    for chunk in static_range(chunks):
+                        store_inside(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, alpha, beta,
+                            c_at, c_line_bytes, out_at, out_line_bytes,
+                        )  # fmt: skip
+                        c_at += c_chunk_bytes
+                        out_at += out_chunk_bytes
+                else:
+                    rows, cols = int32(m - top), int32(n - col)
+                    for chunk in static_range(chunks):
+                        store_guarded(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
+                            beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
+                            out_col_bytes,
+                        )  # fmt: skip
+                        c_at += c_chunk_bytes
+                        out_at += out_chunk_bytes
+                        cols = int32(cols - CHUNK_COLS)
+
+    return wgmma_kernel
