@@ -12,6 +12,7 @@ import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import probe
 from dxgemm._problem import Layout, define_problem
+from dxgemm.runtime.device import _cores_per_sm, _tensor_multiply_adds
 
 several_gpus = pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
 
@@ -32,6 +33,27 @@ def test_a_host_operand_goes_where_the_others_are() -> None:
         layout((2, 3), 1), layout((3, 4), -1), None, None, alpha_is_zero=False, beta_is_zero=True
     )
     assert (problem.m, problem.n, shape) == (2, 4, (2, 4))
+
+
+def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
+    sm_count, clock_ghz = 132, 1.83  # as the whitepaper rates the H100 SXM in half precision
+    rates = {**_tensor_multiply_adds(9, 0), "float32": _cores_per_sm(9, 0)["float32"]}
+    tflops = {name: 2e-3 * rate * sm_count * clock_ghz for name, rate in rates.items()}
+    expected = {
+        "float16": 989.4,
+        "bfloat16": 989.4,
+        "tf32": 494.7,
+        "float32": 66.9,
+        "float64": 66.9,
+    }
+    assert tflops == pytest.approx(expected, rel=0.09)
+
+
+def test_tensor_cores_compute_what_their_generation_does() -> None:
+    assert _tensor_multiply_adds(6, 1) == {}
+    assert set(_tensor_multiply_adds(7, 5)) == {"float16"}
+    assert set(_tensor_multiply_adds(8, 6)) == {"float16", "bfloat16", "tf32"}
+    assert set(_tensor_multiply_adds(8, 0)) == {"float16", "bfloat16", "tf32", "float64"}
 
 
 def operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:

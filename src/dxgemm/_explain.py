@@ -169,7 +169,9 @@ def _explain(
             limits, record.threads, record.registers, record.smem_bytes
         ).blocks
         waves = blocks / (device.sm_count * blocks_per_sm)
-    compute_us = problem.flops / (device.peak_tflops[problem.arithmetic] * 1e6)
+    own_tflops = device.peak_tflops[problem.scalar_dtype]
+    peak_tflops = device.tensor_tflops.get(problem.arithmetic, own_tflops)
+    compute_us = problem.flops / (peak_tflops * 1e6)
     memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)
     return Explanation(
         m=problem.m,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -20,9 +20,10 @@ class DeviceFacts:
         name: as the driver gives it.
         arch: architecture kernels are built for, such as "sm_90a".
         sm_count: streaming multiprocessors.
-        peak_tflops: arithmetic peak in TFLOP/s, by dtype and precision; that of the tensor cores
-            where there are some for it.
+        peak_tflops: arithmetic peak outside tensor cores in TFLOP/s, by dtype of sums.
         memory_gbytes_per_s: peak bandwidth of device memory.
+        tensor_tflops: peak of the tensor cores in TFLOP/s, by dtype or precision of the operands;
+            without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
     """
 
@@ -31,6 +32,7 @@ class DeviceFacts:
     sm_count: int
     peak_tflops: dict[str, float]
     memory_gbytes_per_s: float
+    tensor_tflops: dict[str, float] = field(default_factory=dict)
     is_simulated: bool = False
 
 
@@ -38,7 +40,7 @@ SIMULATED_DEVICE = DeviceFacts(
     name="numba CUDA simulator",
     arch="simulator",
     sm_count=1,
-    peak_tflops=dict.fromkeys(("float16", "bfloat16", "tf32", "float32", "float64"), 1e-6),
+    peak_tflops={"float32": 1e-6, "float64": 1e-6},
     memory_gbytes_per_s=1e-3,
     is_simulated=True,
 )
@@ -95,33 +97,46 @@ def device_facts(ordinal: int) -> DeviceFacts:
         arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
         sm_count=properties.multiprocessor_count,
         peak_tflops={
+            dtype: cores * flops_per_multiply_add / 1e12
+            for dtype, cores in _cores_per_sm(major, minor).items()
+        },
+        tensor_tflops={
             arithmetic: rate * flops_per_multiply_add / 1e12
-            for arithmetic, rate in _multiply_adds_per_clock(major, minor).items()
+            for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
         },
         memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
     )
 
 
-def _multiply_adds_per_clock(major: int, minor: int) -> dict[str, int]:
-    """Multiply-adds an SM finishes each clock, by dtype or precision.
+def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
+    """Fused multiply-adds an SM starts each clock, outside tensor cores.
 
-    Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions"; for
-    tensor cores the rates of dense products in NVIDIA's architecture whitepapers, Volta to
-    Blackwell.
+    Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions".
     """
-    capability = (major, minor)
-    float32 = 64 if capability in ((6, 0), (7, 0), (7, 5), (8, 0)) else 128
-    float64 = {(6, 0): 32, (7, 0): 32, (8, 0): 64, (9, 0): 128, (10, 0): 64}.get(capability, 2)
-    half = {7: 512, 8: 512, 9: 2048, 10: 4096, 12: 512}.get(major, float32)
-    if capability in ((8, 0), (8, 7)):
+    datacenter = (major, minor) in ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3))
+    float32 = 64 if (major, minor) in ((6, 0), (7, 0), (7, 5), (8, 0)) else 128
+    if not datacenter:
+        float64 = 2
+    else:
+        float64 = 64 if major in (9, 10) else 32
+    return {"float32": float32, "float64": float64}
+
+
+def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
+    """Multiply-adds the tensor cores of an SM finish each clock, in dense products.
+
+    Source: NVIDIA's architecture whitepapers, Volta to Blackwell.
+    """
+    half = {7: 512, 8: 512, 9: 2048, 10: 4096, 12: 512}.get(major)
+    if half is None:
+        return {}
+    if (major, minor) in ((8, 0), (8, 7)):
         half = 1024
-    return {
-        "float16": half,
-        "bfloat16": half if major >= 8 else float32,
-        "tf32": half // 2 if major >= 8 else float32,
-        "float32": float32,
-        "float64": float64,
-    }
+    rates = {"float16": half}
+    if major >= 8:
+        rates |= {"bfloat16": half, "tf32": half // 2}
+    float64 = {(8, 0): 64, (9, 0): 128}.get((major, minor))
+    return rates | ({"float64": float64} if float64 else {})
 
 
 @contextmanager
