@@ -159,6 +159,19 @@ def test_host_operands_are_decided_on_as_the_copies_they_become(dtype):
     assert_right(dxgemm.gemm(strided, b.T), a.T, b.T, np.zeros((m, n), a.dtype))
 
 
+@pytest.mark.parametrize("dtype", HALF)
+def test_a_float32_result_over_the_memory_of_a_is_refused(home, dtype):
+    memory = home.send(np.ones(64, numpy_dtype(dtype)))
+    a, b = memory[:16].reshape(4, 4), home.send(np.ones((4, 4), numpy_dtype(dtype)))
+    for first in (0, 8, 14):
+        out = memory[first : first + 32].view("float32").reshape(4, 4)
+        with pytest.raises(errors.OverlapError, match="shares memory with a"):
+            dxgemm.gemm(a, b, out=out)
+    out = memory[16:48].view("float32").reshape(4, 4)
+    dxgemm.gemm(a, b, out=out)
+    assert (home.fetch(out) == 4).all()
+
+
 def test_tf32_is_right_by_its_own_rule(home):
     values = values_of("tf32")
     a, b, c = (home.send(value) for value in values)
