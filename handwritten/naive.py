@@ -1,0 +1,107 @@
+"""One thread an element of the result, neighbouring threads in neighbouring rows.
+
+Idea: the three loops of the definition, the outer two spread over threads. The obvious numbering of
+the threads, down the rows, is the wrong one: for row-major operands the 32 threads of a warp read
+32 different rows of a and write 32 different rows of the result, each a memory transaction of its
+own of which 4 or 8 bytes are used. Kept to show why `coalesced` is the first thing to get right.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
+Constraints: none.
+Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory": what it warns of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Config:
+    """Elements of the result a block computes, one a thread."""
+
+    tile_m: int
+    tile_n: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+
+    @property
+    def threads(self) -> int:
+        return self.tile_m * self.tile_n
+
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks that a multiprocessor's registers shall suffice for: all its 2048 threads."""
+        return 2048 // self.threads
+
+    def smem_bytes(self, dtype: str) -> int:
+        return 0
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}"
+
+
+CONFIGS = (Config(tile_m=32, tile_n=32),)
+SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=2),)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n = config.tile_m, config.tile_n
+    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
+    int31 = 0x7FFFFFFF
+
+    def naive_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        tiles_m = (m + tile_m - 1) // tile_m & int31
+        tiles_n = (n + tile_n - 1) // tile_n & int31
+        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        thread = cuda.threadIdx.x & 1023
+        # Neighbouring threads walk down rows: `coalesced` swaps these two lines' roles.
+        row = tile // tiles_n * tile_m + thread % tile_m
+        col = tile % tiles_n * tile_n + thread // tile_m
+        if row >= m or col >= n:
+            return
+
+        a_index = matrix * a_stride_batch + row * a_stride_m
+        b_index = matrix * b_stride_batch + col * b_stride_n
+        acc = scalar(0)
+        # Counted down, because numba's range() costs more than the multiplication it counts.
+        left = k
+        while left > 0:
+            acc += a_gmem[a_index] * b_gmem[b_index]
+            a_index += a_stride_k
+            b_index += b_stride_k
+            left -= 1
+
+        value = alpha * acc
+        if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+            value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
+        out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
+
+    return naive_kernel
