@@ -1,11 +1,11 @@
-"""One thread an element of the result.
+"""One thread an element of the result, neighbouring threads in neighbouring columns.
 
-Idea: every thread walks along one row of a and one column of b. Threads of a warp own neighbouring
-columns, so that their reads of b and writes of the result coalesce, and their reads of a are one
-broadcast.
+Idea: `naive` with the threads numbered along rows. The threads of a warp then own neighbouring
+columns: what they read of b and write of the result is contiguous, and what they read of a is one
+element, broadcast.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
-Constraints: none. Each element of a is read n times from global memory and each of b m times: right
-for tiny problems, and the baseline for everything else.
+Constraints: none. Each element of a is read n times and each of b m times, mostly from the L1
+cache: right for tiny problems, and the baseline for everything else.
 Source: CUDA C++ Programming Guide, "Shared Memory", the version without shared memory.
 """
 
@@ -33,6 +33,10 @@ class Config:
     def threads(self) -> int:
         return self.tile_m * self.tile_n
 
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks that a multiprocessor's registers shall suffice for: all its 2048 threads."""
+        return 2048 // self.threads
+
     def smem_bytes(self, dtype: str) -> int:
         return 0
 
@@ -43,9 +47,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. Small blocks, because this
-# is the kernel for problems that have few of them.
-CONFIGS = (Config(tile_m=4, tile_n=32),)
+# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a row
+# of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
+CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
 
 
@@ -68,26 +72,34 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n = config.tile_m, config.tile_n
+    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
+    int31 = 0x7FFFFFFF
 
     def coalesced_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
     ):  # fmt: skip
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        matrix, tile = divmod(cuda.blockIdx.x, tiles_m * tiles_n)
-        row = tile // tiles_n * tile_m + cuda.threadIdx.x // tile_n
-        col = tile % tiles_n * tile_n + cuda.threadIdx.x % tile_n
+        tiles_m = (m + tile_m - 1) // tile_m & int31
+        tiles_n = (n + tile_n - 1) // tile_n & int31
+        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        thread = cuda.threadIdx.x & 1023
+        # Neighbouring threads walk along a row.
+        row = tile // tiles_n * tile_m + thread // tile_n
+        col = tile % tiles_n * tile_n + thread % tile_n
         if row >= m or col >= n:
             return
 
         a_index = matrix * a_stride_batch + row * a_stride_m
         b_index = matrix * b_stride_batch + col * b_stride_n
         acc = scalar(0)
-        for _ in range(k):
+        # Counted down, because numba's range() costs more than the multiplication it counts.
+        left = k
+        while left > 0:
             acc += a_gmem[a_index] * b_gmem[b_index]
             a_index += a_stride_k
             b_index += b_stride_k
+            left -= 1
 
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
