@@ -1,16 +1,13 @@
-"""A shared-memory tile a block, a register tile a thread.
+"""A tile of the result a thread.
 
-Idea: grown from `coalesced`. A block copies tile_k columns of a and tile_k rows of b to shared
-memory, where all its threads read them: global memory is read tile_n (a) and tile_m (b) times less
-often.
-Each thread keeps a thread_m x thread_n tile of the result in registers, so that thread_m + thread_n
-reads of shared memory feed thread_m * thread_n multiplications.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy walks along whichever
-index of a and b has the smaller stride, so that row- and column-major operands both coalesce.
+Idea: grown from `thread_tile_1d`. Each thread keeps a thread_m x thread_n tile of the result in
+registers, so that thread_m + thread_n reads of shared memory feed thread_m * thread_n
+multiplications.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The copy now walks
+along whichever index of a and b has the smaller stride, so that both arrangements coalesce.
 Constraints: threads_m * threads_n threads must be able to walk whole rows or columns of both tiles;
 see `Config`. Edges are predicated: elements outside count as zero and are not written.
-Source: CUDA C++ Programming Guide, "Shared Memory", for the block tile; V. Volkov and J. Demmel,
-"Benchmarking GPUs to tune dense linear algebra", SC 2008, for the register tile.
+Source: V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra", SC 2008.
 """
 
 from __future__ import annotations
@@ -57,6 +54,15 @@ class Config:
     def threads(self) -> int:
         return self.threads_m * self.threads_n
 
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks that a multiprocessor's registers shall suffice for.
+
+        A thread needs room for its elements, 32 operands, and 32 addresses and counters.
+        """
+        elements = self.thread_m * self.thread_n
+        registers = min(32 + (32 + elements) * np.dtype(dtype).itemsize // 4, 255)
+        return max(1, 65536 // (self.threads * registers))
+
     def padding(self, dtype: str) -> int:
         """Elements that lengthen a row of shared memory.
 
@@ -77,7 +83,7 @@ class Config:
 
 
 CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=16, thread_m=8, thread_n=8),
+    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
     Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
     Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
     Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
@@ -105,6 +111,8 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     global cuda
     from numba import cuda, int32
 
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
@@ -112,6 +120,9 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
+
+    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
+    int31 = 0x7FFFFFFF
 
     def thread_tile_2d_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -125,8 +136,9 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # Where am I: the block's tile of the result, and this thread's first element in it.
-        tiles_m, tiles_n = (m + tile_m - 1) // tile_m, (n + tile_n - 1) // tile_n
-        matrix, tile = divmod(cuda.blockIdx.x, tiles_m * tiles_n)
+        tiles_m = (m + tile_m - 1) // tile_m & int31
+        tiles_n = (n + tile_n - 1) // tile_n & int31
+        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
         tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
         # The mask proves to the compiler that no index is negative: without it, each access to an
         # array pays for Python's wraparound.
@@ -157,27 +169,32 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
             for j in range(thread_n):
                 acc[i, j] = scalar(0)
 
-        for k_tile in range(0, k, tile_k):
-            depth = int32(min(k - k_tile, tile_k))
-            for copy in range(a_copies):
-                row, col = int32(a_row + copy * a_row_step), int32(a_col + copy * a_col_step)
+        left = k
+        while left > 0:
+            depth = int32(min(left, tile_k))
+            row, col, index = a_row, a_col, a_index
+            for _ in range(a_copies):
                 value = scalar(0)
                 if row < rows and col < depth:
-                    value = a_gmem[a_index + copy * a_index_step]
+                    value = a_gmem[index]
                 a_smem[col, row] = value
-            for copy in range(b_copies):
-                row, col = int32(b_row + copy * b_row_step), int32(b_col + copy * b_col_step)
+                row, col = int32(row + a_row_step), int32(col + a_col_step)
+                index += a_index_step
+            row, col, index = b_row, b_col, b_index
+            for _ in range(b_copies):
                 value = scalar(0)
                 if row < depth and col < cols:
-                    value = b_gmem[b_index + copy * b_index_step]
+                    value = b_gmem[index]
                 b_smem[row, col] = value
+                row, col = int32(row + b_row_step), int32(col + b_col_step)
+                index += b_index_step
             a_index += tile_k * a_stride_k
             b_index += tile_k * b_stride_k
             cuda.syncthreads()
 
             # Thread tiles are interleaved: a warp reads neighbouring columns of b_smem, free of
             # bank conflicts, and one or two elements of a_smem, which are broadcast.
-            for kk in range(tile_k):
+            for kk in static_range(tile_k):
                 for i in range(thread_m):
                     a_frag[i] = a_smem[kk, thread_row + i * threads_m]
                 for j in range(thread_n):
@@ -186,6 +203,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
                     for j in range(thread_n):
                         acc[i, j] += a_frag[i] * b_frag[j]
             cuda.syncthreads()  # before the next tile overwrites this one
+            left -= tile_k
 
         c_tile = matrix * c_stride_batch
         out_tile = matrix * out_stride_batch
@@ -199,4 +217,4 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
                         value += beta * c_gmem[c_tile + row * c_stride_m + col * c_stride_n]
                     out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
 
-    return thread_tile_2d_kernel
+    return unroll_static_loops(thread_tile_2d_kernel)
