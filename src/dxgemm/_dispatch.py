@@ -126,8 +126,8 @@ def predict_us(
     as long as the SM with the most tiles, however full the others are. Against measurements of
     `tuned` from 256^3 to 2048^3 the error is at most a seventh.
     """
-    blocks = implementation.block_count(config, problem)
-    if not blocks:
+    tiles = implementation.tile_count(config, problem)
+    if not tiles:
         return 0.0
     if device.is_simulated:
         return float(config.smem_bytes(problem.dtype) > 0)  # the simulator pays for every barrier
@@ -135,5 +135,5 @@ def predict_us(
     flops = 2 * config.tile_m * config.tile_n * -(-problem.k // split_k)
     peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
     tile_us = flops / (peak * implementation.efficiency(config, problem.dtype))
-    rounds = -(-blocks // device.sm_count)
+    rounds = -(-tiles // device.sm_count)
     return implementation.launch_us + rounds * (tile_us + CLUSTER_BLOCK_US * (split_k - 1))

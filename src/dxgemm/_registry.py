@@ -86,6 +86,10 @@ class Implementation(ABC):
         """Thread blocks of a launch; 0 where the implementation does not tell."""
         return 0
 
+    def tile_count(self, config: Any, problem: Problem) -> int:
+        """Tiles of the result; more than blocks where these compute one after the other."""
+        return self.block_count(config, problem)
+
     def efficiency(self, config: Any, dtype: str) -> float:
         """What a full SM reaches with a config, over its peak outside tensor cores."""
         return DEFAULT_EFFICIENCY
@@ -165,6 +169,11 @@ class Handwritten(Implementation):
         blocks: int = self._kernel_file.block_count(config, problem)
         return blocks
 
+    def tile_count(self, config: Any, problem: Problem) -> int:
+        file = self._kernel_file
+        tiles: int = getattr(file, "tile_count", file.block_count)(config, problem)
+        return tiles
+
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
@@ -226,6 +235,9 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("async_copy", "cp.async in several stages", is_automatic=False, rung=10),
     Handwritten("ping_pong", "fragments read one k ahead", is_automatic=False, rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
+    Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
+    Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
+    Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("half_tile", "float16 and bfloat16 of any layout, summed as float32"),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
