@@ -1,0 +1,201 @@
+"""The intrinsics of handwritten/hopper.py one by one, and what wgmma says it cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hopper_kernels import ROW_BYTES, TILE, Config
+
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import Strides, contiguous_problem
+from dxgemm.compiler import KernelSpec, compile_kernel
+from dxgemm.handwritten import wgmma
+from dxgemm.handwritten.tensor_map import TensorMap, operand_of
+
+BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32}
+
+
+@pytest.fixture
+def run():
+    """Compiles a case and runs it: run(case, options, a, b, ...) gives out."""
+    cupy = pytest.importorskip("cupy")
+    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs a GPU of compute capability 9.0")
+    from dxgemm.runtime.launch import KernelLaunch
+
+    def run(case, *options, a=None, b=None, dtype="float32", out_items=4096, maps=None, **changes):
+        spec = KernelSpec("hopper", "hopper_kernels", Config(), dtype, (case, *options))
+        kernel = compile_kernel(spec, "sm_90a")
+        a, b = (cupy.asarray(np.zeros(4, np.float32) if x is None else x) for x in (a, b))
+        problem = replace(contiguous_problem(dtype, TILE, TILE, 32), **changes)
+        out = cupy.full(out_items, np.nan, np.float32)
+        launch = KernelLaunch(kernel, problem, 1, 0, maps or (None, None))
+        launch(a.data.ptr, b.data.ptr, 0, out.data.ptr, 1.0, 0.0, 0)
+        return out.get()
+
+    return run
+
+
+def stored(values, dtype, transposed):
+    """Small integers as a kernel reads them, and in which order."""
+    values = values.T if transposed else values
+    values = np.ascontiguousarray(values, np.float32)
+    if dtype == "float16":
+        return values.astype(np.float16)
+    if dtype == "bfloat16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    return values
+
+
+def swizzled(rows):
+    """Rows of 128 bytes as the copy engine leaves them: 16-byte pieces permuted."""
+    pieces = rows.reshape(len(rows), 8, 4)
+    places = np.arange(8) ^ (np.arange(len(rows)) % 8)[:, None]
+    return np.take_along_axis(pieces, places[..., None], 1).reshape(len(rows), 32)
+
+
+@pytest.mark.gpu
+def test_a_barrier_hands_a_value_from_one_thread_to_others_in_turn(run):
+    out = run("barrier", out_items=512)
+    np.testing.assert_array_equal(out.reshape(8, 64), np.repeat(np.arange(1, 9), 64).reshape(8, 64))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("x", "y"), [(0, 0), (32, 64), (64, 96)], ids=["inside", "next", "corner"])
+def test_a_box_of_two_dimensions_is_swizzled_and_filled_with_zeros(run, x, y):
+    a = np.arange(100 * 80, dtype=np.float32).reshape(100, 80) % 2000
+    maps = (TensorMap("a", "tfloat32", (80, 100), (320,), (32, TILE)), None)
+    out = run("copy", "2", a=a, maps=maps, out_items=TILE * 32, m=x, n=y)
+    expected = np.zeros((TILE, 32), np.float32)
+    inside = a[y : y + TILE, x : x + 32]
+    expected[: inside.shape[0], : inside.shape[1]] = inside
+    np.testing.assert_array_equal(out.reshape(TILE, 32), swizzled(expected))
+
+
+@pytest.mark.gpu
+def test_a_box_of_three_dimensions_stays_in_its_matrix(run):
+    a = np.arange(3 * 50 * 32, dtype=np.float32).reshape(3, 50, 32) % 2000
+    maps = (TensorMap("a", "tfloat32", (32, 50, 3), (128, 6400), (32, TILE, 1)), None)
+    out = run("copy", "3", a=a, maps=maps, out_items=TILE * 32, m=0, n=10, batch=1)
+    expected = np.zeros((TILE, 32), np.float32)
+    expected[:40] = a[1, 10:]
+    np.testing.assert_array_equal(out.reshape(TILE, 32), swizzled(expected))
+
+
+@pytest.mark.gpu
+def test_the_copy_engine_rounds_to_tf32(run):
+    a = np.random.default_rng(0).standard_normal((TILE, 32)).astype(np.float32)
+    maps = (TensorMap("a", "tfloat32", (32, TILE), (128,), (32, TILE)), None)
+    out = run("copy", "2", a=a, maps=maps, out_items=TILE * 32, m=0, n=0).reshape(TILE, 32)
+    exact = swizzled(a)
+    assert (out.view(np.uint32) & 0x1FFF == 0).all(), "13 bits of the mantissa are dropped"
+    assert (np.abs(out - exact) <= np.abs(exact) * 2.0**-11).all(), "to the nearest"
+
+
+ARRANGEMENTS = [
+    *((dtype, a, b) for dtype in ("float16", "bfloat16") for a in ("k", "mn") for b in ("k", "mn")),
+    ("float32", "k", "k"),
+    ("float32", "registers", "k"),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "a_innermost", "b_innermost"), ARRANGEMENTS)
+def test_wgmma_multiplies_a_tile(run, dtype, a_innermost, b_innermost):
+    depth = ROW_BYTES // BITS[dtype]().itemsize
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-8, 9, (TILE, depth)), rng.integers(-8, 9, (depth, TILE))
+    a_map = TensorMap("a", _element(dtype), (depth, TILE, 1), (ROW_BYTES, 8192), (depth, TILE, 1))
+    out = run(
+        "wgmma",
+        a_innermost,
+        b_innermost,
+        a=stored(a, dtype, transposed=a_innermost == "mn"),
+        b=stored(b, dtype, transposed=b_innermost == "k"),
+        dtype=dtype,
+        maps=(a_map, replace(a_map, operand="b")),
+    )
+    np.testing.assert_array_equal(out.reshape(TILE, TILE), a @ b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+def test_pairs_are_rounded_to_the_nearest_and_keep_their_order(run, kind):
+    a = np.random.default_rng(2).standard_normal(256).astype(np.float32)
+    a[:4] = np.inf, -np.inf, 0.0, 1e-7  # the last is subnormal in float16
+    out = run("pairs", kind, a=a, out_items=256)
+    if kind == "f16":
+        expected = a.astype(np.float16).astype(np.float32)
+    else:
+        bits = a.view(np.uint32)
+        expected = (
+            (bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+        )
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("divisor", "offset"), [(1, 0), (7, 3), (132, 2**30)])
+def test_division_in_32_bits(run, divisor, offset):
+    out = run("divide", out_items=128, m=divisor, n=offset)
+    expected = (np.arange(128) ** 2 + offset) // divisor
+    np.testing.assert_array_equal(out, expected.astype(np.float32))
+
+
+def _element(dtype):
+    return "tfloat32" if dtype == "float32" else dtype
+
+
+def half(m=128, n=128, k=128, **changes):
+    return replace(contiguous_problem("float16", m, n, k), **changes)
+
+
+def tf32(m=128, n=128, k=128, **changes):
+    return replace(contiguous_problem("float32", m, n, k), precision="tf32", **changes)
+
+
+COL_MAJOR = Strides(0, 1, 128)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (half(), None),
+        (half(k=0), None),
+        (half(a=Strides(0, 136, 1), b=COL_MAJOR), None),
+        (half(a=COL_MAJOR, b=COL_MAJOR), None),
+        (half(a_alignment=8), "begins at no multiple of 16 bytes"),
+        (half(b=Strides(0, 132, 1)), "multiples of 16 bytes"),
+        (half(a=Strides(0, -128, 1)), "non-negative"),
+        (half(a=Strides(0, 256, 2)), "without gaps"),
+        (half(m=2**31), "32-bit"),
+        (tf32(), None),
+        (tf32(b=COL_MAJOR), None),
+        (tf32(a=COL_MAJOR, b=COL_MAJOR), None),
+        (tf32(a=COL_MAJOR), "contiguous along k"),
+        (contiguous_problem("float32", 128, 128, 128), "precision='tf32'"),
+    ],
+)
+def test_what_wgmma_refuses(problem, reason):
+    refusal = wgmma.supports(problem)
+    assert refusal is None if reason is None else reason in refusal
+
+
+@pytest.mark.parametrize("k", [1, 64])
+@pytest.mark.parametrize("m", [1, 100])
+def test_a_stride_that_is_never_taken_does_not_matter(m, k):
+    operand = operand_of(half(m=m, k=k, a=Strides(0, 64 if m > 1 else 0, int(k > 1))), "a")
+    assert operand.refusal() is None
+    encoded = operand.tensor_map("float16", 128, 64)
+    assert encoded.sizes == (k, m, 1)
+    assert all(stride % 16 == 0 and stride > 0 for stride in encoded.stride_bytes)
+
+
+def test_a_broadcast_matrix_is_a_batch_of_one():
+    problem = half(batch=5, a=Strides(0, 128, 1), b=Strides(16384, 128, 1))
+    a_map, b_map = wgmma.tensor_maps(wgmma.CONFIGS[0], problem)
+    assert a_map.sizes[-1] == 1
+    assert b_map.sizes[-1] == 5
+    assert b_map.stride_bytes == (256, 32768)
