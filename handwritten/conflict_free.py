@@ -1,0 +1,210 @@
+"""Shared memory without bank conflicts: transposed a, padded or swizzled, and split thread tiles.
+
+Idea: grown from `vectorized`, whose warps wait for banks twice. Reading: vectors of neighbouring
+threads were thread_n elements apart, and every fourth fell on the same banks; now a thread's
+vectors are split over the tile, so that neighbours read neighbouring vectors. Writing: a row-major
+a is transposed on its way, which scatters 16 bytes over as many rows, all rows of which start at
+the same bank; padding moves each row on by 16 bytes, and swizzling permutes each row's columns by
+exclusive or, which costs no memory.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
+lie in memory.
+Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
+an edge, are read element by element.
+Source: CUDA C++ Best Practices Guide, "Shared Memory and Memory Banks", for conflicts and padding;
+NVIDIA's CUTLASS, "Efficient GEMM in CUDA", for the permuted layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.tiles import (
+    VECTOR_MODES,
+    SmemLayout,
+    make_find_tile,
+    make_load_fragment,
+    make_store_result,
+    make_tile_copy,
+    min_blocks,
+    operand_modes,
+    padded_layout,
+    smem_alignment,
+    swizzled_layout,
+)
+
+VARIANTS = VECTOR_MODES
+PARKED_BYTES = 24  # the block's place, from the start to the end
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Attributes:
+        layout: "padded" or "swizzled", of the tiles in shared memory.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+    layout: str
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
+            raise ValueError(f"{self}: thread tiles must fill the block tile")
+        if self.thread_m % 4 or self.thread_n % 4 or self.tile_k % 4:
+            raise ValueError(f"{self}: thread tiles and tile_k must be multiples of 4 for vectors")
+        if self.layout not in ("padded", "swizzled"):
+            raise ValueError(f"{self}: layout must be padded or swizzled")
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+        for tile in (self.tile_m, self.tile_n):
+            if tile * self.tile_k % (4 * self.threads):
+                raise ValueError(f"{self}: vectors of 4 must be shared evenly by {self.threads}")
+
+    @property
+    def threads(self) -> int:
+        return self.tile_m // self.thread_m * (self.tile_n // self.thread_n)
+
+    def min_blocks(self, dtype: str) -> int:
+        return min_blocks(self.threads, self.thread_m * self.thread_n, dtype)
+
+    def smem_layout(self, tile_outer: int, dtype: str) -> SmemLayout:
+        if self.layout == "padded":
+            return padded_layout(tile_outer, dtype)
+        return swizzled_layout(tile_outer, self.tile_k, dtype)
+
+    def smem_bytes(self, dtype: str) -> int:
+        rows = (self.smem_layout(tile, dtype).row for tile in (self.tile_m, self.tile_n))
+        return self.tile_k * sum(rows) * np.dtype(dtype).itemsize + PARKED_BYTES
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} thread {self.thread_m}x{self.thread_n} {self.layout}"
+
+
+CONFIGS = (
+    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="padded"),
+    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="swizzled"),
+    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4, layout="padded"),
+)
+SIMULATOR_CONFIGS = (
+    Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4, layout="padded"),
+    Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4, layout="swizzled"),
+)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """How a and b lie in memory."""
+    return operand_modes(problem)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import outer_product, zeros
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n, threads = config.thread_m, config.thread_n, config.threads
+    threads_m, threads_n = tile_m // thread_m, tile_n // thread_n
+    width = VECTOR_BYTES // np.dtype(dtype).itemsize
+    a_layout, b_layout = config.smem_layout(tile_m, dtype), config.smem_layout(tile_n, dtype)
+    a_size, b_size, alignment = tile_k * a_layout.row, tile_k * b_layout.row, smem_alignment()
+    row_group, col_group = threads_m * width, threads_n * width  # between a thread's vectors
+    find_tile = make_find_tile(tile_m, tile_n)
+    a_place, a_load, a_store = make_tile_copy(
+        a_mode, True, tile_m, tile_k, a_layout, threads, dtype
+    )
+    b_place, b_load, b_store = make_tile_copy(
+        b_mode, False, tile_n, tile_k, b_layout, threads, dtype
+    )
+    load_a_frag = make_load_fragment(thread_m, row_group, a_layout, dtype)
+    load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
+    store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype)
+
+    def conflict_free_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        a_smem = cuda.shared.array(a_size, scalar, alignment)
+        b_smem = cuda.shared.array(b_size, scalar, alignment)
+
+        # Where am I: the block's tile of the result, and this thread's first element in it.
+        matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
+        thread = int32(cuda.threadIdx.x & 1023)
+        thread_row = int32(thread // threads_n * width)
+        thread_col = int32(thread % threads_n * width)
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+
+        # Parked in shared memory: the main loop needs the registers.
+        parked = cuda.shared.array(3, int64)
+        if thread == 0:
+            parked[0], parked[1], parked[2] = matrix, tile_row, tile_col
+
+        # The first element of each tile that this thread copies, and what is inside from there on.
+        a_row, a_k = a_place(thread)
+        b_col, b_k = b_place(thread)
+        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_k * a_stride_k
+        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_k * b_stride_k
+        rows = int32(min(m - tile_row, tile_m) - a_row)
+        cols = int32(min(n - tile_col, tile_n) - b_col)
+
+        acc = zeros(scalar, thread_m * thread_n)
+        left = k
+        while left > 0:
+            is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
+            a_values = a_load(
+                a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
+            )
+            b_values = b_load(
+                b_gmem, b_index, b_stride_n, b_stride_k, is_full, cols, int32(depth - b_k)
+            )
+            a_store(a_smem, 0, a_row, a_k, a_values)
+            b_store(b_smem, 0, b_col, b_k, b_values)
+            a_index += tile_k * a_stride_k
+            b_index += tile_k * b_stride_k
+            cuda.syncthreads()
+            for kk in static_range(tile_k):
+                a_frag = load_a_frag(a_smem, 0, thread_row, kk)
+                b_frag = load_b_frag(b_smem, 0, thread_col, kk)
+                acc = outer_product(acc, a_frag, b_frag)
+            cuda.syncthreads()  # before the next tile overwrites this one
+            left -= tile_k
+
+        cuda.syncthreads()
+        matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        store_result(
+            acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
+        )  # fmt: skip
+
+    return unroll_static_loops(conflict_free_kernel)
