@@ -1,0 +1,217 @@
+"""Two tiles in shared memory: one is multiplied while the next one is fetched.
+
+Idea: grown from `warp_tile`, whose warps all wait for global memory at the same time. The loads of
+the next tile are issued before this one is multiplied, and wait in registers until that is done;
+they are stored to the other of two buffers, so that one barrier a tile is enough.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
+lie in memory.
+Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
+an edge, are read element by element.
+Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Software pipelining".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.tiles import (
+    VECTOR_MODES,
+    make_find_tile,
+    make_load_fragment,
+    make_store_result,
+    make_tile_copy,
+    min_blocks,
+    operand_modes,
+    padded_layout,
+    smem_alignment,
+)
+
+VARIANTS = VECTOR_MODES
+LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
+PARKED_BYTES = 24  # the block's place, from the start to the end
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    The warp tile follows from the thread tile and the lanes.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
+        if self.thread_m % 4 or self.thread_n % 4 or self.tile_k % 4:
+            raise ValueError(f"{self}: thread tiles and tile_k must be multiples of 4 for vectors")
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+        for tile in (self.tile_m, self.tile_n):
+            if tile * self.tile_k % (4 * self.threads):
+                raise ValueError(f"{self}: vectors of 4 must be shared evenly by {self.threads}")
+
+    @property
+    def warp_m(self) -> int:
+        return LANES_M * self.thread_m
+
+    @property
+    def warp_n(self) -> int:
+        return LANES_N * self.thread_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+    def min_blocks(self, dtype: str) -> int:
+        return min_blocks(self.threads, self.thread_m * self.thread_n, dtype)
+
+    def smem_bytes(self, dtype: str) -> int:
+        rows = (padded_layout(tile, dtype).row for tile in (self.tile_m, self.tile_n))
+        return 2 * self.tile_k * sum(rows) * np.dtype(dtype).itemsize + PARKED_BYTES
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
+
+
+CONFIGS = (
+    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+)
+SIMULATOR_CONFIGS = (Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """How a and b lie in memory."""
+    return operand_modes(problem)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import outer_product, zeros
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n, threads = config.thread_m, config.thread_n, config.threads
+    warp_m, warp_n = config.warp_m, config.warp_n
+    warps_n = tile_n // warp_n
+    width = VECTOR_BYTES // np.dtype(dtype).itemsize
+    a_layout, b_layout = padded_layout(tile_m, dtype), padded_layout(tile_n, dtype)
+    a_size, b_size, alignment = tile_k * a_layout.row, tile_k * b_layout.row, smem_alignment()
+    stage_size = a_size + b_size
+    row_group, col_group = LANES_M * width, LANES_N * width  # between a thread's vectors
+    find_tile = make_find_tile(tile_m, tile_n)
+    a_place, a_load, a_store = make_tile_copy(
+        a_mode, True, tile_m, tile_k, a_layout, threads, dtype
+    )
+    b_place, b_load, b_store = make_tile_copy(
+        b_mode, False, tile_n, tile_k, b_layout, threads, dtype
+    )
+    load_a_frag = make_load_fragment(thread_m, row_group, a_layout, dtype)
+    load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
+    store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype)
+
+    def double_buffer_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = cuda.shared.array(2 * stage_size, scalar, alignment)
+
+        # Where am I: the block's tile of the result, and this thread's first element in it.
+        matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
+        thread = int32(cuda.threadIdx.x & 1023)
+        lane, warp = int32(thread % 32), int32(thread // 32)
+        # Any eight lanes that are served together read two places of a and four of b: with 1 and 8,
+        # shared memory would be busy for longer.
+        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
+        thread_row = int32(warp // warps_n * warp_m + lane_row * width)
+        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+
+        # Parked in shared memory: the main loop needs the registers.
+        parked = cuda.shared.array(3, int64)
+        if thread == 0:
+            parked[0], parked[1], parked[2] = matrix, tile_row, tile_col
+
+        # The first element of each tile that this thread copies, and what is inside from there on.
+        a_row, a_k = a_place(thread)
+        b_col, b_k = b_place(thread)
+        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_k * a_stride_k
+        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_k * b_stride_k
+        rows = int32(min(m - tile_row, tile_m) - a_row)
+        cols = int32(min(n - tile_col, tile_n) - b_col)
+
+        # First tile, into registers
+        left = k
+        is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
+        a_values = a_load(
+            a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
+        )
+        b_values = b_load(
+            b_gmem, b_index, b_stride_n, b_stride_k, is_full, cols, int32(depth - b_k)
+        )
+
+        acc = zeros(scalar, thread_m * thread_n)
+        stage = int32(0)
+        while left > 0:
+            a_store(smem, stage, a_row, a_k, a_values)
+            b_store(smem, int32(stage + a_size), b_col, b_k, b_values)
+            # The only barrier: who stores to this buffer again has passed the next one, and so have
+            # all that read it here.
+            cuda.syncthreads()
+            left -= tile_k
+            a_index += tile_k * a_stride_k
+            b_index += tile_k * b_stride_k
+            is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
+            a_values = a_load(
+                a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
+            )
+            b_values = b_load(
+                b_gmem, b_index, b_stride_n, b_stride_k, is_full, cols, int32(depth - b_k)
+            )
+            for kk in static_range(tile_k):
+                a_frag = load_a_frag(smem, stage, thread_row, kk)
+                b_frag = load_b_frag(smem, int32(stage + a_size), thread_col, kk)
+                acc = outer_product(acc, a_frag, b_frag)
+            stage = int32(stage_size - stage)  # the other buffer
+
+        cuda.syncthreads()
+        matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        store_result(
+            acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
+        )  # fmt: skip
+
+    return unroll_static_loops(double_buffer_kernel)
