@@ -33,7 +33,14 @@ LAYERS = (
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 TESTING_MAY_IMPORT = {"testing", "_problem", "_errors"}
-KERNEL_FILES_MAY_IMPORT = {*sys.stdlib_module_names, "numpy", "numba", "dxgemm.handwritten"}
+# llvmlite comes with numba, whose intrinsics are written in it.
+KERNEL_FILES_MAY_IMPORT = {
+    *sys.stdlib_module_names,
+    "numpy",
+    "numba",
+    "llvmlite",
+    "dxgemm.handwritten",
+}
 HEAVY = ("numba", "llvmlite", "nvmath", "cupy", "torch", "cuda", "scipy", "typer", "rich")
 
 
