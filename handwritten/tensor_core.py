@@ -1,0 +1,440 @@
+"""Tensor cores by `mma.sync`: float64 products of a whole warp in one instruction.
+
+Idea: grown from `tuned`. A warp no longer multiplies element by element: fragments of both tiles go
+to the tensor cores, 16x8 by 8x8 an instruction (mma.py). Whatever else the mainloop does, starting
+copies, reading the next fragments, waiting for a tile, stands between two of these instructions:
+a burst of it would leave the tensor cores idle.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie in shared memory so
+that what a lane reads are the registers that the instruction wants side by side; row-major a and b
+change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
+tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
+memory in a fixed order (mma_store.py).
+Constraints: compute capability 9.0, whose tensor cores take float64 at 16x8x8; all extents powers
+of two, see `Config`. Edges are predicated: elements outside count as zero and are not written.
+Source: PTX ISA, "mma.m16n8k8", "cp.async", "mapa"; A. Kerr et al., "CUTLASS: Fast Linear Algebra in
+CUDA C++", NVIDIA 2017, for the pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.mma_operands import (
+    ALL_VARIANTS,
+    CHUNK_BYTES,
+    MMA_COLS,
+    MMA_K,
+    MMA_ROWS,
+    VARIANTS,
+    choose_sides,
+    make_operand_tile,
+)
+
+__all__ = ["ALL_VARIANTS", "VARIANTS"]
+
+DTYPES = ("float64",)
+MINIMUM_ARCH = 90
+BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile of the left and right operand, each warp's share of it, depth of the pipeline.
+
+    Attributes:
+        tile_left, tile_right: extent of a block's tile along the rows of the left operand and the
+            columns of the right one.
+        tile_k: elements of k in a stage.
+        warp_left, warp_right: what one warp computes of the tile.
+        stages: tiles in shared memory.
+        split_k: blocks, of one cluster, that share a tile of the result.
+    """
+
+    tile_left: int
+    tile_right: int
+    tile_k: int
+    warp_left: int
+    warp_right: int
+    stages: int
+    split_k: int = 1
+
+    dynamic_smem = True
+
+    def __post_init__(self) -> None:
+        for name, extent in vars(self).items():
+            if name != "stages" and extent & (extent - 1):
+                raise ValueError(f"{self}: {name} must be a power of two")
+        if self.tile_left % self.warp_left or self.tile_right % self.warp_right:
+            raise ValueError(f"{self}: warp tiles must fill the block tile")
+        if not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
+        if self.stages < 2:
+            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+        if self.warp_left < 32 or self.warp_right < 8:
+            raise ValueError(f"{self}: a warp computes 32 x 8 or more, two instructions ahead")
+        if self.tile_k < 16 or self.threads < max(self.tile_left, self.tile_right):
+            raise ValueError(f"{self}: too few threads or too small a tile_k to copy a tile")
+        if self.split_k > 8:
+            raise ValueError(f"{self}: a portable cluster has at most 8 blocks")
+
+    @property
+    def tile_m(self) -> int:
+        """Of row-major operands; column-major ones change sides."""
+        return self.tile_right
+
+    @property
+    def tile_n(self) -> int:
+        return self.tile_left
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_left // self.warp_left) * (self.tile_right // self.warp_right)
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    def smem_bytes(self, dtype: str) -> int:
+        tiles = self.stages * (self.tile_left + self.tile_right) * self.tile_k
+        sums = self.tile_left * self.tile_right if self.split_k > 1 else 0
+        return max(tiles * np.dtype(dtype).itemsize + 32, sums * np.dtype(dtype).itemsize)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.warp_left * self.warp_right // 32 * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        split = f" split {self.split_k}" if self.split_k > 1 else ""
+        return (
+            f"{self.tile_left}x{self.tile_right}x{self.tile_k} warp "
+            f"{self.warp_left}x{self.warp_right} stages {self.stages}{split}"
+        )
+
+
+CONFIGS = (
+    Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
+    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
+    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
+    Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
+    Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
+
+
+LAUNCH_US = 4.0
+
+
+def efficiency(config: Config, dtype: str) -> float:
+    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement.
+
+    Small warp tiles read shared memory more often for each product than it can be read.
+    """
+    by_warp = {64 * 32: 1.94, 32 * 32: 1.88, 32 * 16: 1.66}
+    return by_warp.get(config.warp_left * config.warp_right, 1.4)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem in float64."""
+    return None
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
+    (side, _, _) = variant(config, problem)
+    rows, cols = (problem.n, problem.m) if side == "a right" else (problem.m, problem.n)
+    tiles = -(-rows // config.tile_left) * -(-cols // config.tile_right)
+    return problem.batch * tiles * config.split_k
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """Which side of the instruction a takes, and how the operands are copied."""
+    return choose_sides(problem)
+
+
+def make_kernel(
+    config: Config, dtype: str, a_side: str, left_mode: str, right_mode: str
+) -> Callable[..., None]:
+    """The kernel of one config and variant, as a Python function to compile."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import (
+        cluster_sync,
+        commit_copies,
+        global_address,
+        load_shared,
+        shared_address,
+        store_shared,
+        wait_copies,
+        zeros,
+    )
+    from dxgemm.handwritten.mma import as_is, divide, mma_tile, round_to_tf32
+    from dxgemm.handwritten.mma_store import make_gather, make_store
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    a_is_left = a_side == "a left"
+    tile_left, tile_right, tile_k = config.tile_left, config.tile_right, config.tile_k
+    warp_left, warp_right = config.warp_left, config.warp_right
+    warps_right = tile_right // warp_right
+    stages, split_k, threads = config.stages, config.split_k, config.threads
+    steps = tile_k // MMA_K
+    left_mmas, right_mmas = warp_left // MMA_ROWS, warp_right // MMA_COLS
+    mmas = left_mmas * right_mmas
+    left_tile = make_operand_tile("left", left_mode, tile_left, warp_left, tile_k, threads, dtype)
+    right_tile = make_operand_tile(
+        "right", right_mode, tile_right, warp_right, tile_k, threads, dtype
+    )
+    left_first, left_place, start_left, start_left_edge, load_left = left_tile[:5]
+    right_first, right_place, start_right, start_right_edge, load_right = right_tile[:5]
+    left_xor, left_add, left_step, left_steps_k, left_bytes = left_tile[5:]
+    right_xor, right_add, right_step, right_steps_k, right_bytes = right_tile[5:]
+    stage_bytes = left_bytes + right_bytes
+    ring_bytes = stages * stage_bytes
+    prepare = round_to_tf32 if dtype == "float32" else as_is
+    put_sums, take_sums = make_gather(split_k, threads, dtype)
+    store = make_store(a_is_left, dtype)
+
+    def tensor_core_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = shared_address(cuda.shared.array(0, scalar, alignment=1024))
+        if a_is_left:
+            rows, cols = m, n
+            left, left_stride_batch, left_stride, left_stride_k = (
+                global_address(a_gmem), a_stride_batch, a_stride_m, a_stride_k
+            )  # fmt: skip
+            right, right_stride_batch, right_stride, right_stride_k = (
+                global_address(b_gmem), b_stride_batch, b_stride_n, b_stride_k
+            )  # fmt: skip
+            out_stride_row, out_stride_col = out_stride_m, out_stride_n
+            c_stride_row, c_stride_col = c_stride_m, c_stride_n
+        else:
+            rows, cols = n, m
+            left, left_stride_batch, left_stride, left_stride_k = (
+                global_address(b_gmem), b_stride_batch, b_stride_n, b_stride_k
+            )  # fmt: skip
+            right, right_stride_batch, right_stride, right_stride_k = (
+                global_address(a_gmem), a_stride_batch, a_stride_m, a_stride_k
+            )  # fmt: skip
+            out_stride_row, out_stride_col = out_stride_n, out_stride_m
+            c_stride_row, c_stride_col = c_stride_n, c_stride_m
+
+        # Where am I: the block's tile of the result, and its share of k.
+        rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
+        tiles_left = int32((rows + tile_left - 1) // tile_left)
+        tiles_right = int32((cols + tile_right - 1) // tile_right)
+        matrix, band = int32(0), int32(0)
+        if batch > 1:
+            matrix, block = divide(block, int32(tiles_left * tiles_right))
+        if tiles_left > BAND:
+            band, block = divide(block, int32(BAND * tiles_right))
+        band_rows = min(int32(tiles_left - band * BAND), int32(BAND))
+        col_tile, row_tile = divide(block, band_rows)
+        row_tile = int32(row_tile + band * BAND)
+        tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
+
+        all_tiles = int32((k + tile_k - 1) // tile_k)
+        share = int32((all_tiles + split_k - 1) // split_k)
+        first_tile = min(int32(share * rank), all_tiles)
+        tiles = min(share, int32(all_tiles - first_tile))
+        k_start = first_tile * tile_k
+        last_depth = int32(min(k - k_start - (tiles - 1) * tile_k, tile_k))
+        rows_inside = int32(min(rows - tile_row, tile_left))
+        cols_inside = int32(min(cols - tile_col, tile_right))
+        # So many tiles, the first ones, are copied without guards.
+        full_tiles = int32(0)
+        if rows_inside == tile_left and cols_inside == tile_right:
+            full_tiles = tiles if last_depth == tile_k else int32(tiles - 1)
+
+        thread = int32(cuda.threadIdx.x & 1023)
+        warp, group, member = int32(thread // 32), int32(thread % 32 // 4), int32(thread % 4)
+        lane_row = int32(warp // warps_right * warp_left + group * 2)
+        lane_col = int32(warp % warps_right * warp_right)
+
+        # What this thread copies: its first element of each tile, in global and shared memory.
+        left_x, left_k = left_first(thread)
+        right_x, right_k = right_first(thread)
+        left_source = left + item_bytes * (
+            matrix * left_stride_batch
+            + (tile_row + left_x) * left_stride
+            + (k_start + left_k) * left_stride_k
+        )
+        right_source = right + item_bytes * (
+            matrix * right_stride_batch
+            + (tile_col + right_x) * right_stride
+            + (k_start + right_k) * right_stride_k
+        )
+        left_pass = left_step * item_bytes * (left_stride_k if left_steps_k else left_stride)
+        right_pass = right_step * item_bytes * (right_stride_k if right_steps_k else right_stride)
+        left_advance = tile_k * item_bytes * left_stride_k
+        right_advance = tile_k * item_bytes * right_stride_k
+        left_target = int32(smem + left_place(left_x, left_k))
+        right_target = int32(smem + left_bytes + right_place(right_x, right_k))
+
+        # Prologue: all stages but one are on their way. Two loops, not one with a branch: LLVM
+        # would write that out, and short problems would wait for their instructions.
+        write = int32(0)
+        prefetched = min(full_tiles, int32(stages - 1))
+        for _ in range(prefetched):
+            start_left(int32(left_target + write), left_source, left_pass)
+            start_right(int32(right_target + write), right_source, right_pass)
+            commit_copies()
+            left_source += left_advance
+            right_source += right_advance
+            write = int32(write + stage_bytes)
+        for started in range(prefetched, int32(stages - 1)):
+            if started < tiles:
+                depth = last_depth if started == tiles - 1 else int32(tile_k)
+                start_left_edge(
+                    int32(left_target + write), left_source, left_pass,
+                    int32(rows_inside - left_x), int32(depth - left_k),
+                )  # fmt: skip
+                start_right_edge(
+                    int32(right_target + write), right_source, right_pass,
+                    int32(cols_inside - right_x), int32(depth - right_k),
+                )  # fmt: skip
+            commit_copies()
+            left_source += left_advance
+            right_source += right_advance
+            write = int32(write + stage_bytes)
+        # The mainloop takes every register: what comes after it waits in shared memory.
+        if thread == 0:
+            store_shared(smem, ring_bytes, (matrix, row_tile, col_tile, tiles))
+            store_shared(smem, ring_bytes + 16, (rows_inside, cols_inside, last_depth, int32(0)))
+        wait_copies(stages - 2)
+        cuda.syncthreads()
+        left_base = int32(smem + left_place(lane_row, member * 2))
+        right_base = int32(smem + left_bytes + right_place(lane_col + group, member * 2))
+        read = int32(0)
+        left_next, right_next = (), ()
+        for i in static_range(left_mmas):
+            left_next = left_next + load_left(int32(left_base ^ left_xor[0][i]), left_add[0][i])
+        for j in static_range(right_mmas):
+            right_next = right_next + load_right(
+                int32(right_base ^ right_xor[0][j]), right_add[0][j]
+            )
+        left_ready, right_next = prepare(left_next[0:4]), prepare(right_next)
+        acc = zeros(scalar, mmas * 4)
+
+        # Mainloop: each step reads the next one's fragments, across tiles too. First while full
+        # tiles are copied, in one straight line of code, then for the rest.
+        unguarded = int32(max(full_tiles - (stages - 1), 0))
+        started = int32(unguarded + stages - 1)
+        for phase in static_range(2):
+            if phase == 1:
+                matrix, row_tile, col_tile, tiles = load_shared(int32, 4, smem, ring_bytes)
+                rows_inside, cols_inside, last_depth, _ = load_shared(
+                    int32, 4, smem, ring_bytes + 16
+                )
+                tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
+            for _ in range(unguarded if phase == 0 else int32(tiles - unguarded)):
+                for step in static_range(steps):
+                    left_frag, right_frag, left_now = left_next, right_next, left_ready
+                    left_next, right_next, sums = (), (), ()
+                    if step == steps - 1:
+                        read = int32(read + stage_bytes)
+                        if read == ring_bytes:
+                            read = int32(0)
+                    for i in static_range(left_mmas):
+                        if i < left_mmas - 1:
+                            left_ready = prepare(left_frag[4 * i + 4 : 4 * i + 8])
+                        else:
+                            left_ready = prepare(left_next[0:4])
+                            right_next = prepare(right_next)
+                        sums = sums + mma_tile(
+                            acc[i * right_mmas * 4 : (i + 1) * right_mmas * 4], left_now, right_frag
+                        )
+                        left_now = left_ready
+                        # Between the instructions that keep the tensor cores busy:
+                        if step == 0 and phase == 0:
+                            if i == 0:
+                                start_left(int32(left_target + write), left_source, left_pass)
+                                left_source += left_advance
+                            if i == left_mmas // 2:
+                                start_right(int32(right_target + write), right_source, right_pass)
+                                right_source += right_advance
+                        if step == steps - 1 and i == 0:
+                            wait_copies(stages - 2)
+                            cuda.syncthreads()
+                        if i == 0:
+                            for j in static_range(right_mmas):
+                                right_next = right_next + load_right(
+                                    int32(right_base ^ right_xor[(step + 1) % steps][j]),
+                                    int32(read + right_add[(step + 1) % steps][j]),
+                                )
+                        left_next = left_next + load_left(
+                            int32(left_base ^ left_xor[(step + 1) % steps][i]),
+                            int32(read + left_add[(step + 1) % steps][i]),
+                        )
+                    acc = sums
+                    if step == 0:  # into the stage that all had read before the last barrier
+                        if phase == 1 and started < tiles:
+                            depth = last_depth if started == tiles - 1 else int32(tile_k)
+                            start_left_edge(
+                                int32(left_target + write), left_source, left_pass,
+                                int32(rows_inside - left_x), int32(depth - left_k),
+                            )  # fmt: skip
+                            start_right_edge(
+                                int32(right_target + write), right_source, right_pass,
+                                int32(cols_inside - right_x), int32(depth - right_k),
+                            )  # fmt: skip
+                            left_source += left_advance
+                            right_source += right_advance
+                            started = int32(started + 1)
+                        commit_copies()
+                        write = int32(write + stage_bytes)
+                        if write == ring_bytes:
+                            write = int32(0)
+
+        # Epilogue: one mma's sums after the other; a cluster shares them out among its blocks.
+        lane_col = int32(lane_col + member * 2)
+        out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
+        c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
+        out_tile = global_address(out_gmem) + (
+            item_bytes * matrix * out_stride_batch
+            + tile_row * out_row_bytes
+            + tile_col * out_col_bytes
+        )
+        c_tile = global_address(c_gmem) + (
+            item_bytes * matrix * c_stride_batch + tile_row * c_row_bytes + tile_col * c_col_bytes
+        )
+        # Pairs of neighbours can be stored at once, whatever the lane.
+        if a_is_left:
+            out_fits = out_stride_col == 1 and (out_tile | out_row_bytes) % (2 * item_bytes) == 0
+            c_fits = c_stride_col == 1 and (c_tile | c_row_bytes) % (2 * item_bytes) == 0
+        else:
+            out_fits = out_stride_row == 1 and (out_tile | out_col_bytes) % (2 * item_bytes) == 0
+            c_fits = c_stride_row == 1 and (c_tile | c_col_bytes) % (2 * item_bytes) == 0
+        is_full = rows_inside == tile_left and cols_inside == tile_right
+        in_pairs = is_full and out_fits and (beta == 0 or c_fits)
+        out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
+        c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
+        sums_smem = int32(smem + thread * CHUNK_BYTES)
+        if split_k > 1:
+            cuda.syncthreads()  # the pipeline is empty: the sums take its memory
+            for i in static_range(mmas):
+                put_sums(sums_smem, int32(i), acc[4 * i : 4 * i + 4])
+            cluster_sync()
+        for i in static_range(mmas):
+            if split_k == 1 or i % split_k == rank:
+                if split_k == 1:
+                    sums = acc[4 * i : 4 * i + 4]
+                else:
+                    sums = take_sums(sums_smem, int32(i))
+                row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
+                store(
+                    sums, alpha, beta, in_pairs,
+                    int32(rows_inside - lane_row - row), int32(cols_inside - lane_col - col),
+                    c_lane + (row * c_row_bytes + col * c_col_bytes), c_row_bytes, c_col_bytes,
+                    out_lane + (row * out_row_bytes + col * out_col_bytes),
+                    out_row_bytes, out_col_bytes,
+                )  # fmt: skip
+        if split_k > 1:
+            cluster_sync()  # no block may leave while others read its memory
+
+    return unroll_static_loops(tensor_core_kernel)

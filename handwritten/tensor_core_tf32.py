@@ -1,0 +1,54 @@
+"""Tensor cores by `mma.sync` for float32 operands, multiplied as TF32.
+
+Idea: grown from `tensor_core`. TF32 keeps the 8 bits of exponent of float32 and 10 bits after the
+point; products are summed in float32. The operands stay as they are in memory: each fragment is
+rounded in registers, on its way to the tensor cores, for two instructions an element. A pair of
+elements now takes 8 bytes, which changes how shared memory is permuted and nothing else.
+Layout: as `tensor_core`.
+Constraints: float32 with precision="tf32", compute capability 8.0; see `Config`.
+Source: as `tensor_core`; PTX ISA, "cvt.rna.tf32.f32".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm.handwritten.tensor_core import (
+    ALL_VARIANTS,
+    LAUNCH_US,
+    SIMULATOR_CONFIGS,
+    VARIANTS,
+    Config,
+    block_count,
+    make_kernel,
+    variant,
+)
+
+__all__ = [
+    "ALL_VARIANTS", "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS",
+    "VARIANTS", "Config", "block_count", "efficiency", "make_kernel", "supports", "variant",
+]  # fmt: skip
+
+DTYPES = ("float32",)
+MINIMUM_ARCH = 80
+CONFIGS = (
+    Config(128, 256, 32, warp_left=64, warp_right=64, stages=3),
+    Config(128, 128, 32, warp_left=64, warp_right=64, stages=3),
+    Config(128, 128, 32, warp_left=64, warp_right=64, stages=2),
+    Config(128, 64, 32, warp_left=64, warp_right=32, stages=3),
+    Config(64, 64, 32, warp_left=32, warp_right=32, stages=3),
+    Config(64, 64, 32, warp_left=32, warp_right=32, stages=4, split_k=2),
+)
+
+
+def efficiency(config: Config, dtype: str) -> float:
+    """What a full multiprocessor reaches over its peak in float32, measured on the H200."""
+    by_warp = {64 * 64: 3.2 if config.stages > 2 else 3.0, 64 * 32: 2.5}
+    return by_warp.get(config.warp_left * config.warp_right, 2.0)
+
+
+def supports(problem: Any) -> str | None:
+    """None where float32 operands may be rounded to TF32."""
+    if problem.precision == "tf32":
+        return None
+    return "it rounds float32 to TF32: pass precision='tf32' to permit it"
