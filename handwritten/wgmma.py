@@ -197,7 +197,7 @@ def make_kernel(
     chunks_smem = stages * stage_bytes
     full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
     empty_smem = full_smem + 8 * stages
-    chunks = tile_n // CHUNK_COLS
+    chunks, out_is_short = tile_n // CHUNK_COLS, out_bytes == 2
     # From here on a and b are the left and the right factor of what is computed, m its rows.
     exchanged = _is_exchanged(dtype, a_innermost, b_innermost)
     a_parameter, b_parameter = TENSOR_MAPS
@@ -206,7 +206,7 @@ def make_kernel(
         a_parameter, b_parameter = b_parameter, a_parameter
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
     after, fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
-    store_inside, store_guarded = make_store(
+    store_inside, store_rounded, store_guarded = make_store(
         out_dtype, along_rows=not exchanged, rows_are_split=kind == "tf32" and a_across
     )
 
@@ -309,7 +309,15 @@ def make_kernel(
                 out_at = out + out_bytes * (
                     matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
                 )
-                if is_aligned and row + tile_m <= m and col + tile_n <= n:
+                is_inside = is_aligned and row + tile_m <= m and col + tile_n <= n
+                if is_inside and out_is_short and beta == 0:
+                    for pair in static_range(chunks // 2):
+                        store_rounded(
+                            acc[32 * pair : 32 * pair + 32], chunk_smem, lane, alpha,
+                            out_at, out_line_bytes,
+                        )  # fmt: skip
+                        out_at += 2 * out_chunk_bytes
+                elif is_inside:
                     for chunk in static_range(chunks):
                         store_inside(
                             acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, alpha, beta,
