@@ -1,0 +1,70 @@
+"""One small kernel for each intrinsic of handwritten/mma.py. Not for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda, types
+
+from dxgemm.handwritten.intrinsics import (
+    commit_copies,
+    global_address,
+    load_shared,
+    shared_address,
+    wait_copies,
+)
+from dxgemm.handwritten.mma import as_is, copy_async_part, divide, mma_tile, round_to_tf32
+
+
+def compile_ptx(kernel: Callable[..., None], *dtypes: str) -> str:
+    """PTX for compute capability 9.0 of a kernel that takes pointers to these dtypes."""
+    kinds: Any = tuple(types.CPointer(getattr(types, dtype)) for dtype in dtypes)
+    ptx, _ = cuda.compile(kernel, kinds, device=False, abi="numba", cc=(9, 0), output="ptx")
+    return ptx
+
+
+def mma_float64(acc, left, right, out):
+    lane = cuda.threadIdx.x
+    c = (acc[8 * lane], acc[8 * lane + 1], acc[8 * lane + 2], acc[8 * lane + 3])
+    c = (*c, acc[8 * lane + 4], acc[8 * lane + 5], acc[8 * lane + 6], acc[8 * lane + 7])
+    a = (left[4 * lane], left[4 * lane + 1], left[4 * lane + 2], left[4 * lane + 3])
+    b = (right[4 * lane], right[4 * lane + 1], right[4 * lane + 2], right[4 * lane + 3])
+    d = mma_tile(c, as_is(a), as_is(b))
+    for i in range(8):
+        out[8 * lane + i] = d[i]
+
+
+def mma_tf32(acc, left, right, out):
+    lane = cuda.threadIdx.x
+    c = (acc[8 * lane], acc[8 * lane + 1], acc[8 * lane + 2], acc[8 * lane + 3])
+    c = (*c, acc[8 * lane + 4], acc[8 * lane + 5], acc[8 * lane + 6], acc[8 * lane + 7])
+    a = (left[4 * lane], left[4 * lane + 1], left[4 * lane + 2], left[4 * lane + 3])
+    b = (right[4 * lane], right[4 * lane + 1], right[4 * lane + 2], right[4 * lane + 3])
+    d = mma_tile(c, round_to_tf32(a), round_to_tf32(b))
+    for i in range(8):
+        out[8 * lane + i] = d[i]
+
+
+def rounded(values, out):
+    lane = cuda.threadIdx.x
+    out[lane] = round_to_tf32((values[lane],))[0]
+
+
+def divided(dividends, divisors, out):
+    lane = cuda.threadIdx.x
+    quotient, remainder = divide(dividends[lane], divisors[lane])
+    out[2 * lane], out[2 * lane + 1] = quotient, remainder
+
+
+def copied_in_part(source, out):
+    lane = types.int32(cuda.threadIdx.x)
+    smem = shared_address(cuda.shared.array(68, np.float32, alignment=16))
+    own = types.int32(smem + 16 * lane)
+    copy_async_part(16, own, 0, global_address(source) + 16 * lane, types.int32(4 * lane))
+    commit_copies()
+    wait_copies(0)
+    values = load_shared(np.float32, 4, own, 0)
+    for i in range(4):
+        out[4 * lane + i] = values[i]

@@ -1,0 +1,133 @@
+"""The intrinsics of handwritten/mma.py one by one: their PTX anywhere, their results on a GPU."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from dxgemm._gpu import simulator_enabled
+
+PTX_OF = "import mma_kernels as k; print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}))"
+
+
+@pytest.fixture
+def ptx(run_python, request):
+    """Compiles a kernel of mma_kernels.py: ptx(name, dtypes of its pointers)."""
+
+    def ptx(name, *dtypes):
+        program = PTX_OF.format(name=name, dtypes=dtypes)
+        return run_python(
+            f"import sys; sys.path.insert(0, {str(request.path.parent)!r}); {program}"
+        )
+
+    return ptx
+
+
+@pytest.fixture
+def run():
+    """Runs one block: run(name, threads, dtypes of the pointers, arrays and the result's last)."""
+    cupy = pytest.importorskip("cupy")
+    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs a GPU of compute capability 9.0")
+    import mma_kernels
+
+    def run(name, threads, *arrays):
+        on_device = [cupy.asarray(array) for array in arrays]
+        text = mma_kernels.compile_ptx(getattr(mma_kernels, name), *(a.dtype.name for a in arrays))
+        (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
+        module = cupy.cuda.function.Module()
+        module.load(text.encode() + b"\0")
+        module.get_function(entry)((1,), (threads,), tuple(on_device))
+        return on_device[-1].get()
+
+    return run
+
+
+def fragments(matrix: np.ndarray, rows: int, cols: int, side: str) -> np.ndarray:
+    """What each lane holds of 16x8 (left, acc) or 8x8 (right) blocks, as PTX numbers it."""
+    lanes = []
+    for lane in range(32):
+        group, member = divmod(lane, 4)
+        held = []
+        for i in range(0, matrix.shape[0], rows):
+            for j in range(0, matrix.shape[1], cols):
+                block = matrix[i : i + rows, j : j + cols]
+                if side == "left":
+                    places = [(group + 8 * (e % 2), member + 4 * (e // 2)) for e in range(4)]
+                elif side == "right":
+                    places = [(member + 4 * e, group) for e in range(2)]
+                else:
+                    places = [(group + 8 * (e // 2), 2 * member + e % 2) for e in range(4)]
+                held += [block[place] for place in places]
+        lanes.append(held)
+    return np.array(lanes, matrix.dtype)
+
+
+def test_an_mma_tile_is_one_instruction_a_block(ptx):
+    """16 x 16 sums are two of 16 x 8."""
+    for name, dtype, kinds in (
+        ("mma_float64", "float64", "f64.f64.f64.f64"),
+        ("mma_tf32", "float32", "f32.tf32.tf32.f32"),
+    ):
+        text = ptx(name, dtype, dtype, dtype, dtype)
+        assert text.count(f"mma.sync.aligned.m16n8k8.row.col.{kinds}") == 2
+
+
+def test_dividing_takes_32_bits(ptx):
+    text = ptx("divided", "int32", "int32", "int32")
+    assert "div.u32" in text
+    assert not re.search(r"\b(div|rem)\.[su]64", text)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("mma_float64", "float64"), ("mma_tf32", "float32")],
+    ids=["float64", "tf32"],
+)
+def test_mma_tile_multiplies(run, name, dtype):
+    rng = np.random.default_rng(0)
+    left, right, acc = (
+        rng.integers(-8, 9, shape).astype(dtype) for shape in ((16, 8), (8, 16), (16, 16))
+    )
+    out = run(
+        name, 32, fragments(acc, 16, 8, "acc"), fragments(left, 16, 8, "left"),
+        fragments(right, 8, 8, "right"), np.zeros((32, 8), dtype),
+    )  # fmt: skip
+    np.testing.assert_array_equal(out, fragments(acc + left @ right, 16, 8, "acc"))
+
+
+@pytest.mark.gpu
+def test_rounding_is_to_nearest_and_keeps_infinity_and_nan(run):
+    step = np.float32(2**-10)  # of TF32 between 1 and 2
+    values = np.ones(32, np.float32)
+    values[:6] = 1 + step * np.float32([0, 0.25, 0.5, 0.75, 1.25, 1.5])
+    values[6:12] = -values[:6]
+    values[12:14] = np.inf, -np.inf
+    values.view(np.uint32)[14:16] = 0x7FFFFFFF, 0xFFFFFFFF  # NaN whose payload would overflow
+    out = run("rounded", 32, values, np.zeros(32, np.int32))
+    result = (out.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    expected = 1 + step * np.float32([0, 0, 1, 1, 1, 2])
+    np.testing.assert_array_equal(result[:6], expected)
+    np.testing.assert_array_equal(result[6:12], -expected)
+    np.testing.assert_array_equal(result[12:14], [np.inf, -np.inf])
+    assert np.isnan(result[14:16]).all()
+
+
+@pytest.mark.gpu
+def test_division_is_that_of_python(run):
+    dividends = (np.arange(32) * 67108863 % (2**31 - 1)).astype(np.int32)
+    divisors = np.int32([1, 2, 3, 7, 132, 65536, 2**31 - 1, 999983] * 4)
+    out = run("divided", 32, dividends, divisors, np.zeros((32, 2), np.int32))
+    np.testing.assert_array_equal(out, np.stack(np.divmod(dividends, divisors), axis=1))
+
+
+@pytest.mark.gpu
+def test_a_copy_in_part_fills_up_with_zeros(run):
+    source = np.arange(1, 21, dtype=np.float32)
+    out = run("copied_in_part", 5, source, np.full((5, 4), -1, np.float32))
+    expected = source.reshape(5, 4).copy()
+    expected[np.arange(4)[None, :] >= np.arange(5)[:, None]] = 0
+    np.testing.assert_array_equal(out, expected)
