@@ -1,0 +1,166 @@
+"""Several elements of the result a thread: a column of them.
+
+Idea: grown from `shared_tile`, where every multiplication waits for two reads of shared memory. A
+thread now keeps thread_m elements of one column of the result in registers, so that one element of
+b, once read, serves thread_m multiplications.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; the copy runs along rows.
+Constraints: see `Config`. Edges are predicated: elements outside count as zero and are not written.
+Source: S. Boehm, "How to Optimize a CUDA Matmul Kernel", kernel 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile x tile x tile_k; thread tile thread_m x 1."""
+
+    tile: int
+    tile_k: int
+    thread_m: int
+
+    def __post_init__(self) -> None:
+        if self.tile % self.thread_m:
+            raise ValueError(f"{self}: thread_m must divide tile")
+        if self.threads % self.tile_k or self.tile_k * self.thread_m % self.tile:
+            raise ValueError(f"{self}: {self.threads} threads must copy whole rows of the tiles")
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+
+    @property
+    def tile_m(self) -> int:
+        return self.tile
+
+    @property
+    def tile_n(self) -> int:
+        return self.tile
+
+    @property
+    def threads(self) -> int:
+        return self.tile * self.tile // self.thread_m
+
+    @property
+    def copies(self) -> int:
+        """Elements of each operand that a thread copies."""
+        return self.tile * self.tile_k // self.threads
+
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks that a multiprocessor's registers shall suffice for: half of its 2048 threads."""
+        return 1024 // self.threads
+
+    def smem_bytes(self, dtype: str) -> int:
+        return 2 * self.tile * self.tile_k * np.dtype(dtype).itemsize
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile}x{self.tile}x{self.tile_k} thread {self.thread_m}x1"
+
+
+# A tile 32 deep has a quarter of the barriers of one 8 deep: 19.2 against 15.2 TFLOP/s.
+CONFIGS = (Config(tile=64, tile_k=32, thread_m=8), Config(tile=32, tile_k=32, thread_m=4))
+SIMULATOR_CONFIGS = (
+    Config(tile=4, tile_k=4, thread_m=2),
+    Config(tile=6, tile_k=2, thread_m=3),
+)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda
+    from numba.core.config import ENABLE_CUDASIM
+
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    tile_size, tile_k, thread_m = config.tile, config.tile_k, config.thread_m
+    copies = config.copies
+    a_rows, b_rows = (
+        config.threads // tile_k,
+        config.threads // tile_size,
+    )  # that are copied at a time
+    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
+    int31 = 0x7FFFFFFF
+    # Lets the compiler read several elements at a time. numba's simulator takes no alignment.
+    alignment = None if ENABLE_CUDASIM else 16
+
+    def thread_tile_1d_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
+        b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
+        acc = cuda.local.array(thread_m, scalar)
+
+        tiles_m = (m + tile_size - 1) // tile_size & int31
+        tiles_n = (n + tile_size - 1) // tile_size & int31
+        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tile_row, tile_col = tile // tiles_n * tile_size, tile % tiles_n * tile_size
+        # The mask proves to the compiler that no index is negative: without it, each access to an
+        # array pays for Python's wraparound.
+        thread = cuda.threadIdx.x & 1023
+        # A warp owns neighbouring columns, and reads one element of a_smem at a time: a broadcast.
+        thread_row, thread_col = thread // tile_size * thread_m, thread % tile_size
+
+        # The first elements of the tiles this thread copies; neighbours copy along rows.
+        a_row, a_col = thread // tile_k, thread % tile_k
+        b_row, b_col = thread // tile_size, thread % tile_size
+        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
+        b_index = matrix * b_stride_batch + b_row * b_stride_k + (tile_col + b_col) * b_stride_n
+        is_b_col = tile_col + b_col < n
+        for i in range(thread_m):
+            acc[i] = scalar(0)
+
+        left = k
+        while left > 0:
+            for copy in static_range(copies):
+                a_value = b_value = scalar(0)
+                if tile_row + a_row + copy * a_rows < m and a_col < left:
+                    a_value = a_gmem[a_index + copy * a_rows * a_stride_m]
+                if is_b_col and b_row + copy * b_rows < left:
+                    b_value = b_gmem[b_index + copy * b_rows * b_stride_k]
+                a_smem[a_row + copy * a_rows, a_col] = a_value
+                b_smem[b_row + copy * b_rows, b_col] = b_value
+            a_index += tile_k * a_stride_k
+            b_index += tile_k * b_stride_k
+            cuda.syncthreads()
+            for kk in static_range(tile_k):
+                b_value = b_smem[kk, thread_col]
+                for i in range(thread_m):
+                    acc[i] += a_smem[thread_row + i, kk] * b_value
+            cuda.syncthreads()
+            left -= tile_k
+
+        col = tile_col + thread_col
+        c_index = matrix * c_stride_batch + col * c_stride_n
+        out_index = matrix * out_stride_batch + col * out_stride_n
+        for i in range(thread_m):
+            row = tile_row + thread_row + i
+            if row < m and col < n:
+                value = alpha * acc[i]
+                if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+                    value += beta * c_gmem[c_index + row * c_stride_m]
+                out_gmem[out_index + row * out_stride_m] = value
+
+    return unroll_static_loops(thread_tile_1d_kernel)
