@@ -207,9 +207,10 @@ def _integers(case: Case) -> list[Any]:
     TF32 and half precision hold the small integers exactly, not those of the canary.
     """
     is_full = case.dtype in ("float32", "float64") and case.precision is None
-    data = "canary" if is_full and case.k <= CANARY_K else "integers"
+    fills = inputs.FILLS["integers"]
+    if is_full and case.k <= CANARY_K:
+        fills = inputs.CANARIES[case.dtype], inputs.signs, inputs.integers
     rng = xp.random.default_rng(1)
-    fills = inputs.FILLS[data]
     dtype = _working_dtype(case)
     return _arrange(case, [fill(rng, s, dtype) for fill, s in zip(fills, case.shapes, strict=True)])
 
