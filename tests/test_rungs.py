@@ -1,0 +1,83 @@
+"""What the contract does not see of the ladder's lower rungs: how they use shared memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from dxgemm.handwritten import conflict_free, double_buffer, thread_tile_1d, vectorized, warp_tile
+from dxgemm.handwritten.tiles import min_blocks, padded_layout, plain_layout, swizzled_layout
+
+BANKS, BANK_BYTES = 32, 4
+TILE = 128
+LAYOUTS = {
+    "plain": lambda tile_k, dtype: plain_layout(TILE),
+    "padded": lambda tile_k, dtype: padded_layout(TILE, dtype),
+    "swizzled": lambda tile_k, dtype: swizzled_layout(TILE, tile_k, dtype),
+}
+
+
+def position(layout, k, outer, dtype):
+    """Where `make_tile_copy` puts an element, in elements."""
+    width = 16 // np.dtype(dtype).itemsize
+    return k * layout.row + (outer ^ (k // width % layout.groups * layout.xor))
+
+
+def most_conflicts(layout, tile_k, dtype):
+    """How many words of one bank the worst store of a transposed tile asks for."""
+    item_size = np.dtype(dtype).itemsize
+    width, lanes = 16 // item_size, 128 // item_size  # lanes that are served together
+    worst = 0
+    for first in range(0, TILE * tile_k // width, lanes):
+        for element in range(width):
+            banks = Counter()
+            for unit in range(first, first + lanes):
+                outer, k = unit // (tile_k // width), unit % (tile_k // width) * width + element
+                place = position(layout, k, outer, dtype) * item_size // BANK_BYTES
+                banks.update((place + word) % BANKS for word in range(item_size // BANK_BYTES))
+            worst = max(worst, *banks.values())
+    return worst
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("name", "tile_k", "worst"),
+    [("plain", 8, "conflicts"), ("padded", 8, 1), ("swizzled", 8, 1), ("swizzled", 16, 1)],
+)
+def test_padding_and_swizzling_keep_stores_apart(name, tile_k, worst, dtype):
+    conflicts = most_conflicts(LAYOUTS[name](tile_k, dtype), tile_k, dtype)
+    expected = 2 * np.dtype(dtype).itemsize // 4 if worst == "conflicts" else worst
+    assert conflicts == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", sorted(LAYOUTS))
+def test_a_layout_is_a_permutation_that_keeps_vectors_whole(name, dtype):
+    layout, width = LAYOUTS[name](8, dtype), 16 // np.dtype(dtype).itemsize
+    places = [position(layout, k, outer, dtype) for k in range(8) for outer in range(TILE)]
+    assert len(set(places)) == len(places)
+    assert max(places) < 8 * layout.row
+    for first in range(0, len(places), width):
+        assert places[first] % width == 0
+        assert places[first : first + width] == list(range(places[first], places[first] + width))
+
+
+def test_registers_leave_room_for_the_blocks_that_are_asked_for():
+    assert min_blocks(256, 64, "float32") == 2  # 128 registers a thread
+    assert min_blocks(128, 128, "float32") == 2
+    assert min_blocks(256, 64, "float64") == 1
+    assert min_blocks(1024, 128, "float64") == 1
+
+
+@pytest.mark.parametrize("file", [vectorized, conflict_free, warp_tile, double_buffer])
+def test_a_config_that_cannot_be_shared_evenly_is_refused(file):
+    layout = {"layout": "padded"} if file is conflict_free else {}
+    with pytest.raises(ValueError, match="vectors of 4 must be shared evenly by 256"):
+        file.Config(tile_m=128, tile_n=128, tile_k=4, thread_m=8, thread_n=8, **layout)
+
+
+def test_a_config_of_whole_rows_only():
+    with pytest.raises(ValueError, match="whole rows"):
+        thread_tile_1d.Config(tile=64, tile_k=4, thread_m=8)
