@@ -183,6 +183,6 @@ def make_operand_tile(
         return cuda.jit(device=True, forceinline=True)(unroll_static_loops(function))
 
     return OperandTile(
-        *map(device, (first, place, start, start_edge, load)),
+        device(first), device(place), device(start), device(start_edge), device(load),
         load_xor, load_add, pass_step, not k_is_fast, extent * tile_k * item_bytes,
     )  # fmt: skip
