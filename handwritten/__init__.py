@@ -1,12 +1,30 @@
-"""Hand-written GEMM kernels in numba-cuda, one technique a file, simplest first.
+"""Hand-written GEMM kernels in numba-cuda: a ladder, one technique a file, each grown from the last.
 
-    coalesced       one thread an element of the result
-    thread_tile_2d  a shared-memory tile a block, a register tile a thread
+     1  naive             one thread an element, down the columns
+     2  coalesced         one thread an element, along the rows
+     3  shared_tile       a shared-memory tile a block
+     4  thread_tile_1d    a column of elements a thread
+     5  thread_tile_2d    a tile of elements a thread, in registers
+     6  vectorized        16-byte accesses
+     7  conflict_free     shared memory padded or swizzled against bank conflicts
+     8  warp_tile         a tile of elements a warp
+     9  double_buffer     the next tile fetched into registers meanwhile
+    10  async_copy        cp.async in several stages
+    11  ping_pong         fragments read one k ahead
+    12  tuned             16 x 8 elements a thread, clusters that split k
+    13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
+    14  wgmma             Hopper's copy engine and warpgroup multiplication
 
-Every file can be read, and lifted out, alone: it imports the standard library, numpy and numba, and
-defines `Config`, the configs to choose from, `make_kernel(config, dtype)`, `supports(problem)` and
-`launch_grid(config, problem)`. All kernels take the same parameters: sizes and strides are run-time
-arguments, counted in elements, so that one build serves every shape and arrangement.
+`half_tile` is no rung: it takes float16 and bfloat16 in layouts that `wgmma` cannot. The other files
+hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are unrolled
+(`unroll`), how operands lie in memory (`operands`), and copying and storing tiles.
+
+A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
+`block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard
+library, numpy, numba and its neighbours here, nothing else of dxgemm. All kernels take the same
+parameters: sizes and strides are run-time arguments, counted in elements, so that one build serves
+every shape. `variant(config, problem)` is what a kernel is compiled for beyond the dtype, such as
+how a and b lie in memory.
 """
 
 if __name__ != "dxgemm.handwritten":

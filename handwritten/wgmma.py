@@ -310,21 +310,22 @@ def make_kernel(
                     matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
                 )
                 is_inside = is_aligned and row + tile_m <= m and col + tile_n <= n
-                if is_inside and out_is_short and beta == 0:
-                    for pair in static_range(chunks // 2):
-                        store_rounded(
-                            acc[32 * pair : 32 * pair + 32], chunk_smem, lane, alpha,
-                            out_at, out_line_bytes,
-                        )  # fmt: skip
-                        out_at += 2 * out_chunk_bytes
-                elif is_inside:
-                    for chunk in static_range(chunks):
-                        store_inside(
-                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, alpha, beta,
-                            c_at, c_line_bytes, out_at, out_line_bytes,
-                        )  # fmt: skip
-                        c_at += c_chunk_bytes
-                        out_at += out_chunk_bytes
+                if is_inside:
+                    if out_is_short and beta == 0:
+                        for pair in static_range(chunks // 2):
+                            store_rounded(
+                                acc[32 * pair : 32 * pair + 32], chunk_smem, lane, alpha,
+                                out_at, out_line_bytes,
+                            )  # fmt: skip
+                            out_at += 2 * out_chunk_bytes
+                    else:
+                        for chunk in static_range(chunks):
+                            store_inside(
+                                acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, alpha, beta,
+                                c_at, c_line_bytes, out_at, out_line_bytes,
+                            )  # fmt: skip
+                            c_at += c_chunk_bytes
+                            out_at += out_chunk_bytes
                 else:
                     rows, cols = int32(m - top), int32(n - col)
                     for chunk in static_range(chunks):

@@ -163,7 +163,7 @@ def run_python() -> Callable[..., str]:
             env={**inherited, "PYTHONPATH": path, **environment},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,  # compiling every kernel takes minutes on a busy machine
             check=False,
         )
         assert finished.returncode == 0, finished.stderr
