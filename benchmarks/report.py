@@ -235,13 +235,15 @@ def ladder_reduced_table(results: Results) -> str:
     for kind in kinds:
         for rung in rungs():
             cells = [rate_cells(squares.get((rung.name, kind, size))) for size in (4096, 8192)]
+            at_twin = squares.get((rung.name, kind, LADDER_SIZE))
+            twin = ratio(at_twin["vs_twin"]) if at_twin else ""
             if any(map(any, cells)):
-                lines.append([kind, rung.name, *cells[0], *cells[1]])
+                lines.append([kind, rung.name, *cells[0], twin, *cells[1]])
         cublas = [rate_cells(squares.get(("cublas", kind, size))) for size in (4096, 8192)]
-        lines.append([kind, "cuBLAS", *cublas[0], *cublas[1]])
+        lines.append([kind, "cuBLAS", *cublas[0], "", *cublas[1]])
     if not lines:
         return ""
-    header = ["arithmetic", "kernel", "4096", "x cuBLAS", "8192", "x cuBLAS"]
+    header = ["arithmetic", "kernel", "4096", "x cuBLAS", "x CUDA C++", "8192", "x cuBLAS"]
     title = "Tensor cores on reduced precision, float32 sums, TFLOP/s:"
     return f"{title}\n\n{table(header, lines, text_columns=2)}"
 
