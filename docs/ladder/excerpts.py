@@ -21,7 +21,7 @@ class Excerpt(NamedTuple):
 EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "naive": (Excerpt("row = tile //", "col = tile %"), Excerpt("while left > 0", "left -= 1")),
     "coalesced": (Excerpt("row = tile //", "col = tile %"),),
-    "shared_tile": (Excerpt("a_smem[thread_row, thread_col]", "left -= tile_size"),),
+    "shared_tile": (Excerpt("a_smem[thread_row, thread_col", "left -= tile_k"),),
     "thread_tile_1d": (Excerpt("for kk in static_range", "acc[i] +="),),
     "thread_tile_2d": (Excerpt("for kk in static_range", "acc[i, j] +="),),
     "vectorized": (
@@ -34,6 +34,13 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
         Excerpt("if xor > 0:", "target = int32", "tiles"),
     ),
     "warp_tile": (Excerpt("lane, warp =", "thread_col ="),),
-    "double_buffer": (Excerpt("while left > 0", "a_buffer, b_buffer = int32(a_size"),),
-    "tuned": (Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),),
+    "double_buffer": (Excerpt("while left > 0", "outer_product"),),
+    "async_copy": (Excerpt("for _ in range(k_tiles)", "commit_copies()"),),
+    "ping_pong": (
+        Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),
+        Excerpt("acc = outer_product", "a_frag, b_frag = a_next"),
+    ),
+    "tuned": (Excerpt("group = divide", "tile_col ="),),
+    "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
+    "wgmma": (Excerpt("while depth < k", "stage, parity = after(stage, parity)"),),
 }

@@ -18,6 +18,9 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2
 # TFLOP/s: outside and inside tensor cores. Source: NVIDIA H200 datasheet.
 PEAKS = {"float32": 67.0, "float64": 33.5}
 TENSOR_PEAKS = {"float64": 67.0, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4}
+# What `mma.sync` gives at best, measured by a kernel of that instruction alone: float64 at the clock
+# that the GPU holds then, TF32 at 63 % of what wgmma gives.
+MMA_PEAKS = {"float64": 64.6, "tf32": 311.0}
 DRAM_TBYTES_PER_S = 4.8
 SMEM_TBYTES_PER_S = SMS * SMEM_BYTES_A_CLOCK * CLOCK_HZ * 1e-12
 TENSOR_RUNGS = ("tensor_core", "tensor_core_tf32", "wgmma")
@@ -124,7 +127,8 @@ def predict(name: str, rung: int, config: Any, kind: str) -> Prediction:
     """The nearest limit of a rung: arithmetic, issue slots, or the path to shared memory and L1."""
     if name in TENSOR_RUNGS:
         path = (shared_intensity(config, kind) or 0) * SMEM_TBYTES_PER_S
-        limits = {"tensor cores": TENSOR_PEAKS[kind], "shared memory": path}
+        peak = (TENSOR_PEAKS if name == "wgmma" else MMA_PEAKS)[kind]
+        limits = {"tensor cores": peak, "shared memory": path}
     else:
         rows, cols = tiles_of(config).reader
         products = rows * cols  # of a thread, for each k: one instruction each

@@ -90,10 +90,9 @@ def ncu_command(
     """
     return [
         ncu,
-        # The GPU's own clock, as outside the profiler. Kernels are found by the function that
-        # makes each of them.
+        # The GPU's own clock, as outside the profiler. numba names a kernel by its module.
         *("--clock-control", "none"),
-        *("--kernel-name-base", "mangled", "--kernel-name", "regex:make_kernel"),
+        *("--kernel-name-base", "mangled", "--kernel-name", "regex:handwritten"),
         *("--launch-count", str(launches)),
         *(("--csv", "--print-units", "base") if as_csv else ()),
         *("--metrics", ",".join(metrics())),
