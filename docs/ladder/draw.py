@@ -571,47 +571,50 @@ FIGURES: dict[str, Callable[[str], Figure]] = {
 
 def roofline(kinds: tuple[str, ...], measured: list[Measured]) -> Figure:
     """Every rung's rate over its FLOP per byte of global memory; hollow, of shared memory."""
-    figure, axes = plt.subplots(figsize=(8, 4.6))
-    x = np.logspace(-1.2, 2.2, 100)
+    figure, axes = plt.subplots(figsize=(8, 5.4))
     peaks = {
         f"{kind}, arithmetic units": model.PEAKS[kind] for kind in kinds if kind in model.PEAKS
     }
+    halves = {"float16": "half precision", "bfloat16": "half precision"}
     peaks |= {
-        f"{kind}, tensor cores": model.TENSOR_PEAKS[kind]
+        f"{halves.get(kind, kind)}, tensor cores": model.TENSOR_PEAKS[kind]
         for kind in kinds
         if kind in model.TENSOR_PEAKS
     }
     top = max(peaks.values())
+    x = np.logspace(-1.2 if top < 100 else 0.5, 3, 100)
     for text, rate in (
         (f"shared memory and L1, {model.SMEM_TBYTES_PER_S:.0f} TB/s", model.SMEM_TBYTES_PER_S),
         (f"device memory, {model.DRAM_TBYTES_PER_S} TB/s", model.DRAM_TBYTES_PER_S),
     ):
         axes.plot(x, np.minimum(x * rate, top), color=LINE, linewidth=1)
-        start = 0.07
+        start = 0.07 if top < 100 else 4
         axes.annotate(text, (start, start * rate * 1.15), fontsize=7, rotation=33, color=LINE)
     for text, peak in peaks.items():
         axes.axhline(peak, color=LINE, linewidth=1, linestyle="--")
-        axes.annotate(f"{text}: {peak:g}", (150, peak * 1.05), fontsize=7, ha="right", color=LINE)
-    for point in measured:
-        if point.kind not in kinds:
-            continue
+        axes.annotate(f"{text}: {peak:g}", (x[0] * 1.1, peak * 1.05), fontsize=7, color=LINE)
+    shown = sorted((p for p in measured if p.kind in kinds), key=lambda point: point.tflops)
+    least = shown[0].tflops / 2.5
+    label_y, spacing = 0.0, (2.4 * top / least) ** (1 / 36)
+    for point in shown:
         x_global = model.global_intensity(point.config, point.kind)
         x_shared = model.shared_intensity(point.config, point.kind)
         if x_shared is not None:
             axes.plot([x_shared, x_global], [point.tflops] * 2, color=COPY, linewidth=0.7)
             axes.plot(x_shared, point.tflops, "o", mfc="white", mec=COPY, markersize=4)
         axes.plot(x_global, point.tflops, "o", color=THREAD, markersize=4)
+        # Names stand in a column, a line apart.
+        label_y = max(point.tflops, spacing * label_y)
         text = f"{point.rung} {point.name}" + (f" {point.kind}" if len(kinds) > 2 else "")
-        axes.annotate(
-            text, (x_global, point.tflops), xytext=(5, -2), textcoords="offset points", fontsize=6.5
-        )
+        axes.plot([x_global, 185], [point.tflops, label_y], color=LINE, linewidth=0.3)
+        axes.annotate(text, (200, label_y), fontsize=6.5, va="center")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("FLOP per byte: filled, asked of global memory; hollow, of shared memory")
     axes.set_ylabel("TFLOP/s at m = n = k = 4096")
     axes.set_title(f"Roofline, {', '.join(kinds)}, NVIDIA H200", fontsize=9)
     axes.set_xlim(x[0], x[-1])
-    axes.set_ylim(0.2, 2 * top)
+    axes.set_ylim(least, 2.4 * top)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return figure

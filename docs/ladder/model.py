@@ -18,8 +18,8 @@ ITEM_BYTES = {"float64": 8, "float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2
 # TFLOP/s: outside and inside tensor cores. Source: NVIDIA H200 datasheet.
 PEAKS = {"float32": 67.0, "float64": 33.5}
 TENSOR_PEAKS = {"float64": 67.0, "tf32": 494.7, "float16": 989.4, "bfloat16": 989.4}
-# What `mma.sync` gives at best, measured by a kernel of that instruction alone: float64 at the clock
-# that the GPU holds then, TF32 at 63 % of what wgmma gives.
+# What `mma.sync` gives at best, measured by a kernel of that instruction alone: float64 at the
+# clock that the GPU holds then, TF32 at 63 % of what wgmma gives.
 MMA_PEAKS = {"float64": 64.6, "tf32": 311.0}
 DRAM_TBYTES_PER_S = 4.8
 SMEM_TBYTES_PER_S = SMS * SMEM_BYTES_A_CLOCK * CLOCK_HZ * 1e-12
