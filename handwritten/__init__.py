@@ -1,4 +1,4 @@
-"""Hand-written GEMM kernels in numba-cuda: a ladder, one technique a file, each grown from the last.
+"""Hand-written GEMM kernels in numba-cuda: a ladder, one technique a file, grown from each other.
 
      1  naive             one thread an element, down the columns
      2  coalesced         one thread an element, along the rows
@@ -15,8 +15,8 @@
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
     14  wgmma             Hopper's copy engine and warpgroup multiplication
 
-`half_tile` is no rung: it takes float16 and bfloat16 in layouts that `wgmma` cannot. The other files
-hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are unrolled
+`half_tile` is no rung: it takes float16 and bfloat16 in layouts that `wgmma` cannot. The other
+files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are unrolled
 (`unroll`), how operands lie in memory (`operands`), and copying and storing tiles.
 
 A kernel file defines `Config`, the configs to choose from, `supports(problem)`,

@@ -190,7 +190,7 @@ class TestRun:
     def test_an_unknown_implementation_is_refused(self, operands, output):
         a, b, _ = operands
         result = invoke("run", a, b, "-o", output, "--implementation", "magic")
-        assert_refused(result, "'magic'", "coalesced, thread_tile_2d")
+        assert_refused(result, "'magic'", "naive, coalesced, shared_tile")
 
     @needs_simulator
     def test_what_takes_hours_is_refused_unless_allowed(self, operands, output, monkeypatch):
@@ -467,10 +467,12 @@ class TestProcess:
 
     def test_kernels_are_built_kept_and_cleared(self, tmp_path):
         build = ("build", "--arch", "sm_90a", "--dtype", "float32", "--json")
+        build += ("--implementation", "coalesced", "--implementation", "shared_tile")
         first, second = (invoke_process(*build, cache=tmp_path) for _ in range(2))
         assert first.returncode == 0, first.stderr
         records = json.loads(first.stdout)
         assert {record["dtype"] for record in records} == {"float32"}
+        assert {r["implementation"] for r in records} == {"coalesced", "shared_tile"}
         assert json.loads(second.stdout) == records
         cached = json.loads(invoke_process("cache", "--json", cache=tmp_path).stdout)
         assert cached["kernel_count"] == len(records)

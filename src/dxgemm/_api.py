@@ -144,7 +144,7 @@ def build(
     Args:
         arch: architecture such as "sm_90a", which needs no GPU; None for the first GPU's.
         dtypes: of the operands; by default all there are.
-        implementations: names; None for all.
+        implementations: names; None for those that the automatic choice is among.
         progress: called with (kernels done, kernels in all, name of the next one).
 
     Returns:

@@ -263,8 +263,8 @@ def kernel_specs(
     dtypes: tuple[str, ...] = ("float32", "float64"),
     implementations: tuple[str, ...] | None = None,
 ) -> list[KernelSpec]:
-    """Every kernel that can be built ahead of time."""
-    chosen = IMPLEMENTATIONS
+    """The kernels to build ahead of time, of the implementations named or of the automatic ones."""
+    chosen = tuple(i for i in IMPLEMENTATIONS if i.is_automatic)
     if implementations is not None:
         chosen = tuple(find_implementation(name) for name in implementations)
     return [

@@ -20,16 +20,25 @@ def build(
         str | None, typer.Option(help="Such as sm_90a, which needs no GPU; default: this GPU's.")
     ] = None,
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Repeatable; default: all.")] = None,
+    implementation: Annotated[
+        list[str] | None,
+        typer.Option(help="Repeatable; default: what the automatic choice is among."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build every kernel into the cache; those already there are kept."""
+    """Build kernels into the cache; those already there are kept."""
     if arch is None and (problem := probe().problem):
         raise dxgemm.errors.GpuUnavailableError(
             f"{problem} Without one, name the architecture to build for: --arch sm_90a."
         )
     dtypes = tuple(chosen.value for chosen in dtype or Dtype)
     with progress_bar(is_shown=not as_json) as report:
-        records = dxgemm.build(arch=arch, dtypes=dtypes, progress=report)
+        records = dxgemm.build(
+            arch=arch,
+            dtypes=dtypes,
+            implementations=tuple(implementation) if implementation else None,
+            progress=report,
+        )
     if as_json:
         print_json([asdict(record) for record in records])
     else:
