@@ -38,9 +38,6 @@ class Config(thread_tile_2d.Config):
     def accumulator_bytes(self, dtype: str) -> int:
         return super().accumulator_bytes("float32")
 
-    def __str__(self) -> str:
-        return super().__str__()
-
 
 CONFIGS = (
     Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),

@@ -8,7 +8,7 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
     copy engine  tensor_map, prefetch_tensor_map, copy_box
     wgmma        begin_wgmma, wgmma, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
-    numbers      pack_pair, unpack_pair: two 16-bit floats as one register; divide
+    numbers      pack_pair, unpack_pair: two 16-bit floats as one register
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
 Instructions".
@@ -228,19 +228,6 @@ def wait_wgmma_of(typing_context, pending, registers):
         return pack_array(builder, unpack(builder, result, count))
 
     return signature(registers, pending, registers), generate
-
-
-@intrinsic
-def divide(typing_context, dividend, divisor):
-    """The quotient of two non-negative int32, in 32 bits; numba's own takes 64 and becomes a call.
-
-    ptxas makes wgmmas wait for each other in a kernel that calls anything.
-    """
-
-    def generate(context, builder, sig, args):
-        return builder.udiv(*args)
-
-    return signature(types.int32, types.int32, types.int32), generate
 
 
 @intrinsic

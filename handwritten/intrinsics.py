@@ -145,7 +145,8 @@ else:
 
         numba's own // divides in 64 bits. That is a subroutine, whose result the compiler does not
         know to be the same in all threads of a block, even if the operands are: what depends on
-        it, such as the mainloop, is then compiled for threads that may diverge.
+        it, such as the mainloop, is then compiled for threads that may diverge; and in a kernel
+        that calls anything, ptxas makes wgmmas wait for each other.
         """
 
         def generate(context, builder, sig, args):

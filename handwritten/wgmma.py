@@ -176,7 +176,6 @@ def make_kernel(
     from numba import cuda, float32, int32, uint8
 
     from dxgemm.handwritten.hopper import (
-        divide,
         expect_bytes,
         init_barrier,
         prefetch_tensor_map,
@@ -184,7 +183,7 @@ def make_kernel(
         tensor_map,
         wait_barrier,
     )  # fmt: skip
-    from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
+    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
 

@@ -207,7 +207,7 @@ def _divide(dtype):
     """out[i] = (i * i + n) // m."""
     from numba import cuda, float32, int32
 
-    from dxgemm.handwritten.hopper import divide
+    from dxgemm.handwritten.intrinsics import divide
 
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
