@@ -17,8 +17,6 @@ import numpy as np
 
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 
-WAYS = ("outer16", "outer", "k")
-
 
 def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
     """The ways that suit a and b of a problem."""

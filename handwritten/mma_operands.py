@@ -17,7 +17,6 @@ Source: CUTLASS, "Efficient GEMM in CUDA", for permuted layouts.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,12 +32,6 @@ VARIANTS = (
     ("a right", "vector", "across"),  # a column-major, b row-major
     ("a right", "across", "vector"),  # a row-major, b column-major
     ("a right", "along", "along"),  # row-major, not aligned
-)
-ALL_VARIANTS = tuple(
-    (side, *modes)
-    for side in ("a right", "a left")
-    for modes in product(MODES, MODES)
-    if modes != ("across", "across")
 )
 
 BANK_BYTES = 128  # one row of all banks of shared memory

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.mma_operands import (
-    ALL_VARIANTS,
     CHUNK_BYTES,
     MMA_COLS,
     MMA_K,
@@ -34,7 +33,7 @@ from dxgemm.handwritten.mma_operands import (
     make_operand_tile,
 )
 
-__all__ = ["ALL_VARIANTS", "VARIANTS"]
+__all__ = ["VARIANTS"]
 
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.tensor_core import (
-    ALL_VARIANTS,
     LAUNCH_US,
     SIMULATOR_CONFIGS,
     VARIANTS,
@@ -25,8 +24,8 @@ from dxgemm.handwritten.tensor_core import (
 )
 
 __all__ = [
-    "ALL_VARIANTS", "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS",
-    "VARIANTS", "Config", "block_count", "efficiency", "make_kernel", "supports", "variant",
+    "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS", "VARIANTS", "Config",
+    "block_count", "efficiency", "make_kernel", "supports", "variant",
 ]  # fmt: skip
 
 DTYPES = ("float32",)

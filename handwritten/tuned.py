@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten import tile_store
-from dxgemm.handwritten.async_tiles import WAYS, make_tile_copy, ways_to_copy
+from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
 from dxgemm.handwritten.operands import VECTOR_BYTES
 
 MINIMUM_ARCH = 80
@@ -117,7 +117,6 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS = ()
 VARIANTS = tuple(product(("k", "outer16"), ("outer16", "k")))
-ALL_VARIANTS = tuple(product(WAYS, WAYS))
 
 
 def supports(problem: Any) -> str | None:
