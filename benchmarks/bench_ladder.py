@@ -1,9 +1,9 @@
 """GPU time of every rung of the ladder, each with its best config for the problem.
 
-Every config is checked and timed alone first, by the least of three samples; `configs_us` holds
-those times. Each rung's quickest then runs interleaved with the other rungs and with cuBLAS;
-`comparison.py` says how. Where one call takes longer than LONGEST_CALL_S, by the time taken or by
-the rate of the size before, a config is left out.
+Every config is checked and timed alone first, with operands out of the L2 cache as in what follows;
+`configs_us` holds the least of three samples. Each rung's quickest then runs interleaved with the
+other rungs and with cuBLAS; `comparison.py` says how. Where one call takes longer than
+LONGEST_CALL_S, by the time taken or by the rate of the size before, a config is left out.
 """
 
 from __future__ import annotations

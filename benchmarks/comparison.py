@@ -96,40 +96,40 @@ class Attempt:
 
 
 class Trial:
-    """The exact operands of one case, on which implementations are tried one after the other."""
+    """Exact operands of one case, on which implementations are tried one after the other."""
 
     def __init__(self, case: Case, timer: Timer) -> None:
         self._case = case
         self._timer = timer
-        a, b, out = _integers(case)
+        a, b, _ = _integers(case)
         exact = xp.matmul(a.astype("float64"), b.astype("float64"))
-        self._a, self._b, self._out = (_to_dtype(array, case.dtype) for array in (a, b, out))
         self._exact = _to_dtype(exact, case.dtype)
+        # Equal copies, so that consecutive calls find their operands out of the L2 cache.
+        self._operands = [
+            [_to_dtype(array, case.dtype) for array in _integers(case)]
+            for _ in range(_sets_of_operands(case, MOST_CALLS))
+        ]
 
     def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
         """Check an implementation; the time is the least of so many samples."""
         attempt = Attempt(implementation)
         try:
-            plan = dxgemm.plan(
-                self._a,
-                self._b,
-                out=self._out,
-                implementation=implementation,
-                precision=self._case.precision,
-            )
+            plans = [_plan(self._case, operands, implementation) for operands in self._operands]
         except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.BuildError) as error:
             attempt.refusal = str(error)
             return attempt
-        attempt.explanation = plan.explain()
-        self._out[...] = math.nan
-        plan()
-        if not bool((self._out == self._exact).all()):
+        attempt.explanation = plans[0].explain()
+        out = self._operands[0][2]
+        out[...] = math.nan
+        plans[0]()
+        if not bool((out == self._exact).all()):
             attempt.is_wrong = True
             return attempt
-        attempt.call_s = self._timer([plan])
+        attempt.call_s = self._timer(plans[:1])
         calls = _calls_in_sample(attempt.call_s)
         for _ in range(samples - 1):
-            attempt.call_s = min(attempt.call_s, self._timer([plan] * calls))
+            batch = list(islice(cycle(plans), calls))
+            attempt.call_s = min(attempt.call_s, self._timer(batch))
         return attempt
 
 
@@ -152,17 +152,12 @@ def interleaved(
     if round_s * MOST_ROUNDS > budget_s:
         rounds = max(FEWEST_ROUNDS, int(budget_s / round_s))
     rng = xp.random.default_rng(0)
-    sets = min(max(calls.values(), default=1), 1 + 2 * L2_BYTES // case.bytes_moved)
+    sets = _sets_of_operands(case, max(calls.values(), default=1))
     operands = [_random(case, rng) for _ in range(sets)]
 
     def sampler(name: str) -> Callable[[], float]:
         implementation = attempts[name].implementation
-        plans = cycle(
-            [
-                dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
-                for a, b, out in operands
-            ]
-        )
+        plans = cycle([_plan(case, matrices, implementation) for matrices in operands])
         return lambda: timer(list(islice(plans, calls[name])))
 
     return interleave({name: sampler(name) for name in attempts}, rounds)
@@ -184,6 +179,16 @@ def row(
         "gbytes_per_s": 1e-9 * case.bytes_moved / seconds,
         "vs_cublas": statistics.median(cublas) / seconds if cublas else None,
     }
+
+
+def _sets_of_operands(case: Case, calls: int) -> int:
+    """As many as the L2 cache holds twice over, or one for each call."""
+    return min(calls, 1 + 2 * L2_BYTES // case.bytes_moved)
+
+
+def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> dxgemm.Plan:
+    a, b, out = operands
+    return dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
 
 
 def _calls_in_sample(call_s: float) -> int:

@@ -56,7 +56,7 @@ def make_tile_copy(
     """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.intrinsics import copy_async, copy_async_or_zero
+    from dxgemm.handwritten.intrinsics import copy_async, copy_async_part
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     item_size = np.dtype(dtype).itemsize
@@ -99,12 +99,13 @@ def make_tile_copy(
         for i in static_range(copies):
             offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
             for part in static_range(width):
-                copy_async_or_zero(
+                is_inside = outer_offsets[i] + part < outers and k_offsets[i] < depth_left
+                copy_async_part(
                     item_size,
                     int32(target + stage),
                     smem_offsets[i] + part * item_size,
                     source + offset + part * item_size,
-                    outer_offsets[i] + part < outers and k_offsets[i] < depth_left,
+                    int32(item_size if is_inside else 0),
                 )
 
     inlined = cuda.jit(device=True, forceinline=True)

@@ -267,19 +267,20 @@ else:
         return signature(types.void, size, types.int32, target_offset, types.int64), generate
 
     @intrinsic
-    def copy_async_or_zero(typing_context, size, target, target_offset, source, is_inside):
-        """`copy_async` where `is_inside`, else zeros; then nothing is read at `source`."""
-        count, start = literal(size), literal(target_offset)
+    def copy_async_part(typing_context, size, target, target_offset, source, count):
+        """`copy_async` of `count` bytes (0 to `size`); the rest of `size` becomes zero.
+
+        Nothing behind `count` is read.
+        """
+        full, start = literal(size), literal(target_offset)
 
         def generate(context, builder, sig, args):
-            text = f"cp.async.{'cg' if count == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
-            read = builder.select(args[4], _int32(count), _int32(0))
-            inline_ptx(
-                builder, _void, f"{text}{count}, $2;", "r,l,r,~{memory}", [args[1], args[3], read]
-            )
+            text = f"cp.async.{'cg' if full == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
+            operands = [args[1], args[3], args[4]]
+            inline_ptx(builder, _void, f"{text}{full}, $2;", "r,l,r,~{memory}", operands)
             return context.get_dummy_value()
 
-        result = signature(types.void, size, types.int32, target_offset, types.int64, types.boolean)
+        result = signature(types.void, size, types.int32, target_offset, types.int64, types.int32)
         return result, generate
 
     def _make_statement(text: str) -> Any:

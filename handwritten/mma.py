@@ -21,7 +21,7 @@ if not _config.ENABLE_CUDASIM:
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
-    from dxgemm.handwritten.intrinsics import inline_ptx, literal, unpack
+    from dxgemm.handwritten.intrinsics import unpack
 
     # Type of the inputs, and register constraints of inputs and sums, by dtype of the sums.
     _INSTRUCTIONS = {
@@ -92,36 +92,3 @@ if not _config.ENABLE_CUDASIM:
             return pack_array(builder, rounded)
 
         return signature(result, values), generate
-
-    @intrinsic
-    def divide(typing_context, dividend, divisor):
-        """Quotient and remainder of two 32-bit integers, both positive.
-
-        `//` of numba takes 64 bits and minds signs: a subroutine, where this is a few instructions.
-        """
-
-        def generate(context, builder, sig, args):
-            quotient = builder.udiv(args[0], args[1])
-            remainder = builder.sub(args[0], builder.mul(quotient, args[1]))
-            return pack_array(builder, [quotient, remainder])
-
-        result = types.UniTuple(types.int32, 2)
-        return signature(result, types.int32, types.int32), generate
-
-    @intrinsic
-    def copy_async_part(typing_context, size, target, target_offset, source, count):
-        """Start copying `count` bytes (0 to `size`: 4, 8 or 16); the rest of `size` becomes zero.
-
-        Nothing behind `count` is read.
-        """
-        full, start = literal(size), literal(target_offset)
-        cache = "cg" if full == 16 else "ca"
-
-        def generate(context, builder, sig, args):
-            text = f"cp.async.{cache}.shared.global [$0+{start}], [$1], {full}, $2;"
-            operands = [args[1], args[3], args[4]]
-            inline_ptx(builder, ir.VoidType(), text, "r,l,r,~{memory}", operands)
-            return context.get_dummy_value()
-
-        result = signature(types.void, size, types.int32, target_offset, types.int64, types.int32)
-        return result, generate

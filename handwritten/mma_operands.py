@@ -99,8 +99,7 @@ def make_operand_tile(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.intrinsics import copy_async, load_shared
-    from dxgemm.handwritten.mma import copy_async_part
+    from dxgemm.handwritten.intrinsics import copy_async, copy_async_part, load_shared
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize

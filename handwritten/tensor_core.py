@@ -162,6 +162,7 @@ def make_kernel(
     from dxgemm.handwritten.intrinsics import (
         cluster_sync,
         commit_copies,
+        divide,
         global_address,
         load_shared,
         shared_address,
@@ -169,7 +170,7 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.mma import as_is, divide, mma_tile, round_to_tf32
+    from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
     from dxgemm.handwritten.mma_store import make_gather, make_store
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
@@ -229,12 +230,14 @@ def make_kernel(
         tiles_right = int32((cols + tile_right - 1) // tile_right)
         matrix, band = int32(0), int32(0)
         if batch > 1:
-            matrix, block = divide(block, int32(tiles_left * tiles_right))
+            matrix = divide(block, int32(tiles_left * tiles_right))
+            block = int32(block - matrix * tiles_left * tiles_right)
         if tiles_left > BAND:
-            band, block = divide(block, int32(BAND * tiles_right))
+            band = divide(block, int32(BAND * tiles_right))
+            block = int32(block - band * BAND * tiles_right)
         band_rows = min(int32(tiles_left - band * BAND), int32(BAND))
-        col_tile, row_tile = divide(block, band_rows)
-        row_tile = int32(row_tile + band * BAND)
+        col_tile = divide(block, band_rows)
+        row_tile = int32(block - col_tile * band_rows + band * BAND)
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
 
         all_tiles = int32((k + tile_k - 1) // tile_k)

@@ -112,8 +112,8 @@ CONFIGS = (
     Config(64, 64, 8, 8, 4, stages=4),
     Config(64, 64, 8, 8, 4, stages=4, split_k=2),
     Config(64, 64, 8, 8, 4, stages=4, split_k=4),
-    Config(32, 64, 8, 4, 4, stages=4),
     Config(32, 64, 8, 4, 4, stages=4, split_k=4),
+    Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
 )
 SIMULATOR_CONFIGS = ()
 VARIANTS = tuple(product(("k", "outer16"), ("outer16", "k")))

@@ -185,7 +185,7 @@ def make_kernel(
     )  # fmt: skip
     from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
+    from dxgemm.handwritten.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     out_dtype = out_dtype or dtype
@@ -205,8 +205,11 @@ def make_kernel(
         a_parameter, b_parameter = b_parameter, a_parameter
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
     after, fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
-    store_inside, store_rounded, store_guarded = make_store(
-        out_dtype, along_rows=not exchanged, rows_are_split=kind == "tf32" and a_across
+    rows_are_split = kind == "tf32" and a_across
+    # With a in registers and lines along its rows, edges would take registers of the mainloop.
+    has_edges = not rows_are_split or exchanged
+    store_vectors, store_rounded, store_elements = make_store(
+        out_dtype, not exchanged, rows_are_split, has_edges
     )
 
     @cuda.jit(device=True, forceinline=True)
@@ -222,7 +225,7 @@ def make_kernel(
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):
-        """Whether whole lines of 16-byte accesses along the contiguous direction are possible."""
+        """Whether 16-byte accesses along the contiguous direction are possible."""
         unit, other = (stride_m, stride_n) if exchanged else (stride_n, stride_m)
         is_aligned = (address | (stride_batch | other) * out_bytes) % 16 == 0
         return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
@@ -289,9 +292,11 @@ def make_kernel(
                 out_line_bytes, c_line_bytes = int32(out_col_bytes), int32(c_col_bytes)
             else:
                 out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
-            is_aligned = allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            # Vectors that lie whole inside the result or whole outside of it.
+            has_vectors = (m if exchanged else n) * out_bytes % 16 == 0
+            has_vectors &= allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
             if beta != 0:
-                is_aligned &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+                has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
 
             index = block
             while index < tiles:
@@ -308,27 +313,30 @@ def make_kernel(
                 out_at = out + out_bytes * (
                     matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
                 )
-                is_inside = is_aligned and row + tile_m <= m and col + tile_n <= n
-                if is_inside:
-                    if out_is_short and beta == 0:
-                        for pair in static_range(chunks // 2):
-                            store_rounded(
-                                acc[32 * pair : 32 * pair + 32], chunk_smem, lane, alpha,
-                                out_at, out_line_bytes,
-                            )  # fmt: skip
-                            out_at += 2 * out_chunk_bytes
-                    else:
-                        for chunk in static_range(chunks):
-                            store_inside(
-                                acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, alpha, beta,
-                                c_at, c_line_bytes, out_at, out_line_bytes,
-                            )  # fmt: skip
-                            c_at += c_chunk_bytes
-                            out_at += out_chunk_bytes
-                else:
-                    rows, cols = int32(m - top), int32(n - col)
+                rows, cols = int32(m - top), int32(n - col)
+                are_vectors = has_vectors
+                if not has_edges:
+                    are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
+                if are_vectors and out_is_short and beta == 0:
+                    for pair in static_range(chunks // 2):
+                        store_rounded(
+                            acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols, alpha,
+                            out_at, out_line_bytes,
+                        )  # fmt: skip
+                        out_at += 2 * out_chunk_bytes
+                        cols = int32(cols - 2 * CHUNK_COLS)
+                elif are_vectors:
                     for chunk in static_range(chunks):
-                        store_guarded(
+                        store_vectors(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
+                            beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                        )  # fmt: skip
+                        c_at += c_chunk_bytes
+                        out_at += out_chunk_bytes
+                        cols = int32(cols - CHUNK_COLS)
+                else:
+                    for chunk in static_range(chunks):
+                        store_elements(
                             acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
                             beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
                             out_col_bytes,

@@ -12,20 +12,24 @@ from collections.abc import Callable
 from typing import Any
 
 CHUNK_COLS = 32
+SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
 ROUNDED_BYTES = 144  # of a line of 64 16-bit elements, padded against bank conflicts
 _LANES = 32
 
 
 def make_store(
-    out_dtype: str, along_rows: bool, rows_are_split: bool
+    out_dtype: str, along_rows: bool, rows_are_split: bool, has_edges: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions that store one chunk of a warp's result: inside it, and at its edges.
+    """The device functions that store a chunk of a warp's result, as vectors or as elements.
+
+    The chunk begins at the addresses c and out; rows x cols of it, or more, are in the result.
 
     Args:
         out_dtype: of the result and of c.
         along_rows: whether a row of the chunk is contiguous in the result, else a column is.
         rows_are_split: whether the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
             thread's are neighbours: what `wgmma` makes of an a in registers.
+        has_edges: whether chunks stored as vectors may lie across an edge of the result.
     """
     from numba import cuda, float32, int32, uint16
 
@@ -95,48 +99,52 @@ def make_store(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
-    def store_inside(frag, chunk_smem, lane, alpha, beta, c, c_line_bytes, out, out_line_bytes):
-        """Store a chunk whose first element is at the addresses c and out, 16 bytes at a time.
-
-        For 16-bit elements, c is added.
-        """
+    def store_vectors(
+        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes
+    ):
+        """16 bytes at a time, each whole inside the result or outside. c of 16 bits is added."""
         write_chunk(chunk_smem, lane, frag)
+        item = int32(lane % lanes_per_line * vector_items)
+        row, col = place(int32(lane // lanes_per_line), item)
+        if not has_edges:
+            lines = int32(4 * _LANES)
+        elif along_rows:
+            lines = int32(rows if col < cols else 0)
+        else:
+            lines = int32(cols if row < rows else 0)
         for step in static_range(steps):
             line = int32(lane // lanes_per_line + step * lines_per_step)
-            item = int32(lane % lanes_per_line * vector_items)
             source = int32(chunk_smem + line * line_bytes + item * 4)
             row, col = place(line, item)
-            if along_rows:
-                line, item = row, col
-            else:
-                line, item = col, row
-            target = out + int32(line * out_line_bytes + item * item_bytes)
-            old = c + int32(line * c_line_bytes + item * item_bytes)
-            x = load_shared(float32, 4, source, 0)
-            if is_float:
-                if beta != 0:
-                    z = load_global(float32, 4, old, 0)
-                    sums = (
-                        alpha * x[0] + beta * z[0], alpha * x[1] + beta * z[1],
-                        alpha * x[2] + beta * z[2], alpha * x[3] + beta * z[3],
-                    )  # fmt: skip
+            line, along = (row, col) if along_rows else (col, row)
+            if line < lines:
+                target = out + int32(line * out_line_bytes + along * item_bytes)
+                old = c + int32(line * c_line_bytes + along * item_bytes)
+                x = load_shared(float32, 4, source, 0)
+                if is_float:
+                    if beta != 0:
+                        z = load_global(float32, 4, old, 0)
+                        sums = (
+                            alpha * x[0] + beta * z[0], alpha * x[1] + beta * z[1],
+                            alpha * x[2] + beta * z[2], alpha * x[3] + beta * z[3],
+                        )  # fmt: skip
+                    else:
+                        sums = (alpha * x[0], alpha * x[1], alpha * x[2], alpha * x[3])
                 else:
-                    sums = (alpha * x[0], alpha * x[1], alpha * x[2], alpha * x[3])
-            else:
-                y = load_shared(float32, 4, source, 16)
-                z = load_global(int32, 4, old, 0)
-                sums = (
-                    sum_pair(alpha, x[0], x[1], beta, z[0]),
-                    sum_pair(alpha, x[2], x[3], beta, z[1]),
-                    sum_pair(alpha, y[0], y[1], beta, z[2]),
-                    sum_pair(alpha, y[2], y[3], beta, z[3]),
-                )
-            store_global(target, 0, sums)
+                    y = load_shared(float32, 4, source, 16)
+                    z = load_global(int32, 4, old, 0)
+                    sums = (
+                        sum_pair(alpha, x[0], x[1], beta, z[0]),
+                        sum_pair(alpha, x[2], x[3], beta, z[1]),
+                        sum_pair(alpha, y[0], y[1], beta, z[2]),
+                        sum_pair(alpha, y[2], y[3], beta, z[3]),
+                    )
+                store_global(target, 0, sums)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
-    def store_rounded(frag, chunk_smem, lane, alpha, out, out_line_bytes):
-        """Store two chunks side by side, of 16-bit elements to which no c is added.
+    def store_rounded(frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
+        """Two chunks side by side, of 16-bit elements to which no c is added.
 
         They are rounded before they go through shared memory, which halves its traffic.
         """
@@ -153,15 +161,16 @@ def make_store(
         source = int32(chunk_smem + line * ROUNDED_BYTES + piece * 16)
         target = out + int32(line * out_line_bytes + piece * 16)
         for step in static_range(4):
-            store_global(target, 0, load_shared(int32, 4, source, 4 * step * ROUNDED_BYTES))
+            if line + 4 * step < rows and piece * 8 < cols:
+                store_global(target, 0, load_shared(int32, 4, source, 4 * step * ROUNDED_BYTES))
             target += int32(4 * out_line_bytes)
 
     @cuda.jit(device=True, forceinline=True)
-    def store_guarded(
+    def store_elements(
         frag, chunk_smem, lane, rows, cols, alpha, beta,
         c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
     ):  # fmt: skip
-        """The same element by element, for a chunk of which rows x cols are in the result."""
+        """One element a thread and step: of a result that allows no vectors."""
         write_chunk(chunk_smem, lane, frag)
         line, item = int32(lane // line_items), int32(lane % line_items)
         source = int32(chunk_smem + line * line_bytes + item * 4)
@@ -177,4 +186,4 @@ def make_store(
             line = int32(line + _LANES // line_items)
             source = int32(source + _LANES // line_items * line_bytes)
 
-    return store_inside, store_rounded, store_guarded
+    return store_vectors, store_rounded, store_elements

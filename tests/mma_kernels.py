@@ -1,4 +1,4 @@
-"""One small kernel for each intrinsic of handwritten/mma.py. Not for the simulator."""
+"""One small kernel for each intrinsic that `tensor_core` needs. Not for the simulator."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from numba import cuda, types
 
 from dxgemm.handwritten.intrinsics import (
     commit_copies,
+    copy_async_part,
+    divide,
     global_address,
     load_shared,
     shared_address,
     wait_copies,
 )
-from dxgemm.handwritten.mma import as_is, copy_async_part, divide, mma_tile, round_to_tf32
+from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
 
 
 def compile_ptx(kernel: Callable[..., None], *dtypes: str) -> str:
@@ -54,8 +56,7 @@ def rounded(values, out):
 
 def divided(dividends, divisors, out):
     lane = cuda.threadIdx.x
-    quotient, remainder = divide(dividends[lane], divisors[lane])
-    out[2 * lane], out[2 * lane + 1] = quotient, remainder
+    out[lane] = divide(dividends[lane], divisors[lane])
 
 
 def copied_in_part(source, out):
