@@ -105,7 +105,7 @@ def make_tile_copy(
                     int32(target + stage),
                     smem_offsets[i] + part * item_size,
                     source + offset + part * item_size,
-                    int32(item_size if is_inside else 0),
+                    int32(item_size * is_inside),
                 )
 
     inlined = cuda.jit(device=True, forceinline=True)

@@ -317,23 +317,24 @@ def make_kernel(
                 are_vectors = has_vectors
                 if not has_edges:
                     are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
-                if are_vectors and out_is_short and beta == 0:
-                    for pair in static_range(chunks // 2):
-                        store_rounded(
-                            acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols, alpha,
-                            out_at, out_line_bytes,
-                        )  # fmt: skip
-                        out_at += 2 * out_chunk_bytes
-                        cols = int32(cols - 2 * CHUNK_COLS)
-                elif are_vectors:
-                    for chunk in static_range(chunks):
-                        store_vectors(
-                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
-                            beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                        )  # fmt: skip
-                        c_at += c_chunk_bytes
-                        out_at += out_chunk_bytes
-                        cols = int32(cols - CHUNK_COLS)
+                if are_vectors:
+                    if out_is_short and beta == 0:
+                        for pair in static_range(chunks // 2):
+                            store_rounded(
+                                acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols,
+                                alpha, out_at, out_line_bytes,
+                            )  # fmt: skip
+                            out_at += 2 * out_chunk_bytes
+                            cols = int32(cols - 2 * CHUNK_COLS)
+                    else:
+                        for chunk in static_range(chunks):
+                            store_vectors(
+                                acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                                alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                            )  # fmt: skip
+                            c_at += c_chunk_bytes
+                            out_at += out_chunk_bytes
+                            cols = int32(cols - CHUNK_COLS)
                 else:
                     for chunk in static_range(chunks):
                         store_elements(
