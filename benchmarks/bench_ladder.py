@@ -1,13 +1,15 @@
 """GPU time of every rung of the ladder, each with its best config for the problem.
 
 Every config is checked and timed alone first, with operands out of the L2 cache as in what follows;
-`configs_us` holds the least of three samples. Each rung's quickest then runs interleaved with the
-other rungs and with cuBLAS; `comparison.py` says how. Where one call takes longer than
-LONGEST_CALL_S, by the time taken or by the rate of the size before, a config is left out.
+`configs_us` holds the least of three samples. The quickest of each rung, and those that come close
+to it, then run interleaved with the other rungs and with cuBLAS; `comparison.py` says how. The one
+that is quickest there stands for its rung. Where one call takes longer than LONGEST_CALL_S, by the
+time taken or by the rate of the size before, a config is left out.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +24,7 @@ from dxgemm._problem import contiguous_problem
 
 LONGEST_CALL_S = 60 if SMOKE else 0.4
 CONFIG_SAMPLES = 1 if SMOKE else 3
+CLOSE = 1.05  # times the quickest config's time
 INTERLEAVED_S = 0.7  # for all rounds of a case
 
 RUNGS = [i for i in dxgemm.implementations() if i.rung is not None]
@@ -113,11 +116,18 @@ class Ladder:
                 self._attempt(trial, case, implementation)
                 for implementation in configs_of(name, case.dtype)
             ]
-            timed = [a for a in result.attempts[name] if not (a.refusal or a.is_wrong)]
-            if timed:
-                result.best[name] = min(timed, key=lambda attempt: attempt.call_s)
         del trial  # its operands: the next ones may be as large
-        result.samples_s = interleaved(case, result.best, self._timer, INTERLEAVED_S)
+        contenders = {
+            (name, index): attempt
+            for name, attempts in result.attempts.items()
+            for index, attempt in enumerate(attempts)
+            if not attempt.refusal
+            and attempt.call_s < CLOSE * min(a.call_s for a in attempts if not a.refusal)
+        }
+        samples_s = interleaved(case, contenders, self._timer, INTERLEAVED_S)
+        for key in sorted(samples_s, key=lambda key: -statistics.median(samples_s[key])):
+            result.best[key[0]] = contenders[key]
+            result.samples_s[key[0]] = samples_s[key]
         return result
 
     def _attempt(self, trial: Trial, case: Case, implementation: Any) -> Attempt:

@@ -17,7 +17,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-from interleave import interleave
+from interleave import Name, interleave
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
@@ -138,8 +138,8 @@ def make_timer() -> Timer:
 
 
 def interleaved(
-    case: Case, attempts: Mapping[str, Attempt], timer: Timer, budget_s: float = math.inf
-) -> dict[str, list[float]]:
+    case: Case, attempts: Mapping[Name, Attempt], timer: Timer, budget_s: float = math.inf
+) -> dict[Name, list[float]]:
     """Seconds a call of each attempt, on random operands; fewer rounds where they take long.
 
     Args:
@@ -155,7 +155,7 @@ def interleaved(
     sets = _sets_of_operands(case, max(calls.values(), default=1))
     operands = [_random(case, rng) for _ in range(sets)]
 
-    def sampler(name: str) -> Callable[[], float]:
+    def sampler(name: Name) -> Callable[[], float]:
         implementation = attempts[name].implementation
         plans = cycle([_plan(case, matrices, implementation) for matrices in operands])
         return lambda: timer(list(islice(plans, calls[name])))

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 _replayed_s = 0.0
 
@@ -37,7 +39,9 @@ def replay(benchmark: Any, samples_s: Sequence[float]) -> None:
     benchmark.pedantic(take_one_sample, setup=start_at_zero, rounds=len(samples_s))
 
 
-def interleave(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleave(
+    variants: Mapping[Name, Callable[[], float]], rounds: int
+) -> dict[Name, list[float]]:
     """Measure every variant once a round, starting with another one each round.
 
     Args:
@@ -46,7 +50,7 @@ def interleave(variants: Mapping[str, Callable[[], float]], rounds: int) -> dict
     Returns:
         name -> its samples in seconds.
     """
-    samples: dict[str, list[float]] = {name: [] for name in variants}
+    samples: dict[Name, list[float]] = {name: [] for name in variants}
     order = deque(variants.items())
     gc.collect()
     gc.disable()

@@ -158,11 +158,23 @@ def make_operand_tile(
 
     def start_edge(target, source, pass_bytes, x_left, k_left):
         fast_left, slow_left = (k_left, x_left) if k_is_fast else (x_left, k_left)
-        inside = int32(min(max(fast_left, int32(0)), int32(width)) * item_bytes)
-        for p in static_range(passes):
-            to = int32(target ^ pass_xor[p])
-            count = inside if slow_left > p * pass_step else int32(0)
-            copy_async_part(copy_bytes, to, pass_add[p], source + p * pass_bytes, count)
+        if fast_left >= width:  # a vector whole inside the operand
+            for p in static_range(passes):
+                to = int32(target ^ pass_xor[p])
+                count = int32(copy_bytes * (slow_left > p * pass_step))
+                copy_async_part(copy_bytes, to, pass_add[p], source + p * pass_bytes, count)
+        else:
+            for p in static_range(passes):
+                to = int32(target ^ pass_xor[p])
+                for part in static_range(width):
+                    is_inside = fast_left > part and slow_left > p * pass_step
+                    copy_async_part(
+                        item_bytes,
+                        to,
+                        pass_add[p] + part * item_bytes,
+                        source + p * pass_bytes + part * item_bytes,
+                        int32(item_bytes * is_inside),
+                    )
 
     def load(base, shift):
         pair = load_shared(scalar, 2, int32(base + shift), 0)
