@@ -158,7 +158,8 @@ def make_operand_tile(
 
     def start_edge(target, source, pass_bytes, x_left, k_left):
         fast_left, slow_left = (k_left, x_left) if k_is_fast else (x_left, k_left)
-        if fast_left >= width:  # a vector whole inside the operand
+        if fast_left <= 0 or fast_left >= width:  # vectors whole outside the operand, or inside
+            slow_left = slow_left if fast_left > 0 else int32(0)
             for p in static_range(passes):
                 to = int32(target ^ pass_xor[p])
                 count = int32(copy_bytes * (slow_left > p * pass_step))
