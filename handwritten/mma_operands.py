@@ -9,8 +9,9 @@ number that depends on the k or the column: the lanes that are served together f
 in different banks.
 
 An operand that lies in global memory as its tile does is copied 16 bytes at a time, or by element
-if it is not aligned; any other one by element, transposed on the way. Which operand of the product
-is the left one is free, as out.T = b.T @ a.T: `choose_sides` picks.
+if it is not aligned or its rows end within 16 bytes; any other one by element, transposed on the
+way. Which operand of the product is the left one is free, as out.T = b.T @ a.T: `choose_sides`
+picks.
 Source: CUTLASS, "Efficient GEMM in CUDA", for permuted layouts.
 """
 
@@ -41,12 +42,24 @@ MMA_ROWS, MMA_COLS, MMA_K = 16, 8, 8
 
 def choose_sides(problem: Any) -> tuple[str, str, str]:
     """The variant that lets most be copied 16 bytes at a time."""
-    a, b = operand_mode(problem, "a"), operand_mode(problem, "b")
+    a, b = _whole_vectors(problem, "a"), _whole_vectors(problem, "b")
     a_left = _mode(a, "col"), _mode(b, "col")
     a_right = _mode(b, "row"), _mode(a, "row")
     if sum(map(MODES.index, a_left)) < sum(map(MODES.index, a_right)):
         return "a left", *a_left
     return "a right", *a_right
+
+
+def _whole_vectors(problem: Any, name: str) -> str:
+    """The mode of an operand, of 16 bytes only if its rows (or columns) end with a whole vector.
+
+    A copy of 16 bytes can leave some out, but reads them.
+    """
+    mode = operand_mode(problem, name)
+    rows, cols = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
+    items = cols if mode.startswith("row") else rows
+    is_whole = items * np.dtype(problem.dtype).itemsize % CHUNK_BYTES == 0
+    return mode if is_whole else mode.removesuffix("16")
 
 
 def _mode(operand: str, fitting: str) -> str:
@@ -158,24 +171,11 @@ def make_operand_tile(
 
     def start_edge(target, source, pass_bytes, x_left, k_left):
         fast_left, slow_left = (k_left, x_left) if k_is_fast else (x_left, k_left)
-        if fast_left <= 0 or fast_left >= width:  # vectors whole outside the operand, or inside
-            slow_left = slow_left if fast_left > 0 else int32(0)
-            for p in static_range(passes):
-                to = int32(target ^ pass_xor[p])
-                count = int32(copy_bytes * (slow_left > p * pass_step))
-                copy_async_part(copy_bytes, to, pass_add[p], source + p * pass_bytes, count)
-        else:
-            for p in static_range(passes):
-                to = int32(target ^ pass_xor[p])
-                for part in static_range(width):
-                    is_inside = fast_left > part and slow_left > p * pass_step
-                    copy_async_part(
-                        item_bytes,
-                        to,
-                        pass_add[p] + part * item_bytes,
-                        source + p * pass_bytes + part * item_bytes,
-                        int32(item_bytes * is_inside),
-                    )
+        for p in static_range(passes):
+            to = int32(target ^ pass_xor[p])
+            is_inside = fast_left > 0 and slow_left > p * pass_step
+            count = int32(copy_bytes * is_inside)
+            copy_async_part(copy_bytes, to, pass_add[p], source + p * pass_bytes, count)
 
     def load(base, shift):
         pair = load_shared(scalar, 2, int32(base + shift), 0)
