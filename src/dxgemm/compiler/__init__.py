@@ -6,6 +6,7 @@ import threading
 from functools import cache
 
 from dxgemm.compiler.build import (
+    PARAMETER_BLOCK,
     CompiledKernel,
     KernelRecord,
     compile_kernel,
@@ -17,6 +18,7 @@ from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warn
 
 __all__ = [
     "PARAMETERS",
+    "PARAMETER_BLOCK",
     "CacheInfo",
     "CompiledKernel",
     "KernelRecord",
@@ -24,6 +26,7 @@ __all__ = [
     "KernelStore",
     "compile_kernel",
     "compute_capability",
+    "default_directory",
     "find_kernel",
     "kernel_store",
     "obtain_kernel",

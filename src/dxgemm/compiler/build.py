@@ -8,12 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
-from dxgemm.compiler.cubin import read_resources
+from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
-from dxgemm.compiler.toolkit import toolkit_text
+from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
+
+# What a kernel writes in inline PTX for its last parameter, see `_parameter_block`.
+PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 
 # Kernels see half precision as the bits of its elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
@@ -77,8 +81,12 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"cannot build {spec}: NUMBA_ENABLE_CUDASIM is set, and numba's simulator replaces its "
             "compiler; unset it."
         )
-    ptx, entry = _compile_to_ptx(spec, arch)
-    cubin = _link(spec, ptx, arch)
+    file = import_module(spec.module)
+    if hasattr(file, "device_functions"):
+        ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, file)
+    else:
+        ptx, entry = _compile_to_ptx(spec, arch, file)
+        cubin = _link(spec, arch, ptx)
     resources = read_resources(cubin, entry)
     smem_bytes = spec.config.smem_bytes(spec.dtype)
     record = KernelRecord(
@@ -107,7 +115,38 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     return CompiledKernel(cubin, record, ptx)
 
 
-def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
+def _compile_to_ptx(spec: KernelSpec, arch: str, file: Any) -> tuple[str, str]:
+    """PTX of a kernel, and the name of its entry."""
+    ptx = _compile(spec, arch, lambda: file.make_kernel(spec.config, spec.dtype, *spec.variant))
+    entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
+    if len(entries) != 1:
+        raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
+    if hasattr(file, "ONLY_ARCH"):
+        # numba knows no targets with features of one architecture alone, such as sm_90a.
+        ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
+    return _with_tensor_maps(ptx, getattr(file, "TENSOR_MAPS", ())), entries[0]
+
+
+def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tuple[bytes, str]:
+    """The cubin of a kernel that calls functions made elsewhere, and the name of its entry.
+
+    Both are linked as LTO-IR, so that the functions are inlined and their arguments stay registers.
+    """
+    if faults := toolkit_warnings():
+        raise BuildError(f"{spec} is not built with this toolkit: {' '.join(faults)}")
+    functions = file.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
+
+    def make_kernel() -> Any:
+        return file.make_kernel(spec.config, spec.dtype, *spec.variant, functions=functions)
+
+    with _parameter_block(getattr(file, "PARAMETER_BLOCK_BYTES", 0)):
+        ltoir = _compile(spec, arch, make_kernel, output="ltoir")
+    cubin = _link(spec, arch, ltoir, functions.ltoir)
+    return cubin, entry_name(cubin)
+
+
+def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx") -> Any:
+    """A kernel's PTX, as text, or its LTO-IR, as bytes."""
     try:
         from numba import cuda, types
     except ImportError as error:
@@ -116,28 +155,20 @@ def _compile_to_ptx(spec: KernelSpec, arch: str) -> tuple[str, str]:
     element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
     scalar = types.float64 if spec.dtype == "float64" else types.float32
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
-    file = import_module(spec.module)
-    kernel = file.make_kernel(spec.config, spec.dtype, *spec.variant)
     try:
         with _device_functions_for(capability):
-            ptx, _ = cuda.compile(
-                kernel,
+            code, _ = cuda.compile(
+                make_kernel(),
                 tuple(kinds[kind] for _, kind in PARAMETERS),
                 device=False,
                 abi="numba",
                 cc=capability,
-                output="ptx",
+                output=output,
                 launch_bounds=(spec.config.threads, _min_blocks(spec)),
             )
     except Exception as error:
         raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
-    entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
-    if len(entries) != 1:
-        raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
-    if hasattr(file, "ONLY_ARCH"):
-        # numba knows no targets with features of one architecture alone, such as sm_90a.
-        ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
-    return _with_tensor_maps(ptx, getattr(file, "TENSOR_MAPS", ())), entries[0]
+    return code
 
 
 def _min_blocks(spec: KernelSpec) -> int:
@@ -151,6 +182,45 @@ def _with_tensor_maps(ptx: str, names: tuple[str, ...]) -> str:
     end = ptx.index("\n)", ptx.index(".visible .entry"))
     parameters = "".join(f",\n\t.param .align 64 .b8 {name}[128]" for name in names)
     return ptx[:end] + parameters + ptx[end:]
+
+
+@contextmanager
+def _parameter_block(size: int) -> Iterator[None]:
+    """Give kernels a last parameter that numba cannot express: bytes, aligned, passed by value.
+
+    It is appended in LLVM's language, before NVVM sees that; the kernel knows it as
+    `PARAMETER_BLOCK`.
+    """
+    from numba.cuda.cudadrv import nvvm
+
+    compile_ir = nvvm.compile_ir
+
+    def compile_with_block(modules: Any, **options: Any) -> Any:
+        texts = [modules] if isinstance(modules, str) else modules
+        return compile_ir([_with_parameter_block(text, size) for text in texts], **options)
+
+    if size:
+        nvvm.compile_ir = compile_with_block
+    try:
+        yield
+    finally:
+        nvvm.compile_ir = compile_ir
+
+
+def _with_parameter_block(module: str, size: int) -> str:
+    """LLVM's text of a module with the parameter appended to its kernel, if it has one."""
+    kernel = re.search(r'\* @"?([\w$.]+)"?, !"kernel"', module)
+    if kernel is None:
+        return module
+    name = rf'@"?{re.escape(kernel[1])}"?'
+    block = f"[{size} x i8]*"
+    definition = re.compile(rf"^(define [^\n]*{name}\([^\n]*?)\)", re.MULTILINE)
+    match = definition.search(module)
+    assert match is not None
+    index = match[1].count("%")
+    module = definition.sub(rf'\1, {block} byval align 64 %".block")', module)
+    module = re.sub(rf"(void \([^()]*)\)(\* {name})", rf"\1, {block})\2", module)
+    return module.replace(PARAMETER_BLOCK, f"{kernel[1]}_param_{index}")
 
 
 @contextmanager
@@ -169,7 +239,8 @@ def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = current
 
 
-def _link(spec: KernelSpec, ptx: str, arch: str) -> bytes:
+def _link(spec: KernelSpec, arch: str, *inputs: str | bytes) -> bytes:
+    """The cubin of PTX (text), or of LTO-IR (bytes)."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(
@@ -177,10 +248,16 @@ def _link(spec: KernelSpec, ptx: str, arch: str) -> bytes:
         # Drops numba's environment symbols: most of the cubin would be their names.
         optimize_unused_variables=True,
         no_cache=True,  # the cubin is kept by dxgemm, and a cold build costs what it costs
+        link_time_optimization=isinstance(inputs[0], bytes) or None,
     )
+    objects = [
+        ObjectCode.from_ltoir(code)
+        if isinstance(code, bytes)
+        else ObjectCode.from_ptx(code.encode())
+        for code in inputs
+    ]
     try:
-        linker = Linker(ObjectCode.from_ptx(ptx.encode()), options=options)
-        return bytes(linker.link("cubin").code)
+        return bytes(Linker(*objects, options=options).link("cubin").code)
     except Exception as error:
         failure = f"nvJitLink could not link {spec} for {arch} ({toolkit_text()})"
         raise _build_error(spec, failure, error) from error

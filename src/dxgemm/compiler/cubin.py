@@ -53,6 +53,21 @@ def read_resources(cubin: bytes, entry: str) -> Resources:
         raise BuildError(f"the cubin does not say how many registers {entry} uses") from error
 
 
+def entry_name(cubin: bytes) -> str:
+    """The symbol of the only kernel in a cubin.
+
+    Raises:
+        BuildError: there are several, or none.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    sections = (section.name for section in ELFFile(BytesIO(cubin)).iter_sections())
+    entries = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
+    if len(entries) != 1:
+        raise BuildError(f"a cubin holds {len(entries)} functions instead of one: {entries}")
+    return entries[0]
+
+
 def _attributes(data: bytes) -> list[tuple[int, int, int]]:
     """(attribute, symbol index, value) of those that hold just that."""
     found, position = [], 0

@@ -13,6 +13,8 @@ from typing import Any
 # Part of every key: raise it when the argument list or the build changes what a cubin means.
 BUILD_VERSION = 2
 
+LADDER = "dxgemm.handwritten"  # the package whose files others build on
+
 # The parameters of every GEMM kernel, in order, with their kind. Strides count elements. What
 # changes from call to call comes first, so that a launch packs it in one piece.
 PARAMETERS: tuple[tuple[str, str], ...] = (
@@ -75,11 +77,11 @@ class KernelSpec:
 
 @cache
 def _source_digest(module: str) -> str:
-    """Digest of a kernel file and of the files beside it that it imports.
+    """Digest of a kernel file and of those files that it imports from beside it or the ladder.
 
     Read as text, not imported: on a cache hit numba must stay unimported.
     """
-    package = module.rpartition(".")[0]
+    packages = {module.rpartition(".")[0], LADDER}
     digest = hashlib.sha256()
     found, pending = {module}, [module]
     while pending:
@@ -89,14 +91,13 @@ def _source_digest(module: str) -> str:
             raise ModuleNotFoundError(f"no kernel file {name}")
         source = Path(spec.origin).read_text()
         digest.update(f"{name}\0{source}\0".encode())
-        imported = sorted(
-            {f"{package}.{file}" for file in re.findall(_import_pattern(package), source, re.M)}
-        )
+        imported = sorted(set(re.findall(_import_pattern(packages), source, re.M)))
         pending += [other for other in imported if other not in found]
         found.update(imported)
     return digest.hexdigest()
 
 
-def _import_pattern(package: str) -> str:
-    """Matches `from package.file import ...`, as kernel files import each other; gives `file`."""
-    return rf"^\s*from {re.escape(package)}\.(\w+) import "
+def _import_pattern(packages: set[str]) -> str:
+    """Matches `from package.file import ...`, as kernel files import; gives `package.file`."""
+    alternatives = "|".join(map(re.escape, sorted(packages)))
+    return rf"^\s*from ((?:{alternatives})\.\w+) import "

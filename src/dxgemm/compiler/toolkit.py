@@ -56,4 +56,19 @@ def toolkit_warnings() -> list[str]:
                 f"{name} {number} belongs to a CUDA release (12.8.0 to 12.9.0) documented to "
                 "miscompile cuBLASDx kernels; install 12.9.1 or newer."
             )
+    warnings += [
+        f"{name} {number} cannot compile cuBLASDx; install a newer one."
+        for name, number in nvrtc_version().items()
+        if re.match(r"12\.4\.|12\.5\.0\b", number)
+    ]
     return warnings
+
+
+def nvrtc_version() -> dict[str, str]:
+    """The package of NVRTC, which compiles cuBLASDx; empty if none is installed."""
+    for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
+        try:
+            return {name: version(name)}
+        except PackageNotFoundError:
+            continue
+    return {}

@@ -56,7 +56,7 @@ class KernelLaunch:
         problem: Problem,
         blocks: int,
         ordinal: int,
-        tensor_maps: tuple[TensorMap | None, ...] = (),
+        tensor_maps: tuple[TensorMap | bytes | None, ...] = (),
     ) -> None:
         self._kernel = kernel
         self._problem = problem

@@ -44,11 +44,11 @@ class TensorMaps:
     memory is needed.
     """
 
-    def __init__(self, maps: tuple[TensorMap | None, ...], ordinal: int) -> None:
-        """None stands for an operand that is not read."""
+    def __init__(self, maps: tuple[TensorMap | bytes | None, ...], ordinal: int) -> None:
+        """None stands for an operand that is not read; bytes are passed on as they are."""
         self.maps = maps
         self._ordinal = ordinal
-        self.size = len(maps) * TENSOR_MAP_BYTES
+        self.size = sum(len(m) if isinstance(m, bytes) else TENSOR_MAP_BYTES for m in maps)
         self.encode = lru_cache(MOST_POINTERS)(self._encode)
 
     def _encode(self, a: int, b: int) -> bytes:
@@ -56,7 +56,9 @@ class TensorMaps:
         addresses = {"a": a, "b": b}
         with current_device(self._ordinal):
             encoded = [
-                encode(addresses[tensor_map.operand], tensor_map)
+                tensor_map
+                if isinstance(tensor_map, bytes)
+                else encode(addresses[tensor_map.operand], tensor_map)
                 if tensor_map
                 else bytes(TENSOR_MAP_BYTES)
                 for tensor_map in self.maps
