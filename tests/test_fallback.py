@@ -15,7 +15,7 @@ from dxgemm._route import Route, clear_routes
 @pytest.fixture
 def no_build(monkeypatch):
     """Refuses to build the implementations named."""
-    bind = _registry.Handwritten.bind
+    bind = _registry.KernelFile.bind
 
     def forbid(*names):
         def refuse(self, *arguments):
@@ -23,7 +23,7 @@ def no_build(monkeypatch):
                 raise errors.BuildError(f"no {self.name} today")
             return bind(self, *arguments)
 
-        monkeypatch.setattr(_registry.Handwritten, "bind", refuse)
+        monkeypatch.setattr(_registry.KernelFile, "bind", refuse)
         clear_routes()
 
     yield forbid

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._gpu import simulator_enabled
@@ -52,8 +52,8 @@ class Implementation(ABC):
         summary: one line for tables.
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
-        is_automatic: False for steps of the ladder that a later one surpasses everywhere: they are
-            used only when named.
+        is_automatic: False for what another one surpasses everywhere, such as most steps of the
+            ladder: used only when named.
         rung: its number on the ladder of docs/ladder.md.
     """
 
@@ -105,12 +105,19 @@ class Implementation(ABC):
 
 
 @dataclass(frozen=True)
-class Handwritten(Implementation):
-    """A kernel file of `dxgemm.handwritten`."""
+class KernelFile(Implementation):
+    """A kernel file of one of dxgemm's packages."""
+
+    package: ClassVar[str]
+
+    @property
+    def module(self) -> str:
+        """Import path of the kernel file."""
+        return f"{self.package}.{self.name}"
 
     @property
     def _kernel_file(self) -> Any:
-        return import_module(f"dxgemm.handwritten.{self.name}")
+        return import_module(self.module)
 
     def supports(self, problem: Problem) -> str | None:
         file = self._kernel_file
@@ -146,7 +153,7 @@ class Handwritten(Implementation):
         return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
-        return KernelSpec(self.name, f"dxgemm.handwritten.{self.name}", config, dtype, variant)
+        return KernelSpec(self.name, self.module, config, dtype, variant)
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         """The kernel that computes a problem."""
@@ -202,6 +209,18 @@ class Handwritten(Implementation):
         return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
 
 
+class Handwritten(KernelFile):
+    """A kernel file of the ladder."""
+
+    package = "dxgemm.handwritten"
+
+
+class Pipelined(KernelFile):
+    """A kernel file over device functions of cuBLASDx."""
+
+    package = "dxgemm.cublasdx"
+
+
 @dataclass(frozen=True)
 class Cublas(Implementation):
     """NVIDIA's cuBLAS, called through CuPy."""
@@ -239,6 +258,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("half_tile", "float16 and bfloat16 of any layout, summed as float32"),
+    Pipelined("pipeline", "cuBLASDx: float64 and float32, cp.async", is_automatic=False),
+    Pipelined("pipeline_tma", "cuBLASDx: copy engine and wgmma of Hopper", is_automatic=False),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 
@@ -270,6 +291,6 @@ def kernel_specs(
     return [
         spec
         for implementation in chosen
-        if isinstance(implementation, Handwritten)
+        if isinstance(implementation, KernelFile)
         for spec in implementation.common_specs(dtypes)
     ]

@@ -1,0 +1,262 @@
+"""The device functions of a pipeline as numba intrinsics.
+
+The functions take C structs by value and pointers to storage of their caller. Here the storage is
+allocated in the calling thread's frame, all calls are made by one intrinsic, and what comes back is
+a register tuple: once the linker has inlined everything, no storage is left in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.cgutils import alloca_once, get_or_insert_function, pack_array
+from numba.cuda.extending import intrinsic
+from numba.cuda.typing import signature
+
+from dxgemm.compiler import PARAMETER_BLOCK
+from dxgemm.cublasdx.mathdx import DeviceFunctions, Storage
+from dxgemm.handwritten.intrinsics import inline_ptx, literal
+
+_byte, _int32, _int64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_pointer, _void = _byte.as_pointer(), ir.VoidType()
+GLOBAL, SHARED = 1, 3  # LLVM's address spaces
+
+
+def _struct(name: str, *members: Any) -> Any:
+    """A named type: the linker recognises the library's own structs by their names."""
+    struct = ir.global_context.get_identified_type(name)
+    if struct.is_opaque:
+        struct.set_body(*members)
+    return struct
+
+
+def _values(builder: Any, struct: Any, *members: Any) -> Any:
+    value = ir.Constant(struct, ir.Undefined)
+    for index, member in enumerate(members):
+        value = builder.insert_value(value, member, index)
+    return value
+
+
+@intrinsic
+def meet_cluster(typing_context):
+    """A barrier over all threads of a cluster, which need not arrive warp by warp.
+
+    cuBLASDx leaves warps diverged where a thread waited alone, for which `cluster_sync` of
+    handwritten/intrinsics.py, `.aligned`, is not defined.
+    """
+
+    def generate(context, builder, sig, args):
+        text = "barrier.cluster.arrive.release; barrier.cluster.wait.acquire;"
+        inline_ptx(builder, _void, text, "~{memory}", [])
+        return context.get_dummy_value()
+
+    return signature(types.void), generate
+
+
+class Intrinsics(NamedTuple):
+    """What a kernel calls; each is described where it is made."""
+
+    multiply_tile: Any
+    multiply_boxes: Any
+    add_products: Any
+    put_tile: Any
+
+
+def make_intrinsics(functions: DeviceFunctions, element: Any, start: int = 0) -> Intrinsics:
+    """The intrinsics over one build.
+
+    Args:
+        functions: what was built.
+        element: numba's type of the sums.
+        start: byte of the block's shared memory from which on it is the pipeline's.
+    """
+    count = functions.fragment_size
+    sums = types.UniTuple(element, count)
+
+    def frame(builder: Any, storage: Storage) -> Any:
+        place = alloca_once(builder, ir.ArrayType(_byte, storage.size))
+        place.align = storage.alignment
+        return builder.bitcast(place, _pointer)
+
+    def call(builder: Any, name: str, *arguments: Any) -> None:
+        kind = ir.FunctionType(_void, [argument.type for argument in arguments])
+        function = get_or_insert_function(builder.module, kind, functions.symbols[name])
+        builder.call(function, arguments)
+
+    def object_at(builder: Any, pointer: Any, kind: str = "struct.libmathdx_pipeline") -> Any:
+        return _values(builder, _struct(kind, _pointer), pointer)
+
+    def tensor(builder: Any, address: Any, rows: Any, cols: Any, stride: Any) -> Any:
+        shape, strides = ir.ArrayType(_int64, 2), ir.ArrayType(_int64, 1)
+        struct = _struct("struct.libmathdx_tensor_2s_1s", _pointer, shape, strides)
+        pointer = builder.inttoptr(address, _pointer)
+        extents = _values(builder, shape, rows, cols)
+        return _values(builder, struct, pointer, extents, _values(builder, strides, stride))
+
+    def sums_of(context: Any, builder: Any, device: Any, array: Any, indices: Any) -> Any:
+        """Run a tile through the pipeline: the thread's sums."""
+        kind, value = array
+        shared = context.make_array(kind)(context, builder, value).data
+        shared = builder.bitcast(shared, _byte.as_pointer(shared.type.addrspace))
+        if shared.type != _pointer:
+            shared = builder.addrspacecast(shared, _pointer)
+        shared = builder.gep(shared, [_int32(start)])
+        tile = object_at(builder, frame(builder, functions.tile_pipeline))
+        tensor_kind = "struct.libmathdx_tensor_0s_0s"
+        accumulator = object_at(builder, frame(builder, functions.accumulator), tensor_kind)
+        registers = frame(builder, functions.fragment)
+        fragment = object_at(builder, registers, tensor_kind)
+        places = []
+        for along in indices:
+            place = alloca_once(builder, ir.ArrayType(_int32, len(along)))
+            pointer = builder.bitcast(place, _int32.as_pointer())
+            for i, index in enumerate(along):
+                builder.store(index, builder.gep(pointer, [_int32(i)]))
+            places.append(pointer)
+        call(builder, "create_tile_pipeline", device, tile, shared, *places)
+        call(builder, "create_accumulator", accumulator)
+        call(builder, "execute", tile, accumulator)
+        call(builder, "copy", accumulator, fragment)
+        call(builder, "destroy", tile)
+        elements = builder.bitcast(registers, context.get_value_type(element).as_pointer())
+        return pack_array(
+            builder, [builder.load(builder.gep(elements, [_int32(i)])) for i in range(count)]
+        )
+
+    @intrinsic
+    def multiply_tile(typing_context, smem, k, a, a_rows, a_stride, b, b_cols, b_stride):
+        """Sums over k of a's tile times b's, of the elements that the thread has.
+
+        The pipeline is made here, for one tile.
+
+        Args:
+            smem: shared memory of the pipeline, an array.
+            k: whole multiple of tile_k, as many as there are stages or more.
+            a, b: byte addresses of the first elements.
+            a_rows, b_cols: extents of the matrices from there on.
+            a_stride, b_stride: elements from one row (or column) to the next.
+        """
+
+        def generate(context, builder, sig, args):
+            smem, k, a, a_rows, a_stride, b, b_cols, b_stride = args
+            device = object_at(builder, frame(builder, functions.device_pipeline))
+            a_tensor = tensor(builder, a, a_rows, k, a_stride)
+            b_tensor = tensor(builder, b, k, b_cols, b_stride)
+            call(builder, "create_device_pipeline", device, a_tensor, b_tensor)
+            here = [[_int32(0)], [_int32(0)]]
+            return sums_of(context, builder, device, (sig.args[0], smem), here)
+
+        arguments = (smem, *(types.int64,) * 7)
+        return signature(sums, *arguments), generate
+
+    @intrinsic
+    def multiply_boxes(typing_context, smem, row_tile, col_tile, a_matrix, b_matrix):
+        """The same for a pipeline that the host made: it is the kernel's last parameter.
+
+        Args:
+            smem: shared memory of the pipeline, an array.
+            row_tile, col_tile: which tile.
+            a_matrix, b_matrix: of the batch.
+        """
+
+        def generate(context, builder, sig, args):
+            smem, row_tile, col_tile, a_matrix, b_matrix = args
+            address = inline_ptx(
+                builder,
+                _int64,
+                f"{{ .reg .b64 t; mov.b64 t, {PARAMETER_BLOCK}; cvta.param.u64 $0, t; }}",
+                "=l",
+                [],
+            )
+            device = object_at(builder, builder.inttoptr(address, _pointer))
+            tile = [[row_tile, a_matrix], [col_tile, b_matrix]]
+            return sums_of(context, builder, device, (sig.args[0], smem), tile)
+
+        return signature(sums, smem, *(types.int32,) * 4), generate
+
+    def place(builder: Any, index: int) -> list[Any]:
+        """Row and column in the tile of one of the thread's elements: after linking, a register
+        and a constant."""
+        storage = [alloca_once(builder, _int32) for _ in range(3)]
+        builder.store(_int32(index), storage[0])
+        call(builder, "coordinates", *storage)
+        return [builder.load(coordinate) for coordinate in storage[1:]]
+
+    def at_most(builder: Any, value: Any, limit: Any) -> Any:
+        return builder.select(builder.icmp_signed("<", value, limit), value, limit)
+
+    @intrinsic
+    def add_products(typing_context, acc, a, a_stride, last_row, b, b_stride, last_col):
+        """acc plus one column of a times one row of b.
+
+        Args:
+            acc: the thread's sums.
+            a, b: byte addresses of the column's and the row's first element.
+            a_stride, b_stride: bytes from one of their elements to the next.
+            last_row, last_col: what lies behind these is not read: its sums are not stored.
+        """
+
+        def generate(context, builder, sig, args):
+            acc, a, a_stride, last_row, b, b_stride, last_col = args
+            pointer = context.get_value_type(element).as_pointer(GLOBAL)
+
+            def loaded(base: Any, stride: Any, index: Any) -> Any:
+                offset = builder.mul(builder.sext(index, _int64), stride)
+                return builder.load(builder.inttoptr(builder.add(base, offset), pointer))
+
+            total = []
+            for i in range(count):
+                row, col = place(builder, i)
+                a_value = loaded(a, a_stride, at_most(builder, row, last_row))
+                b_value = loaded(b, b_stride, at_most(builder, col, last_col))
+                total.append(builder.fma(a_value, b_value, builder.extract_value(acc, i)))
+            return pack_array(builder, total)
+
+        arguments = (sums, types.int64, types.int64, types.int32) + (types.int64,) * 2
+        return signature(sums, *arguments, types.int32), generate
+
+    @intrinsic
+    def put_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
+        """Store alpha times the thread's sums to shared memory, row by row.
+
+        Args:
+            smem: byte address of the tile's first element.
+            row_bytes: from one row to the next.
+            acc, alpha: the sums and their factor.
+            skipped_rows, skipped_cols: that do not belong to the tile and are left out.
+        """
+        pitch = literal(row_bytes)
+
+        def generate(context, builder, sig, args):
+            smem, _, acc, alpha, skipped_rows, skipped_cols = args
+            kind = context.get_value_type(element)
+            pointer = kind.as_pointer(SHARED)
+            item_bytes = context.get_abi_sizeof(kind)
+
+            def put(i: int, row: Any, col: Any) -> None:
+                offset = builder.add(
+                    builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
+                )
+                target = builder.inttoptr(builder.add(smem, offset), pointer)
+                builder.store(builder.fmul(alpha, builder.extract_value(acc, i)), target)
+
+            skipped = builder.or_(skipped_rows, skipped_cols)
+            with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):
+                with all:
+                    for i in range(count):
+                        put(i, *place(builder, i))
+                with some:
+                    for i in range(count):
+                        row, col = place(builder, i)
+                        row, col = builder.sub(row, skipped_rows), builder.sub(col, skipped_cols)
+                        either = builder.or_(row, col)  # negative if one of them is
+                        with builder.if_then(builder.icmp_signed(">=", either, _int32(0))):
+                            put(i, row, col)
+            return context.get_dummy_value()
+
+        arguments = (types.int32, row_bytes, sums, element, types.int32, types.int32)
+        return signature(types.void, *arguments), generate
+
+    return Intrinsics(multiply_tile, multiply_boxes, add_products, put_tile)

@@ -1,0 +1,314 @@
+"""cuBLASDx pipelines: NVIDIA's device functions multiply, this file decides what and stores it.
+
+Idea: a block asks cuBLASDx for the sums of its tile, as registers, and does the rest itself. The
+pipeline object is made inside the kernel, by each block for its own tile: nothing is allocated or
+launched beforehand, and a block's share of k, its matrix of a batch and its place at an edge are
+just other pointers and sizes.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
+Constraints: the pipeline reads whole tiles and does not look where a matrix ends. So tiles at the
+edges of m and n are moved inwards until they fit, and store only what no other tile stores; and
+what is left of k after the last whole tile_k is added by plain loads. A matrix smaller than a tile,
+or without unit strides, is multiplied by these plain loads alone: right, but slow.
+Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dxgemm._errors import BuildError
+from dxgemm.cublasdx.function_store import obtain_functions
+from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
+from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+
+DTYPES = ("float64", "float32")
+MINIMUM_ARCH = 90
+BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+BARRIER_BYTES = 16  # of a stage, beside its tiles
+
+
+@dataclass(frozen=True)
+class Config:
+    """A block's tile and its pipeline.
+
+    Attributes:
+        dtype: that it is meant for.
+        tile_m, tile_n, tile_k: extents of the block's tile.
+        threads: of a block.
+        stages: k tiles in shared memory.
+        split_k: blocks, of one cluster, that share a tile of the result.
+        blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
+    """
+
+    dtype: str
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    stages: int
+    split_k: int = 1
+    blocks_per_sm: int = 1
+
+    dynamic_smem: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("tile_m", "tile_n", "tile_k", "threads", "split_k"):
+            extent = getattr(self, name)
+            if extent < 1 or extent & (extent - 1):
+                raise ValueError(f"{self}: {name} must be a power of two")
+        if not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads")
+        if self.stages < 2:
+            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+        if self.split_k > 8:
+            raise ValueError(f"{self}: a portable cluster has at most 8 blocks")
+        if self.smem_bytes(self.dtype) > 227 * 1024:
+            raise ValueError(f"{self}: {self.smem_bytes(self.dtype)} bytes of shared memory")
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    def min_blocks(self, dtype: str) -> int:
+        return self.blocks_per_sm
+
+    def stage_bytes(self, dtype: str) -> int:
+        """Shared memory of the tiles of a and b."""
+        return (self.tile_m + self.tile_n) * self.tile_k * np.dtype(dtype).itemsize
+
+    def pipeline_bytes(self, dtype: str) -> int:
+        """Shared memory of the pipeline: all stages, then their barriers."""
+        return self.stages * (self.stage_bytes(dtype) + BARRIER_BYTES)
+
+    def pipeline_start(self, dtype: str) -> int:
+        """Where the pipeline begins, so that its barriers lie behind the tile of the result.
+
+        Copies announce their end at a barrier by themselves, maybe after all threads passed it.
+        """
+        behind = tile_bytes(self.tile_m, self.tile_n, dtype)
+        behind -= self.stages * self.stage_bytes(dtype)
+        return max(0, -(-behind // 1024) * 1024)
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The pipeline, and in place of its stages later the tile of the result."""
+        return self.pipeline_start(dtype) + self.pipeline_bytes(dtype)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        if dtype != self.dtype:
+            return 2**31  # it is no config of that dtype
+        return self.tile_m * self.tile_n // self.threads * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        split = f" split {self.split_k}" if self.split_k > 1 else ""
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k} threads {self.threads} "
+            f"stages {self.stages}{split}"
+        )
+
+
+CONFIGS = (
+    Config("float64", 128, 64, 16, threads=128, stages=4),
+    Config("float64", 64, 64, 16, threads=128, stages=4, blocks_per_sm=3),
+    Config("float64", 64, 64, 16, threads=128, stages=4, split_k=4, blocks_per_sm=3),
+    Config("float64", 64, 64, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
+    Config("float32", 128, 128, 16, threads=256, stages=4, blocks_per_sm=2),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
+
+VARIANTS = (("row", "row", "16"), ("row", "col", "16"), ("row", "row", "item"))
+
+LAUNCH_US = 8.0
+
+
+def efficiency(config: Config, dtype: str) -> float:
+    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement."""
+    return 0.57 if dtype == "float32" else 1.4
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem of its dtypes."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """How a and b lie, and whether 16 bytes can be copied at once wherever a tile begins."""
+    a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
+    # A tile that is moved inwards begins at m - tile_m, or n - tile_n: a multiple of 16 bytes?
+    width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
+    is_vector = a_mode.endswith("16") and b_mode.endswith("16")
+    if a_mode.startswith("col"):
+        is_vector = is_vector and problem.m % width == 0
+    if b_mode.startswith("row"):
+        is_vector = is_vector and problem.n % width == 0
+    return (a_mode.rstrip("16"), b_mode.rstrip("16"), "16" if is_vector else "item")
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    blocks: int = problem.batch * tiles * config.split_k
+    return blocks
+
+
+def device_functions(
+    config: Config, dtype: str, a_direction: str, b_direction: str, alignment: str, *, arch: str
+) -> DeviceFunctions:
+    """What a kernel needs of cuBLASDx, from disk or built."""
+    descriptor = Descriptor(
+        tile_m=config.tile_m,
+        tile_n=config.tile_n,
+        tile_k=config.tile_k,
+        threads=config.threads,
+        stages=config.stages,
+        dtype=dtype,
+        accumulator=dtype,
+        a_arrangement=a_direction,
+        b_arrangement=b_direction,
+        alignment=VECTOR_BYTES if alignment == "16" else np.dtype(dtype).itemsize,
+        arch=arch,
+    )
+    functions = obtain_functions(descriptor)
+    if functions.buffer.size > config.pipeline_bytes(dtype):
+        raise BuildError(
+            f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
+            f"{dtype}; {config.pipeline_bytes(dtype)} were expected."
+        )
+    return functions
+
+
+def make_kernel(
+    config: Config,
+    dtype: str,
+    a_direction: str,
+    b_direction: str,
+    alignment: str,
+    *,
+    functions: DeviceFunctions,
+) -> Callable[..., None]:
+    """The kernel of one config and variant, as a Python function to compile and link."""
+    from numba import cuda, int32, int64, types
+
+    from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
+    from dxgemm.handwritten.intrinsics import (
+        divide,
+        global_address,
+        shared_address,
+        zeros,
+    )
+    from dxgemm.handwritten.tile_store import make_store_from_smem
+    from dxgemm.handwritten.unroll import unroll_static_loops
+
+    scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    stages, split_k = config.stages, config.split_k
+    is_a_row, is_b_row = a_direction == "row", b_direction == "row"
+    elements = functions.fragment_size
+    smem_row_bytes = row_bytes(tile_n, dtype)
+    intrinsics = make_intrinsics(functions, getattr(types, dtype), config.pipeline_start(dtype))
+    multiply_tile, _, add_products, put_tile = intrinsics
+    store_from_smem = make_store_from_smem(tile_m, tile_n, config.threads, split_k, dtype)
+
+    def pipeline_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = cuda.shared.array(0, np.uint8, alignment=1024)
+
+        # Where am I: the block's tile of the result, and its share of k.
+        rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
+        tiles_m = int32((m + tile_m - 1) // tile_m)
+        tiles_n = int32((n + tile_n - 1) // tile_n)
+        matrix, band = int32(0), int32(0)
+        if batch > 1:
+            matrix = divide(block, int32(tiles_m * tiles_n))
+            block = int32(block - matrix * int32(tiles_m * tiles_n))
+        if tiles_m > BAND:
+            band = divide(block, int32(BAND * tiles_n))
+            block = int32(block - band * int32(BAND * tiles_n))
+        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
+        col_tile = divide(block, band_rows)
+        row_tile = int32(block - col_tile * band_rows)
+        tile_row, tile_col = int32(row_tile + band * BAND) * tile_m, col_tile * tile_n
+
+        # What the pipeline reads begins here: at an edge, further inwards than the block's tile.
+        first_row, first_col = min(tile_row, m - tile_m), min(tile_col, n - tile_n)
+        is_whole = first_row >= 0 and first_col >= 0
+        if is_a_row:
+            a_stride, is_whole = a_stride_m, is_whole and a_stride_k == 1
+        else:
+            a_stride, is_whole = a_stride_k, is_whole and a_stride_m == 1
+        if is_b_row:
+            b_stride, is_whole = b_stride_k, is_whole and b_stride_n == 1
+        else:
+            b_stride, is_whole = b_stride_n, is_whole and b_stride_k == 1
+        first_row, first_col = max(first_row, 0), max(first_col, 0)
+        a_first = matrix * a_stride_batch + first_row * a_stride_m
+        b_first = matrix * b_stride_batch + first_col * b_stride_n
+
+        # The pipeline fills all its stages, however short its k is; so none has less than that.
+        k_tiles = int32(k // tile_k)
+        if not is_whole or k_tiles < stages * split_k:
+            k_tiles = int32(0)
+        k_start = int32(divide(int32(k_tiles * rank), int32(split_k))) * tile_k
+        k_end = int32(divide(int32(k_tiles * int32(rank + 1)), int32(split_k))) * tile_k
+        depth = k_end - k_start
+
+        # Mainloop: cuBLASDx's.
+        acc = zeros(scalar, elements)
+        if depth > 0:
+            acc = multiply_tile(
+                smem,
+                depth,
+                global_address(a_gmem) + item_bytes * (a_first + k_start * a_stride_k),
+                tile_m,
+                a_stride,
+                global_address(b_gmem) + item_bytes * (b_first + k_start * b_stride_k),
+                tile_n,
+                b_stride,
+            )
+
+        # What is left of k.
+        if rank == split_k - 1:
+            last_row, last_col = int32(m - 1 - first_row), int32(n - 1 - first_col)
+            a_line = global_address(a_gmem) + item_bytes * a_first
+            b_line = global_address(b_gmem) + item_bytes * b_first
+            a_step, b_step = item_bytes * a_stride_k, item_bytes * b_stride_k
+            for kk in range(int64(k_tiles) * tile_k, k):
+                acc = add_products(
+                    acc, a_line + kk * a_step, item_bytes * a_stride_m, last_row,
+                    b_line + kk * b_step, item_bytes * b_stride_n, last_col,
+                )  # fmt: skip
+
+        # Epilogue: the tile goes through shared memory, whose rows are stored 16 bytes at a time.
+        cuda.syncthreads()
+        tile_smem = shared_address(smem)
+        put_tile(
+            tile_smem, smem_row_bytes, acc, alpha,
+            int32(tile_row - first_row), int32(tile_col - first_col),
+        )  # fmt: skip
+        cuda.syncthreads()
+        if split_k > 1:
+            meet_cluster()
+        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
+        # All addresses in one: a multiple of 16 if each of them is.
+        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
+        are_rows_contiguous = out_stride_n == 1
+        if beta != 0:
+            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
+            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        is_vector = are_rows_contiguous and places % VECTOR_BYTES == 0
+        store_from_smem(
+            tile_smem, rank, tile_row, tile_col, m, n, beta, is_vector,
+            c_gmem, c_start, c_stride_m, c_stride_n,
+            out_gmem, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
+        if split_k > 1:
+            meet_cluster()  # until then, others read this block's shared memory
+
+    return unroll_static_loops(pipeline_kernel)

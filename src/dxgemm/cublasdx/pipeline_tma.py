@@ -1,0 +1,275 @@
+"""cuBLASDx pipelines of Hopper: the copy engine brings tiles, wgmma multiplies them.
+
+Idea: as `pipeline`, but what brings the tiles is the copy engine (TMA), which finds a matrix by its
+tensor map and fills with zeros what lies outside: edges of m, n and k cost nothing. A tensor map
+cannot be made inside a kernel that uses it. So the pipeline object comes from the host, as the
+kernel's last parameter: by value, so that nothing is allocated, launches in flight do not share it
+and a CUDA graph keeps its own.
+Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides, in the
+dtype of a and b or in float32.
+Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, as TMA wants.
+Source: cuBLASDx 0.6 documentation, "Pipelining"; PTX ISA, "Tensors"; the layout of the pipeline
+object was read from what its own CREATE function writes, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dxgemm._errors import BuildError
+from dxgemm.cublasdx.function_store import obtain_functions
+from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
+from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+
+DTYPES = ("float16", "bfloat16")
+ONLY_ARCH = 90
+PARAMETER_BLOCK_BYTES = 576
+BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+ROW_BYTES = 128  # of k in a stage
+LINES = 8  # of an operand that lies across k, in one copy
+BARRIER_BYTES = 16  # of a stage, beside its tiles
+
+
+@dataclass(frozen=True)
+class Config:
+    """A block's tile; a stage is 128 bytes of k deep.
+
+    Attributes:
+        tile_m, tile_n: extents of the block's tile.
+        threads: of a block.
+        stages: k tiles in shared memory.
+        blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
+    """
+
+    tile_m: int
+    tile_n: int
+    threads: int
+    stages: int
+    blocks_per_sm: int = 1
+
+    dynamic_smem: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.threads % 128:
+            raise ValueError(f"{self}: wgmma takes whole warpgroups of 128 threads")
+        if self.stages < 2:
+            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+        if self.smem_bytes("float16") > 227 * 1024:
+            raise ValueError(f"{self}: {self.smem_bytes('float16')} bytes of shared memory")
+        # Late arrivals at the barriers, which lie behind the stages, must not meet the result.
+        if tile_bytes(self.tile_m, self.tile_n, "float32") > self.stages * self.stage_bytes:
+            raise ValueError(f"{self}: too few stages to hold the tile of the result")
+
+    def min_blocks(self, dtype: str) -> int:
+        return self.blocks_per_sm
+
+    def tile_k(self, dtype: str) -> int:
+        return ROW_BYTES // ITEM_BYTES[dtype]
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of the tiles of a and b."""
+        return (self.tile_m + self.tile_n) * ROW_BYTES
+
+    def smem_bytes(self, dtype: str) -> int:
+        """All stages, then their barriers; in place of stages later the tile of the result."""
+        return self.stages * (self.stage_bytes + BARRIER_BYTES)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_m * self.tile_n // self.threads * 4
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} threads {self.threads} stages {self.stages}"
+
+
+CONFIGS = (
+    Config(128, 256, threads=256, stages=4),
+    Config(128, 128, threads=128, stages=3, blocks_per_sm=2),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
+VARIANTS = (("row", "row"), ("row", "col"))
+
+LAUNCH_US = 5.0
+
+
+def efficiency(config: Config, dtype: str) -> float:
+    """What a full multiprocessor reaches over its peak in float32, by measurement."""
+    return 10.0 if config.tile_n == 256 else 9.5
+
+
+def supports(problem: Any) -> str | None:
+    """None, or what the copy engine cannot do."""
+    if max(problem.m, problem.n, problem.k) > MOST_ELEMENTS:
+        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n and k"
+    if problem.k == 0:
+        return None
+    reason: str | None = operand_of(problem, "a").refusal() or operand_of(problem, "b").refusal()
+    return reason
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """How a and b lie; and the result's dtype if it is another."""
+    directions = _directions(problem)
+    if problem.out_dtype == problem.dtype:
+        return directions
+    return (*directions, problem.out_dtype)
+
+
+def _directions(problem: Any) -> tuple[str, str]:
+    """ "row" or "col" for a and b; operands that are not read are taken for rows."""
+    if problem.k == 0:
+        return "row", "row"
+    a, b = operand_of(problem, "a"), operand_of(problem, "b")
+    return "row" if a.innermost == "k" else "col", "col" if b.innermost == "k" else "row"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """One block a tile of the result, matrix after matrix."""
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    blocks: int = problem.batch * tiles
+    return blocks
+
+
+def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
+    """The pipeline object: for a and for b the tensor map, and the extents of the matrices."""
+    if problem.k == 0:
+        return (bytes(PARAMETER_BLOCK_BYTES),)
+    parts: list[TensorMap | bytes] = []
+    # The pipeline fills all its stages, and what it does not wait for would land in the result's
+    # tile later. So k is as long as the stages: the map fills with zeros what lies behind its end.
+    depth = max(problem.k, config.stages * config.tile_k(problem.dtype))
+    extents = {"a": (problem.m, depth), "b": (depth, problem.n)}
+    for name, tile in (("a", config.tile_m), ("b", config.tile_n)):
+        operand = operand_of(problem, name)
+        tile_k = config.tile_k(problem.dtype)
+        # One copy brings a whole tile that lies along k, else 128 bytes of 8 lines.
+        box = (tile, tile_k) if operand.innermost == "k" else (tile_k, LINES)
+        tensor_map = operand.tensor_map(problem.dtype, *box)
+        shape = (*extents[name], tensor_map.sizes[2])
+        parts += [tensor_map, bytes(64) + struct.pack("<3i", *shape) + bytes(52)]
+    return (*parts, bytes(64))
+
+
+def device_functions(
+    config: Config, dtype: str, a_direction: str, b_direction: str, *out_dtype: str, arch: str
+) -> DeviceFunctions:
+    """What a kernel needs of cuBLASDx, from disk or built."""
+    descriptor = Descriptor(
+        tile_m=config.tile_m,
+        tile_n=config.tile_n,
+        tile_k=config.tile_k(dtype),
+        threads=config.threads,
+        stages=config.stages,
+        dtype=dtype,
+        accumulator="float32",
+        a_arrangement=a_direction,
+        b_arrangement=b_direction,
+        alignment=16,
+        arch=arch,
+        batched=True,
+        streaming=True,
+    )
+    functions = obtain_functions(descriptor)
+    if functions.buffer.size > config.smem_bytes(dtype):
+        raise BuildError(
+            f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
+            f"{dtype}; {config.smem_bytes(dtype)} were expected."
+        )
+    if functions.device_pipeline.size != PARAMETER_BLOCK_BYTES:
+        raise BuildError(
+            f"cuBLASDx's pipeline object takes {functions.device_pipeline.size} bytes; the layout "
+            f"of {PARAMETER_BLOCK_BYTES} bytes is known."
+        )
+    return functions
+
+
+def make_kernel(
+    config: Config,
+    dtype: str,
+    a_direction: str,
+    b_direction: str,
+    out_dtype: str | None = None,
+    *,
+    functions: DeviceFunctions,
+) -> Callable[..., None]:
+    """The kernel of one config and variant, as a Python function to compile and link."""
+    from numba import cuda, int32, types
+
+    from dxgemm.cublasdx.intrinsics import make_intrinsics
+    from dxgemm.cublasdx.narrow_store import make_narrow_store
+    from dxgemm.handwritten.half_elements import as_float32
+    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
+    from dxgemm.handwritten.tile_store import make_store_from_smem
+    from dxgemm.handwritten.unroll import unroll_static_loops
+
+    tile_m, tile_n = config.tile_m, config.tile_n
+    scalar, elements = np.float32, functions.fragment_size
+    smem_row_bytes = row_bytes(tile_n, "float32")
+    is_wide = out_dtype == "float32"
+    item_bytes = 4 if is_wide else 2
+    _, multiply_boxes, _, put_tile = make_intrinsics(functions, types.float32)
+    if is_wide:
+        store_from_smem = make_store_from_smem(tile_m, tile_n, config.threads, 1, "float32")
+    else:
+        store_from_smem = make_narrow_store(tile_m, tile_n, config.threads, dtype)
+
+    def pipeline_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    ):  # fmt: skip
+        smem = cuda.shared.array(0, np.uint8, alignment=1024)
+
+        # Where am I: the block's tile of the result.
+        block = int32(cuda.blockIdx.x)
+        tiles_m = int32((m + tile_m - 1) // tile_m)
+        tiles_n = int32((n + tile_n - 1) // tile_n)
+        matrix, band = int32(0), int32(0)
+        if batch > 1:
+            matrix = divide(block, int32(tiles_m * tiles_n))
+            block = int32(block - matrix * int32(tiles_m * tiles_n))
+        if tiles_m > BAND:
+            band = divide(block, int32(BAND * tiles_n))
+            block = int32(block - band * int32(BAND * tiles_n))
+        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
+        col_tile = divide(block, band_rows)
+        row_tile = int32(block - col_tile * band_rows + band * BAND)
+        tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
+
+        # Mainloop: cuBLASDx's.
+        acc = zeros(scalar, elements)
+        if k > 0:
+            a_matrix = matrix if a_stride_batch != 0 else int32(0)
+            b_matrix = matrix if b_stride_batch != 0 else int32(0)
+            acc = multiply_boxes(smem, row_tile, col_tile, a_matrix, b_matrix)
+
+        # Epilogue: the tile goes through shared memory, whose rows are stored 16 bytes at a time.
+        cuda.syncthreads()
+        tile_smem = shared_address(smem)
+        put_tile(tile_smem, smem_row_bytes, acc, alpha, int32(0), int32(0))
+        cuda.syncthreads()
+        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
+        # All addresses in one: a multiple of 16 if each of them is.
+        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
+        are_rows_contiguous = out_stride_n == 1
+        if beta != 0:
+            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
+            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        is_vector = are_rows_contiguous and places % 16 == 0
+        if is_wide:
+            c_typed, out_typed = as_float32(c_gmem), as_float32(out_gmem)
+        else:
+            c_typed, out_typed = c_gmem, out_gmem
+        store_from_smem(
+            tile_smem, int32(0), tile_row, tile_col, m, n, beta, is_vector,
+            c_typed, c_start, c_stride_m, c_stride_n,
+            out_typed, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
+
+    return unroll_static_loops(pipeline_kernel)

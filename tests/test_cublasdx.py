@@ -1,0 +1,266 @@
+"""cuBLASDx pipelines without a GPU: what is asked for, what is kept, what is refused, one build."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+
+import pytest
+
+from dxgemm import errors
+from dxgemm._problem import contiguous_problem
+from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
+from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
+from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
+from dxgemm.handwritten.tile_store import tile_bytes
+
+ARCH = "sm_90a"
+DESCRIPTOR = Descriptor(
+    64, 64, 16, 128, 4, "float64", "float64", "row", "row", alignment=16, arch=ARCH
+)
+FUNCTIONS = DeviceFunctions(
+    ltoir=b"code" * 1000,
+    symbols={"execute": "cublasdx_execute_1"},
+    device_pipeline=Storage(72, 8),
+    tile_pipeline=Storage(152, 8),
+    accumulator=Storage(288, 16),
+    fragment=Storage(256, 16),
+    buffer=Storage(65600, 16),
+    fragment_size=32,
+    threads=128,
+)
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """An empty store whose builds are counted instead of made."""
+    built = []
+
+    def build(descriptor):
+        built.append(descriptor)
+        return FUNCTIONS
+
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(function_store, "build_functions", build)
+    function_store.obtain_functions.cache_clear()
+    yield built
+    function_store.obtain_functions.cache_clear()
+
+
+def obtain_again():
+    function_store.obtain_functions.cache_clear()
+    return function_store.obtain_functions(DESCRIPTOR)
+
+
+def test_device_functions_are_built_once(store):
+    assert function_store.obtain_functions(DESCRIPTOR) == FUNCTIONS
+    assert obtain_again() == FUNCTIONS
+    assert store == [DESCRIPTOR]
+
+
+def test_another_descriptor_or_library_is_another_build(store, monkeypatch):
+    obtain_again()
+    function_store.obtain_functions(dataclasses.replace(DESCRIPTOR, stages=3))
+    monkeypatch.setattr(function_store, "_versions", lambda: ("libmathdx 9",))
+    obtain_again()
+    assert len(store) == 3
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:-1] + b"!"])
+def test_damaged_device_functions_are_built_again(store, tmp_path, damage):
+    obtain_again()
+    (path,) = (tmp_path / "cublasdx").iterdir()
+    path.write_bytes(damage(path.read_bytes()))
+    assert obtain_again() == FUNCTIONS
+    assert len(store) == 2
+
+
+def test_an_unwritable_directory_is_no_obstacle(store, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path / "file"))
+    assert obtain_again() == FUNCTIONS
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"dtype": "float8"}, "float8"),
+        ({"threads": 100}, "whole warps"),
+        ({"stages": 0}, "positive"),
+        ({"alignment": 4}, "8 to 16 bytes"),
+        ({"alignment": 3}, "8 to 16 bytes"),
+    ],
+)
+def test_descriptors_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(DESCRIPTOR, **change)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"tile_m": 96}, "power of two"),
+        ({"stages": 1}, "2 or more"),
+        ({"stages": 12}, "bytes of shared memory"),
+        ({"split_k": 16}, "at most 8 blocks"),
+    ],
+)
+def test_configs_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(pipeline.CONFIGS[0], **change)
+
+
+def problem(dtype, m, n, k, **changes):
+    return dataclasses.replace(contiguous_problem(dtype, m, n, k), **changes)
+
+
+@pytest.mark.parametrize(
+    "asked, expected",
+    [
+        (problem("float64", 256, 256, 256), ("row", "row", "16")),
+        (problem("float64", 256, 256, 255), ("row", "row", "item")),  # rows of a are misaligned
+        (problem("float64", 255, 256, 256), ("row", "row", "16")),  # m only counts rows
+        (problem("float64", 256, 256, 256, a_alignment=8), ("row", "row", "item")),
+        (problem("float32", 256, 258, 256), ("row", "row", "item")),
+    ],
+)
+def test_wide_copies_are_used_where_every_tile_is_aligned(asked, expected):
+    config = next(c for c in pipeline.CONFIGS if c.dtype == asked.dtype)
+    assert pipeline.variant(config, asked) == expected
+
+
+def test_a_column_major_a_of_odd_height_is_copied_by_elements():
+    asked = problem("float64", 256, 256, 256)
+    leading_256 = asked.a._replace(row=1, col=256)
+    config = pipeline.CONFIGS[0]
+    wide = dataclasses.replace(asked, a=leading_256)
+    assert pipeline.variant(config, wide) == ("col", "row", "16")
+    # A tile at the lower edge begins at m - tile_m, which is odd.
+    assert pipeline.variant(config, dataclasses.replace(wide, m=255)) == ("col", "row", "item")
+
+
+@pytest.mark.parametrize("config", pipeline.CONFIGS, ids=str)
+def test_barriers_lie_behind_the_tile_of_the_result(config):
+    stages = config.stages * config.stage_bytes(config.dtype)
+    barriers = config.pipeline_start(config.dtype) + stages
+    assert barriers >= tile_bytes(config.tile_m, config.tile_n, config.dtype)
+    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16
+
+
+def test_a_tma_config_needs_stages_enough_to_hold_the_result():
+    with pytest.raises(ValueError, match="too few stages"):
+        pipeline_tma.Config(128, 256, threads=256, stages=2)
+
+
+def test_a_config_is_for_one_dtype():
+    from dxgemm._registry import find_implementation
+
+    implementation = find_implementation("pipeline")
+    for dtype in pipeline.DTYPES:
+        assert {config.dtype for config in implementation._kernel_file.CONFIGS} > {dtype}
+        for config in pipeline.CONFIGS:
+            fits = config.accumulator_bytes(dtype) <= 512
+            assert fits == (config.dtype == dtype)
+
+
+def test_the_copy_engine_states_what_it_cannot_do():
+    assert pipeline_tma.supports(problem("float16", 64, 64, 64)) is None
+    assert "16 bytes" in pipeline_tma.supports(problem("float16", 64, 64, 63))
+    assert "16 bytes" in pipeline_tma.supports(problem("bfloat16", 64, 64, 64, a_alignment=2))
+    assert pipeline_tma.supports(problem("float16", 64, 64, 0)) is None  # nothing is read
+
+
+def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
+    config = pipeline_tma.CONFIGS[0]
+    asked = problem("float16", 200, 136, 72)
+    a_map, a_rest, b_map, b_rest, end = pipeline_tma.tensor_maps(config, asked)
+    assert 2 * 128 + len(a_rest) + len(b_rest) + len(end) == pipeline_tma.PARAMETER_BLOCK_BYTES
+    depth = config.stages * 64  # all stages are waited for, though k is shorter
+    assert struct.unpack_from("<3i", a_rest, 64) == (200, depth, 1)
+    assert struct.unpack_from("<3i", b_rest, 64) == (depth, 136, 1)
+    assert (a_map.sizes, a_map.box) == ((72, 200, 1), (64, config.tile_m, 1))
+    assert (b_map.sizes, b_map.box) == ((136, 72, 1), (64, 8, 1))
+    (nothing,) = pipeline_tma.tensor_maps(config, problem("float16", 200, 136, 0))
+    assert nothing == bytes(pipeline_tma.PARAMETER_BLOCK_BYTES)
+
+
+def test_a_parameter_by_value_is_appended_wherever_the_kernel_is_named():
+    module = f"""
+define void @"kernel"(double* %".1", i64 %".2")
+{{
+  call void asm "mov.b64 $0, {PARAMETER_BLOCK};", ""()
+}}
+@"llvm.used" = [1 x i8*] [i8* bitcast (void (double*, i64)* @"kernel" to i8*)]
+!0 = !{{ void (double*, i64)* @"kernel", !"kernel", i32 1 }}
+"""
+    patched = _with_parameter_block(module, 576)
+    assert '@"kernel"(double* %".1", i64 %".2", [576 x i8]* byval align 64 %".block")' in patched
+    assert patched.count('void (double*, i64, [576 x i8]*)* @"kernel"') == 2
+    assert "mov.b64 $0, kernel_param_2;" in patched
+    assert _with_parameter_block("define void @f()", 576) == "define void @f()"
+
+
+class Refusing:
+    """A library whose functions fail, as ctypes sees it."""
+
+    def __init__(self, status, message):
+        self.status, self.message = status, message
+
+    def commondxGetLastErrorStrSize(self, size):
+        size._obj.value = len(self.message)
+        return 0
+
+    def commondxGetLastErrorStr(self, size, text):
+        text.value = self.message
+        return 0
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.status
+
+
+def test_a_failure_is_told_in_the_words_of_the_library():
+    library = object.__new__(mathdx.Library)
+    library._library = Refusing(3, b"error: no such atom")
+    with pytest.raises(errors.BuildError, match=r"Finalize failed: NVRTC failed. error: no such"):
+        library.call("cublasdxFinalize")
+
+
+def test_a_missing_library_names_the_extra(monkeypatch):
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+
+    def find(name):
+        raise pathfinder.DynamicLibNotFoundError(f'Failure finding "lib{name}.so"')
+
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", find)
+    with pytest.raises(errors.MissingPackageError, match=r"dxgemm\[cu13\]"):
+        mathdx.Library()
+
+
+BUILD_ONE = """
+import dataclasses, json, sys
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import compile_kernel
+implementation = find_implementation("pipeline")
+config = next(c for c in implementation.configs("float64") if c.tile_m == 64)
+spec = implementation.spec(config, "float64", ("row", "row", "16"))
+kernel = compile_kernel(spec, "sm_90a")
+assert "nvmath" not in sys.modules
+print(json.dumps({**dataclasses.asdict(kernel.record), "ptx": kernel.ptx}))
+"""
+
+
+@pytest.fixture(scope="module")
+def kernel(run_python):
+    """A kernel built from nothing: NVRTC, NVVM and nvJitLink, no GPU."""
+    try:
+        mathdx.library()
+    except errors.MissingPackageError as error:
+        pytest.skip(str(error))
+    return json.loads(run_python(BUILD_ONE))
+
+
+def test_the_sums_of_a_pipeline_stay_in_registers(kernel):
+    assert kernel["stack_bytes"] <= 16, "a frame of barriers' tokens, no sums"
+    assert kernel["registers"] * kernel["threads"] * 3 <= 65536, "three blocks a multiprocessor"
+    assert kernel["smem_bytes"] <= 227 * 1024 // 3
