@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -235,6 +236,43 @@ def test_a_missing_library_names_the_extra(monkeypatch):
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", find)
     with pytest.raises(errors.MissingPackageError, match=r"dxgemm\[cu13\]"):
         mathdx.Library()
+
+
+class Versioned:
+    def __init__(self, *version):
+        self.version = version
+
+    def mathdxGetVersionEx(self, *numbers):
+        for number, value in zip(numbers, self.version, strict=True):
+            number._obj.value = value
+        return 0
+
+
+@pytest.mark.parametrize("version", [(0, 3, 0), (0, 4, 1), (1, 0, 0)])
+def test_a_library_of_another_version_is_refused(monkeypatch, version):
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    found = SimpleNamespace(abs_path="libmathdx.so")
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", lambda name: found)
+    monkeypatch.setattr(mathdx.ctypes, "CDLL", lambda path: Versioned(*version))
+    with pytest.raises(errors.BuildError, match=r"0\.3\.1 or later, before 0\.4\.0"):
+        mathdx.Library()
+
+
+REFUSE_TOOLKIT = """
+from dxgemm import errors
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import build
+build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
+spec = find_implementation("pipeline").common_specs(("float64",))[0]
+try:
+    build.compile_kernel(spec, "sm_90a")
+except errors.BuildError as error:
+    print(error)
+"""
+
+
+def test_a_toolkit_known_to_miscompile_is_refused(run_python):
+    assert "nvidia-nvjitlink 13.4 is bad" in run_python(REFUSE_TOOLKIT)
 
 
 BUILD_ONE = """
