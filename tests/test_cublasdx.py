@@ -212,8 +212,9 @@ class Refusing:
         size._obj.value = len(self.message)
         return 0
 
-    def commondxGetLastErrorStr(self, size, text):
-        text.value = self.message
+    def commondxGetLastErrorStr(self, code, size, text):
+        code._obj.value = self.status
+        text.value = self.message[: size.value]
         return 0
 
     def __getattr__(self, name):

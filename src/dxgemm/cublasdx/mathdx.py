@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from dxgemm._errors import BuildError, MissingPackageError
 
+MOST_ERROR_LINES = 3
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is not known before the call
 
 # Oldest and first unsupported version of libmathdx: the argument lists were checked for these.
@@ -216,12 +217,13 @@ class Library:
         return int(result.value)
 
     def _last_error(self) -> str:
-        size = ctypes.c_size_t()
+        size, code = ctypes.c_size_t(), ctypes.c_int()
         if self._library.commondxGetLastErrorStrSize(ctypes.byref(size)) or not size.value:
             return ""
         text = ctypes.create_string_buffer(size.value)
-        self._library.commondxGetLastErrorStr(size, text)
-        return text.value.decode(errors="replace").strip()
+        self._library.commondxGetLastErrorStr(ctypes.byref(code), size, text)
+        lines = text.value.decode(errors="replace").strip().splitlines()
+        return "\n".join(lines[:MOST_ERROR_LINES])  # what follows names instantiated templates
 
 
 @cache
