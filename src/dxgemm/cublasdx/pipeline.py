@@ -275,7 +275,8 @@ def make_kernel(
 
         # What is left of k.
         if rank == split_k - 1:
-            last_row, last_col = int32(m - 1 - first_row), int32(n - 1 - first_col)
+            last_row = int32(min(m - 1 - first_row, tile_m - 1))
+            last_col = int32(min(n - 1 - first_col, tile_n - 1))
             a_line = global_address(a_gmem) + item_bytes * a_first
             b_line = global_address(b_gmem) + item_bytes * b_first
             a_step, b_step = item_bytes * a_stride_k, item_bytes * b_stride_k
