@@ -1,7 +1,7 @@
-"""GPU time of every implementation over sizes, arrangements, batches and dtypes.
+"""GPU time of what the automatic choice is among, over sizes, arrangements, batches and dtypes.
 
 All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
-takes the config that the dispatcher chooses.
+takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from interleave import replay, replay_clock
 
 import dxgemm
 
-IMPLEMENTATIONS = [implementation.name for implementation in dxgemm.implementations()]
+IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.is_automatic]
 LONGEST_CALL_S = 60 if SMOKE else 0.1  # slower implementations are left out, cuBLAS never
 DTYPES = ("float32", "float64")
 

@@ -11,6 +11,7 @@ import pytest
 
 from dxgemm import errors
 from dxgemm._problem import contiguous_problem
+from dxgemm._registry import IN_PREPARATION
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
@@ -155,9 +156,7 @@ def test_a_tma_config_needs_stages_enough_to_hold_the_result():
 
 
 def test_a_config_is_for_one_dtype():
-    from dxgemm._registry import find_implementation
-
-    implementation = find_implementation("pipeline")
+    implementation = IN_PREPARATION[0]
     for dtype in pipeline.DTYPES:
         assert {config.dtype for config in implementation._kernel_file.CONFIGS} > {dtype}
         for config in pipeline.CONFIGS:
@@ -261,10 +260,10 @@ def test_a_library_of_another_version_is_refused(monkeypatch, version):
 
 REFUSE_TOOLKIT = """
 from dxgemm import errors
-from dxgemm._registry import find_implementation
+from dxgemm._registry import IN_PREPARATION
 from dxgemm.compiler import build
 build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
-spec = find_implementation("pipeline").common_specs(("float64",))[0]
+spec = IN_PREPARATION[0].common_specs(("float64",))[0]
 try:
     build.compile_kernel(spec, "sm_90a")
 except errors.BuildError as error:
@@ -278,9 +277,9 @@ def test_a_toolkit_known_to_miscompile_is_refused(run_python):
 
 BUILD_ONE = """
 import dataclasses, json, sys
-from dxgemm._registry import find_implementation
+from dxgemm._registry import IN_PREPARATION
 from dxgemm.compiler import compile_kernel
-implementation = find_implementation("pipeline")
+implementation = IN_PREPARATION[0]
 config = next(c for c in implementation.configs("float64") if c.tile_m == 64)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")
