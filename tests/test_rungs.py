@@ -1,13 +1,16 @@
-"""What the contract does not see of the ladder's lower rungs: how they use shared memory."""
+"""What the contract does not see of the ladder: how shared memory is used, what copies read."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten import conflict_free, double_buffer, thread_tile_1d, vectorized, warp_tile
+from dxgemm.handwritten.mma_operands import choose_sides
 from dxgemm.handwritten.tiles import min_blocks, padded_layout, plain_layout, swizzled_layout
 
 BANKS, BANK_BYTES = 32, 4
@@ -81,3 +84,11 @@ def test_a_config_that_cannot_be_shared_evenly_is_refused(file):
 def test_a_config_of_whole_rows_only():
     with pytest.raises(ValueError, match="whole rows"):
         thread_tile_1d.Config(tile=64, tile_k=4, thread_m=8)
+
+
+def test_tensor_cores_copy_16_bytes_only_if_every_row_ends_with_them():
+    whole = contiguous_problem("float64", 130, 266, 44)
+    assert choose_sides(whole) == ("a right", "vector", "vector")
+    # The same rows, 16 bytes apart, of which the last 8 are not a's.
+    assert choose_sides(replace(whole, k=43)) == ("a right", "vector", "along")
+    assert choose_sides(replace(whole, n=265)) == ("a right", "along", "vector")
