@@ -12,6 +12,7 @@ import pytest
 from dxgemm import errors
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import IN_PREPARATION
+from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
@@ -45,13 +46,19 @@ def store(monkeypatch, tmp_path):
 
     monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(function_store, "build_functions", build)
-    function_store.obtain_functions.cache_clear()
+    forget()
     yield built
+    forget()
+
+
+def forget():
+    """Leave what is on disk only."""
     function_store.obtain_functions.cache_clear()
+    kernel_store.cache_clear()
 
 
 def obtain_again():
-    function_store.obtain_functions.cache_clear()
+    forget()
     return function_store.obtain_functions(DESCRIPTOR)
 
 
@@ -72,7 +79,7 @@ def test_another_descriptor_or_library_is_another_build(store, monkeypatch):
 @pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:-1] + b"!"])
 def test_damaged_device_functions_are_built_again(store, tmp_path, damage):
     obtain_again()
-    (path,) = (tmp_path / "cublasdx").iterdir()
+    (path,) = (tmp_path / "device_functions" / "entries").glob("*/*")
     path.write_bytes(damage(path.read_bytes()))
     assert obtain_again() == FUNCTIONS
     assert len(store) == 2
@@ -81,7 +88,15 @@ def test_damaged_device_functions_are_built_again(store, tmp_path, damage):
 def test_an_unwritable_directory_is_no_obstacle(store, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path / "file"))
-    assert obtain_again() == FUNCTIONS
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert obtain_again() == FUNCTIONS
+
+
+def test_clearing_the_cache_takes_device_functions_along(store):
+    obtain_again()
+    assert kernel_store().clear() == 0, "no kernels"
+    obtain_again()
+    assert len(store) == 2
 
 
 @pytest.mark.parametrize(

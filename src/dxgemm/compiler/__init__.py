@@ -26,7 +26,6 @@ __all__ = [
     "KernelStore",
     "compile_kernel",
     "compute_capability",
-    "default_directory",
     "find_kernel",
     "kernel_store",
     "obtain_kernel",

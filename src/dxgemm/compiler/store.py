@@ -1,8 +1,8 @@
 """The on-disk kernel cache: one file a kernel, verified before use, never an obstacle.
 
 Atomic writes and concurrent processes are cuda-core's `FileStreamProgramCache`; the format of an
-entry is ours: a SHA-256 of the rest, the record as one line of JSON, the cubin. A truncated,
-damaged or foreign file reads as a miss and is built again.
+entry is ours: a SHA-256 of the rest, a header as one line of JSON (a kernel's record), the payload
+(its cubin). A truncated, damaged or foreign file reads as a miss and is built again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import warnings
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -44,8 +44,8 @@ class CacheInfo:
         return sum(record.cubin_bytes for record in self.kernels)
 
 
-class KernelStore:
-    """Kernels on disk, by key."""
+class VerifiedFiles:
+    """A header with a payload for each key, in one folder."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -61,8 +61,8 @@ class KernelStore:
             self._warn(error)
             return None
 
-    def load(self, key: str) -> CompiledKernel | None:
-        """The kernel, or None if it is absent or damaged."""
+    def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
+        """Header and payload, or None if they are absent or damaged."""
         if self._files is None:
             return None
         try:
@@ -72,39 +72,69 @@ class KernelStore:
             return None
         return None if entry is None else _decode(entry)
 
-    def save(self, key: str, kernel: CompiledKernel) -> None:
-        """Keep a kernel; a full or read-only disk costs a warning, not the caller's result."""
+    def save(self, key: str, header: dict[str, Any], payload: bytes) -> None:
+        """Keep them; a full or read-only disk costs a warning, not the caller's result."""
         if self._files is None:
             return
         try:
-            self._files[key] = _encode(kernel)
+            self._files[key] = _encode(header, payload)
         except OSError as error:
             self._warn(error)
 
     def clear(self) -> int:
-        """Remove every kernel and return how many there were."""
+        """Remove all and return how many there were."""
         if self._files is None:
             return 0
         count = len(self._files)
         self._files.clear()
         return count - len(self._files)
 
-    def info(self) -> CacheInfo:
+    def headers(self) -> list[dict[str, Any]]:
+        """Those of all entries that are whole."""
         paths = sorted(path for path in self.directory.glob("entries/*/*") if path.is_file())
-        kernels = (_decode(path.read_bytes()) for path in paths)
-        existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
-        return CacheInfo(
-            directory=self.directory,
-            writable=existing.is_dir() and os.access(existing, os.W_OK),
-            kernels=tuple(kernel.record for kernel in kernels if kernel is not None),
-        )
+        entries = (_decode(path.read_bytes()) for path in paths)
+        return [entry[0] for entry in entries if entry is not None]
 
     def _warn(self, error: OSError) -> None:
         warnings.warn(
             f"dxgemm's kernel cache {self.directory} cannot be used ({error}); kernels are built "
             "again in every process. Set DXGEMM_CACHE_DIR to a writable directory.",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
+        )
+
+
+class KernelStore:
+    """Kernels on disk, by key, and beside them the device functions that some are linked with."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.device_functions = VerifiedFiles(directory / "device_functions")
+        self._kernels = VerifiedFiles(directory)
+
+    def load(self, key: str) -> CompiledKernel | None:
+        """The kernel, or None if it is absent or damaged."""
+        entry = self._kernels.load(key)
+        record = _record(entry[0]) if entry else None
+        return CompiledKernel(entry[1], record) if entry and record else None
+
+    def save(self, key: str, kernel: CompiledKernel) -> None:
+        """Keep a kernel; a full or read-only disk costs a warning, not the caller's result."""
+        self._kernels.save(key, asdict(kernel.record), kernel.cubin)
+
+    def clear(self) -> int:
+        """Remove every kernel, and all device functions; return how many kernels there were."""
+        if self.device_functions.directory.exists():
+            self.device_functions.clear()
+        return self._kernels.clear()
+
+    def info(self) -> CacheInfo:
+        records = map(_record, self._kernels.headers())
+        existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        return CacheInfo(
+            directory=self.directory,
+            writable=existing.is_dir() and os.access(existing, os.W_OK),
+            kernels=tuple(record for record in records if record is not None),
         )
 
 
@@ -114,17 +144,24 @@ def default_directory() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("dxgemm", appauthor=False))
 
 
-def _encode(kernel: CompiledKernel) -> bytes:
-    content = json.dumps(asdict(kernel.record)).encode() + b"\n" + kernel.cubin
+def _encode(header: dict[str, Any], payload: bytes) -> bytes:
+    content = json.dumps(header).encode() + b"\n" + payload
     return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 
 
-def _decode(entry: bytes) -> CompiledKernel | None:
+def _decode(entry: bytes) -> tuple[dict[str, Any], bytes] | None:
     digest, _, content = entry.partition(b"\n")
     if hashlib.sha256(content).hexdigest().encode() != digest:
         return None
-    record, _, cubin = content.partition(b"\n")
+    header, _, payload = content.partition(b"\n")
     try:
-        return CompiledKernel(cubin, KernelRecord(**json.loads(record)))
-    except (ValueError, TypeError):  # of another version of dxgemm
+        return json.loads(header), payload
+    except ValueError:
+        return None
+
+
+def _record(header: dict[str, Any]) -> KernelRecord | None:
+    try:
+        return KernelRecord(**header)
+    except TypeError:  # of another version of dxgemm
         return None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import zlib
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
-from dxgemm.compiler import default_directory
+from dxgemm.compiler import kernel_store
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_functions
 
 # Part of every key: raise it when what is built or kept changes.
@@ -31,11 +28,13 @@ def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
     Raises:
         MissingPackageError, BuildError: as `build_functions` does.
     """
-    path = default_directory() / "cublasdx" / _key(descriptor)
-    functions = _load(path)
-    if functions is None:
-        functions = build_functions(descriptor)
-        _save(path, functions)
+    files, key = kernel_store().device_functions, _key(descriptor)
+    entry = files.load(key)
+    if entry is not None:
+        return _restore(*entry)
+    functions = build_functions(descriptor)
+    header = asdict(functions)
+    files.save(key, header, zlib.compress(header.pop("ltoir")))
     return functions
 
 
@@ -58,32 +57,9 @@ def _versions() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _load(path: Path) -> DeviceFunctions | None:
-    """What a file holds; None if it is absent or damaged."""
-    try:
-        digest, _, content = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    if hashlib.sha256(content).hexdigest().encode() != digest:
-        return None
-    header, _, ltoir = content.partition(b"\n")
+def _restore(header: dict[str, Any], payload: bytes) -> DeviceFunctions:
     fields: dict[str, Any] = {
         name: Storage(**value) if isinstance(value, dict) and "alignment" in value else value
-        for name, value in json.loads(header).items()
+        for name, value in header.items()
     }
-    return DeviceFunctions(ltoir=zlib.decompress(ltoir), **fields)
-
-
-def _save(path: Path, functions: DeviceFunctions) -> None:
-    """Keep them, atomically; a disk that is full or read-only costs a build the next time."""
-    fields = asdict(functions)
-    ltoir = zlib.compress(fields.pop("ltoir"))
-    content = json.dumps(fields).encode() + b"\n" + ltoir
-    digest = hashlib.sha256(content).hexdigest().encode()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{os.getpid()}")
-        part.write_bytes(digest + b"\n" + content)
-        part.replace(path)
-    except OSError:
-        return
+    return DeviceFunctions(ltoir=zlib.decompress(payload), **fields)
