@@ -270,7 +270,8 @@ else:
     def copy_async_part(typing_context, size, target, target_offset, source, count):
         """`copy_async` of `count` bytes (0 to `size`); the rest of `size` becomes zero.
 
-        Nothing behind `count` is read.
+        With a count of 0 nothing is read. With one between, what is behind `count` is not used, but
+        the access still has all of `size`: compute-sanitizer wants it to lie in the operand.
         """
         full, start = literal(size), literal(target_offset)
 
