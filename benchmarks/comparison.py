@@ -101,14 +101,12 @@ class Trial:
     def __init__(self, case: Case, timer: Timer) -> None:
         self._case = case
         self._timer = timer
-        a, b, _ = _integers(case)
+        # Equal copies, so that consecutive calls find their operands out of the L2 cache.
+        copies = [_integers(case) for _ in range(_sets_of_operands(case, MOST_CALLS))]
+        self._operands = [[_to_dtype(array, case.dtype) for array in arrays] for arrays in copies]
+        a, b, _ = copies[0]
         exact = xp.matmul(a.astype("float64"), b.astype("float64"))
         self._exact = _to_dtype(exact, case.dtype)
-        # Equal copies, so that consecutive calls find their operands out of the L2 cache.
-        self._operands = [
-            [_to_dtype(array, case.dtype) for array in _integers(case)]
-            for _ in range(_sets_of_operands(case, MOST_CALLS))
-        ]
 
     def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
         """Check an implementation; the time is the least of so many samples."""

@@ -61,8 +61,7 @@ def choose(
         elif not candidate.is_own:
             rejected[candidate.name] = "a baseline: used only when named"
         elif not candidate.is_automatic:
-            surpassed = "a step of the ladder" if candidate.rung else "surpassed by others"
-            rejected[candidate.name] = f"{surpassed}: used only when named"
+            rejected[candidate.name] = "a step of the ladder: used only when named"
         else:
             ranked.append(_with_config(candidate, problem, device))
     if not ranked:

@@ -12,13 +12,19 @@ _COMPILER_PACKAGES = (
     ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"),
     ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
 )
+NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # compiles cuBLASDx
 
 
 @cache
 def toolkit_versions() -> dict[str, str]:
     """Installed compiler packages by name; packages that are not installed are left out."""
+    return installed_versions(_COMPILER_PACKAGES)
+
+
+def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
+    """Of each group of alternative names, the first package that is installed, by name."""
     found = {}
-    for alternatives in _COMPILER_PACKAGES:
+    for alternatives in packages:
         for name in alternatives:
             try:
                 found[name] = version(name)
@@ -58,17 +64,7 @@ def toolkit_warnings() -> list[str]:
             )
     warnings += [
         f"{name} {number} cannot compile cuBLASDx; install a newer one."
-        for name, number in nvrtc_version().items()
+        for name, number in installed_versions((NVRTC,)).items()
         if re.match(r"12\.4\.|12\.5\.0\b", number)
     ]
     return warnings
-
-
-def nvrtc_version() -> dict[str, str]:
-    """The package of NVRTC, which compiles cuBLASDx; empty if none is installed."""
-    for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"):
-        try:
-            return {name: version(name)}
-        except PackageNotFoundError:
-            continue
-    return {}

@@ -6,19 +6,16 @@ import hashlib
 import zlib
 from dataclasses import asdict
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dxgemm.compiler import kernel_store
+from dxgemm.compiler.toolkit import NVRTC, installed_versions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_functions
 
 # Part of every key: raise it when what is built or kept changes.
 FORMAT = 1
 
-_LIBRARIES = (
-    ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"),
-    ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
-)
+_LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 
 
 @cache
@@ -44,17 +41,9 @@ def _key(descriptor: Descriptor) -> str:
     return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 
-def _versions() -> tuple[str, ...]:
+def _versions() -> dict[str, str]:
     """Of the libraries that build device functions, as far as they are installed."""
-    found = []
-    for alternatives in _LIBRARIES:
-        for name in alternatives:
-            try:
-                found.append(f"{name} {version(name)}")
-                break
-            except PackageNotFoundError:
-                continue
-    return tuple(found)
+    return installed_versions(_LIBRARIES)
 
 
 def _restore(header: dict[str, Any], payload: bytes) -> DeviceFunctions:
