@@ -171,9 +171,10 @@ def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callabl
         rows = int32(min(m - tile_row, tile_m) - a_row)
         cols = int32(min(n - tile_col, tile_n) - b_col)
 
-        # First tile, into registers
-        left = k
-        is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
+        # First tile, into registers. Tiles that need no guards come first.
+        full = int32(k // tile_k if is_inside else 0)
+        done = int32(0)
+        is_full, depth = full > 0, int32(min(k, tile_k))
         a_values = a_load(
             a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
         )
@@ -183,16 +184,16 @@ def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callabl
 
         acc = zeros(scalar, thread_m * thread_n)
         stage = int32(0)
-        while left > 0:
+        while int64(done) * tile_k < k:
             a_store(smem, stage, a_row, a_k, a_values)
             b_store(smem, int32(stage + a_size), b_col, b_k, b_values)
             # The only barrier: who stores to this buffer again has passed the next one, and so have
             # all that read it here.
             cuda.syncthreads()
-            left -= tile_k
+            done = int32(done + 1)
             a_index += tile_k * a_stride_k
             b_index += tile_k * b_stride_k
-            is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
+            is_full, depth = done < full, int32(min(k - int64(done) * tile_k, tile_k))
             a_values = a_load(
                 a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
             )
