@@ -34,7 +34,7 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
         Excerpt("if xor > 0:", "target = int32", "tiles"),
     ),
     "warp_tile": (Excerpt("lane, warp =", "thread_col ="),),
-    "double_buffer": (Excerpt("while left > 0", "outer_product"),),
+    "double_buffer": (Excerpt("while int64(done) * tile_k < k", "outer_product"),),
     "async_copy": (Excerpt("for _ in range(k_tiles)", "commit_copies()"),),
     "ping_pong": (
         Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),
