@@ -11,7 +11,7 @@ import pytest
 
 from dxgemm import errors
 from dxgemm._problem import contiguous_problem
-from dxgemm._registry import IN_PREPARATION
+from dxgemm._registry import find_implementation
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
@@ -171,7 +171,7 @@ def test_a_tma_config_needs_stages_enough_to_hold_the_result():
 
 
 def test_a_config_is_for_one_dtype():
-    implementation = IN_PREPARATION[0]
+    implementation = find_implementation("pipeline")
     for dtype in pipeline.DTYPES:
         assert {config.dtype for config in implementation._kernel_file.CONFIGS} > {dtype}
         for config in pipeline.CONFIGS:
@@ -275,10 +275,10 @@ def test_a_library_of_another_version_is_refused(monkeypatch, version):
 
 REFUSE_TOOLKIT = """
 from dxgemm import errors
-from dxgemm._registry import IN_PREPARATION
+from dxgemm._registry import find_implementation
 from dxgemm.compiler import build
 build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
-spec = IN_PREPARATION[0].common_specs(("float64",))[0]
+spec = find_implementation("pipeline").common_specs(("float64",))[0]
 try:
     build.compile_kernel(spec, "sm_90a")
 except errors.BuildError as error:
@@ -292,9 +292,9 @@ def test_a_toolkit_known_to_miscompile_is_refused(run_python):
 
 BUILD_ONE = """
 import dataclasses, json, sys
-from dxgemm._registry import IN_PREPARATION
+from dxgemm._registry import find_implementation
 from dxgemm.compiler import compile_kernel
-implementation = IN_PREPARATION[0]
+implementation = find_implementation("pipeline")
 config = next(c for c in implementation.configs("float64") if c.tile_m == 64)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")

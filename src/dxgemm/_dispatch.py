@@ -61,7 +61,7 @@ def choose(
         elif not candidate.is_own:
             rejected[candidate.name] = "a baseline: used only when named"
         elif not candidate.is_automatic:
-            rejected[candidate.name] = "a step of the ladder: used only when named"
+            rejected[candidate.name] = "surpassed by others everywhere: used only when named"
         else:
             ranked.append(_with_config(candidate, problem, device))
     if not ranked:

@@ -258,13 +258,9 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("half_tile", "float16 and bfloat16 of any layout, summed as float32"),
-    Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
-)
-
-# Built and inspected, but not offered before the contract suite has passed with them on a GPU.
-IN_PREPARATION: tuple[KernelFile, ...] = (
     Pipelined("pipeline", "cuBLASDx: float64 and float32, cp.async", is_automatic=False),
     Pipelined("pipeline_tma", "cuBLASDx: copy engine and wgmma of Hopper", is_automatic=False),
+    Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 
 _by_name = {implementation.name: implementation for implementation in IMPLEMENTATIONS}
