@@ -9,7 +9,7 @@ from dxgemm import _registry, compiler
 from dxgemm._calls import Bound, prepare
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
-from dxgemm._problem import ITEM_SIZES
+from dxgemm._problem import RESULT_DTYPES
 from dxgemm._route import clear_routes
 
 
@@ -28,14 +28,15 @@ def gemm(
     """C = alpha * A @ B + beta * C.
 
     Args:
-        a: (m, k) or (batch, m, k), float16, bfloat16, float32 or float64, any strides. An array of
-            CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
+        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64 or int8, any strides. An
+            array of CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
             `__cuda_array_interface__`.
         b: (k, n) or (batch, k, n), dtype of a.
-        c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16;
-            updated in place; None to allocate the result in a's library and dtype. A batch of one,
-            or a 2-D operand, is broadcast over the batch; an array that is written is not.
-        alpha, beta: real numbers on the host.
+        c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16; int32
+            where it is int8. Updated in place; None to allocate the result in a's library, int32
+            for int8 and else in a's dtype. A batch of one, or a 2-D operand, is broadcast over the
+            batch; an array that is written is not.
+        alpha, beta: real numbers on the host; for int8 integers that fit int32.
         out: dtype of c; receives the result instead of c, which is then only read, and may be
             read-only or broadcast.
         implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
@@ -57,7 +58,8 @@ def gemm(
         beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
         with beta == 1 in place leaves every bit of c. Empty results launch nothing.
         float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
-        too; the result is rounded once.
+        too; the result is rounded once. int8 is multiplied and summed in int32, exactly modulo
+        2**32, and so are alpha and beta.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
@@ -135,7 +137,7 @@ def implementations() -> tuple[_registry.Implementation, ...]:
 def build(
     *,
     arch: str | None = None,
-    dtypes: tuple[str, ...] = tuple(ITEM_SIZES),
+    dtypes: tuple[str, ...] = tuple(RESULT_DTYPES),
     implementations: tuple[str, ...] | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[compiler.KernelRecord]:

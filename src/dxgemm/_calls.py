@@ -78,7 +78,7 @@ def prepare(
     elif c is not None:
         result, target = c, c_pointer
     else:
-        result = library.empty(route.shape, route.dtype, a)
+        result = library.empty(route.shape, route.out_dtype, a)
         target, _ = library.inspect(result)
     if not route.reads_separate_c:
         c_pointer = target
@@ -103,8 +103,10 @@ def prepare(
         for name in route.doubtful:
             route.libraries[name].verify(name, arrays[name])
         ordered = _to_order(route, arrays, stream)
+        if route.takes_integers:
+            alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
         if route.k == 0:
-            alpha = 0.0  # the product is zero whatever alpha is, NaN included
+            alpha = 0  # the product is zero whatever alpha is, NaN included
         if route.is_empty or (route.k == 0 and beta == 1 and out is None):
             launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
         elif route.host_operands:
@@ -176,8 +178,24 @@ def _real(name: str, value: Any) -> float:
 
 
 def _check_fits(name: str, value: float, route: Route) -> None:
+    if route.takes_integers:
+        raise _no_integer(name, value, route)
     if math.isfinite(value):
         raise ScalarError(f"gemm: {name} is {value}, which overflows {route.problem.scalar_dtype}.")
+
+
+def _integer(name: str, value: float, route: Route) -> int:
+    if not value.is_integer():
+        raise _no_integer(name, value, route)
+    return int(value)
+
+
+def _no_integer(name: str, value: float, route: Route) -> ScalarError:
+    return ScalarError(
+        f"gemm: {name} is {value}, but {route.problem.dtype} products are summed and scaled as "
+        f"{route.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
+        f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
+    )
 
 
 def _raise_misaligned(route: Route, **pointers: int) -> None:

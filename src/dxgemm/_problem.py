@@ -23,7 +23,17 @@ from dxgemm._errors import (
     ShapeError,
 )
 
-ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+# Bytes of an element of what may be an operand.
+ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
+
+# What c and out may be, by the dtype of a and b; the first is that of a new result.
+RESULT_DTYPES = {
+    "float16": ("float16", "float32"),
+    "bfloat16": ("bfloat16", "float32"),
+    "float32": ("float32",),
+    "float64": ("float64",),
+    "int8": ("int32",),
+}
 
 # What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
 PRECISIONS = {"float32": ("tf32",)}
@@ -81,12 +91,12 @@ class Problem:
     `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
 
     Attributes:
-        dtype: of a and b: "float16", "bfloat16", "float32" or "float64".
+        dtype: of a and b, a key of `RESULT_DTYPES`.
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
             neither a nor b may be read.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
-        out_dtype: of c and out: dtype, or "float32" where that is float16 or bfloat16.
+        out_dtype: of c and out, one of those that `RESULT_DTYPES` has for dtype.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address: what a kernel variant with wide accesses may rely on.
         precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, so
@@ -116,7 +126,7 @@ class Problem:
     @property
     def scalar_dtype(self) -> str:
         """The dtype of sums, alpha and beta."""
-        return "float64" if self.dtype == "float64" else "float32"
+        return scalar_dtype(self.dtype)
 
     @property
     def arithmetic(self) -> str:
@@ -130,7 +140,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations: a multiplication and an addition per inner step."""
+        """Operations: a multiplication and an addition per inner step."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
@@ -159,13 +169,14 @@ def contiguous_problem(
     Args:
         dtype: of a and b.
         m, n, k, batch: the sizes.
-        out_dtype: of c and out; None for that of a and b.
+        out_dtype: of c and out; None for what `gemm` would allocate.
         precision: as `gemm` takes it.
 
     Raises:
         DtypeError, PrecisionError: as `gemm` would.
     """
-    _check_dtypes({"a": dtype, "b": dtype, "out": out_dtype or dtype})
+    given = {} if out_dtype is None else {"out": out_dtype}
+    _check_dtypes({"a": dtype, "b": dtype, **given})
     _check_precision(precision, dtype)
     a, b, out = Strides(m * k, k, 1), Strides(k * n, n, 1), Strides(m * n, n, 1)
     return _oriented(
@@ -179,7 +190,7 @@ def contiguous_problem(
             b=b,
             c=out,
             out=out,
-            out_dtype=out_dtype or dtype,
+            out_dtype=out_dtype or RESULT_DTYPES[dtype][0],
             precision=precision,
         )
     )
@@ -244,7 +255,7 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
-        out_dtype=target.dtype if target is not None else a.dtype,
+        out_dtype=target.dtype if target is not None else RESULT_DTYPES[a.dtype][0],
         a_alignment=a.alignment,
         b_alignment=b.alignment,
         precision=precision,
@@ -268,23 +279,25 @@ def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
 
 
-def result_dtypes(dtype: str) -> tuple[str, ...]:
-    """The dtypes that c and out may have, by the dtype of a and b."""
-    return (dtype, "float32") if ITEM_SIZES[dtype] == 2 else (dtype,)
+def scalar_dtype(dtype: str) -> str:
+    """The dtype of sums, alpha and beta, by the dtype of a and b."""
+    return {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
 
 
 def _check_dtypes(dtypes: dict[str, str]) -> None:
     for name, dtype in dtypes.items():
-        if dtype not in ITEM_SIZES:
+        supported = RESULT_DTYPES if name in ("a", "b") else ITEM_SIZES
+        if dtype not in supported:
+            fitting = "float32" if name in ("a", "b") else RESULT_DTYPES[dtypes["a"]][0]
             raise DtypeError(
-                f"gemm: {name} has dtype {dtype}; {', '.join(ITEM_SIZES)} in native byte order "
-                f"are supported: convert {name} first, for example {name}.astype('float32')."
+                f"gemm: {name} has dtype {dtype}; {', '.join(supported)} in native byte order "
+                f"are supported: convert {name} first, for example {name}.astype('{fitting}')."
             )
     listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
     if dtypes["a"] != dtypes["b"]:
         raise DtypeError(f"gemm: dtypes differ: {listed}; convert a and b to one dtype.")
     results = {dtypes[name] for name in ("c", "out") if name in dtypes}
-    allowed = result_dtypes(dtypes["a"])
+    allowed = RESULT_DTYPES[dtypes["a"]]
     if len(results) > 1 or not results <= set(allowed):
         raise DtypeError(
             f"gemm: dtypes differ: {listed}; c and out must both be {' or both '.join(allowed)}."

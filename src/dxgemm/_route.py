@@ -30,7 +30,10 @@ class Route:
     """What the layouts of a call decide.
 
     Attributes:
-        problem: in the kernels' orientation; dtype, k, is_empty and is_transposed repeat its own.
+        problem: in the kernels' orientation; out_dtype, k, is_empty and is_transposed repeat its
+            own.
+        takes_integers: whether alpha and beta must be integers; least_scalar and largest_scalar
+            bound them.
         misalignment: the bits that are 0 in a valid address of c and out.
         shape: of the result, as the caller sees it.
         layouts: of the operands by name, as the caller passed them.
@@ -45,7 +48,8 @@ class Route:
         libraries: of the operands by name. This and what follows depends on them.
         doubtful: operands whose library must verify each array.
         ordered: operands on the device whose streams may differ from the launch's.
-        is_special: whether any of that, host operands, k == 0 or an empty result needs care.
+        is_special: whether any of that, host operands, integers, k == 0 or an empty result needs
+            care.
     """
 
     def __init__(
@@ -70,14 +74,15 @@ class Route:
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
         self.is_special = True
-        self.dtype = self.problem.dtype
+        self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
         self.is_transposed = self.problem.is_transposed
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
-        self.largest_scalar = float(np.finfo(self.problem.scalar_dtype).max)
-        self.least_scalar = -self.largest_scalar
+        self.takes_integers = self.problem.scalar_dtype == "int32"
+        limits = (np.iinfo if self.takes_integers else np.finfo)(self.problem.scalar_dtype)
+        self.least_scalar, self.largest_scalar = float(limits.min), float(limits.max)
         target = layouts.get("out") or layouts.get("c")
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
         self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
@@ -123,8 +128,9 @@ class Route:
         if are_mixed or libraries["a"].always_ordered:
             on_device = [name for name, layout in self.layouts.items() if layout.device != HOST]
             route.ordered = tuple(on_device)
+        is_degenerate = self.k == 0 or self.is_empty
         route.is_special = bool(
-            route.ordered or doubtful or self.host_operands or self.k == 0 or self.is_empty
+            route.ordered or doubtful or self.host_operands or self.takes_integers or is_degenerate
         )
         return route
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import scalar_dtype
 from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
@@ -153,7 +154,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
         raise _missing_package(spec, error) from error
     capability = divmod(compute_capability(arch), 10)
     element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
-    scalar = types.float64 if spec.dtype == "float64" else types.float32
+    scalar = getattr(types, scalar_dtype(spec.dtype))
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     try:
         with _device_functions_for(capability):

@@ -20,9 +20,10 @@ class DeviceFacts:
         name: as the driver gives it.
         arch: architecture kernels are built for, such as "sm_90a".
         sm_count: streaming multiprocessors.
-        peak_tflops: arithmetic peak outside tensor cores in TFLOP/s, by dtype of sums.
+        peak_tflops: arithmetic peak outside tensor cores in TFLOP/s, or 10**12 integer operations
+            a second, by dtype of sums.
         memory_gbytes_per_s: peak bandwidth of device memory.
-        tensor_tflops: peak of the tensor cores in TFLOP/s, by dtype or precision of the operands;
+        tensor_tflops: the same of the tensor cores, by dtype or precision of the operands;
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
     """
@@ -40,7 +41,7 @@ SIMULATED_DEVICE = DeviceFacts(
     name="numba CUDA simulator",
     arch="simulator",
     sm_count=1,
-    peak_tflops={"float32": 1e-6, "float64": 1e-6},
+    peak_tflops={"float32": 1e-6, "float64": 1e-6, "int32": 1e-6},
     memory_gbytes_per_s=1e-3,
     is_simulated=True,
 )
@@ -109,7 +110,7 @@ def device_facts(ordinal: int) -> DeviceFacts:
 
 
 def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
-    """Fused multiply-adds an SM starts each clock, outside tensor cores.
+    """Multiply-adds, fused ones of floats, an SM starts each clock, outside tensor cores.
 
     Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions".
     """
@@ -119,7 +120,7 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
         float64 = 2
     else:
         float64 = 64 if major in (9, 10) else 32
-    return {"float32": float32, "float64": float64}
+    return {"float32": float32, "float64": float64, "int32": 64}
 
 
 def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
@@ -134,7 +135,7 @@ def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
         half = 1024
     rates = {"float16": half}
     if major >= 8:
-        rates |= {"bfloat16": half, "tf32": half // 2}
+        rates |= {"bfloat16": half, "tf32": half // 2, "int8": 2 * half}
     float64 = {(8, 0): 64, (9, 0): 128}.get((major, minor))
     return rates | ({"float64": float64} if float64 else {})
 

@@ -16,7 +16,7 @@ from dxgemm.runtime.device import current_device, device_count, driver_api
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
-_SCALAR_FORMATS = {"float32": "f", "float64": "d"}
+_SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
 _CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 

@@ -76,7 +76,8 @@ class SimulatedLaunch:
             self._spec.config, dtype, *self._spec.variant
         )
         with _lock, threads_take_turns(), warnings.catch_warnings():
-            # NaN and infinity are data here, as on a GPU. errstate would not reach the threads.
+            # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
+            # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
             cuda.jit(kernel)[self._blocks, self._spec.config.threads](
                 *(arguments[name] for name, _ in PARAMETERS)
