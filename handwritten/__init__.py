@@ -15,9 +15,9 @@
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
     14  wgmma             Hopper's copy engine and warpgroup multiplication
 
-`half_tile` is no rung: it takes float16 and bfloat16 in layouts that `wgmma` cannot. The other
-files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are unrolled
-(`unroll`), how operands lie in memory (`operands`), and copying and storing tiles.
+`widening_tile` is no rung: it takes float16, bfloat16 and int8 in layouts that tensor cores cannot.
+The other files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are
+unrolled (`unroll`), how operands lie in memory (`operands`), and copying and storing tiles.
 
 A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
 `block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard

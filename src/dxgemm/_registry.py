@@ -163,14 +163,22 @@ class KernelFile(Implementation):
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """The kernels to build ahead of time."""
-        file = self._kernel_file
         return [
             self.spec(config, dtype, variant)
             for dtype in self.dtypes
             if dtype in dtypes
             for config in self.configs(dtype)
-            for variant in getattr(file, "VARIANTS", ((),))
+            for variant in self._variants(dtype)
         ]
+
+    def _variants(self, dtype: str) -> tuple[tuple[str, ...], ...]:
+        """What a kernel of a dtype may be compiled for beyond it."""
+        file = self._kernel_file
+        if hasattr(file, "variants"):
+            of_dtype: tuple[tuple[str, ...], ...] = file.variants(dtype)
+            return of_dtype
+        common: tuple[tuple[str, ...], ...] = getattr(file, "VARIANTS", ((),))
+        return common
 
     def block_count(self, config: Any, problem: Problem) -> int:
         blocks: int = self._kernel_file.block_count(config, problem)
@@ -257,7 +265,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
-    Handwritten("half_tile", "float16 and bfloat16 of any layout, summed as float32"),
+    Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: float64 and float32, cp.async", is_automatic=False),
     Pipelined("pipeline_tma", "cuBLASDx: copy engine and wgmma of Hopper", is_automatic=False),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),

@@ -17,9 +17,9 @@ def make_narrow_store(tile_m: int, tile_n: int, threads: int, dtype: str) -> Cal
     """
     from numba import cuda, float32, int32, uint16
 
-    from dxgemm.handwritten.half_elements import NARROW, WIDEN
     from dxgemm.handwritten.intrinsics import load_shared, load_vector, store_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.widening import NARROW, WIDEN
 
     widen, narrow = WIDEN[dtype], NARROW[dtype]
     smem_row_bytes = row_bytes(tile_n, "float32")

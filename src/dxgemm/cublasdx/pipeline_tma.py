@@ -203,10 +203,10 @@ def make_kernel(
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics
     from dxgemm.cublasdx.narrow_store import make_narrow_store
-    from dxgemm.handwritten.half_elements import as_float32
     from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.tile_store import make_store_from_smem
     from dxgemm.handwritten.unroll import unroll_static_loops
+    from dxgemm.handwritten.widening import as_float32
 
     tile_m, tile_n = config.tile_m, config.tile_n
     scalar, elements = np.float32, functions.fragment_size

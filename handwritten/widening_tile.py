@@ -1,11 +1,12 @@
-"""A tile of the result a thread, for float16 and bfloat16 in any layout.
+"""A tile of the result a thread, for float16, bfloat16 and int8 in any layout.
 
-Idea: grown from `thread_tile_2d`. Elements are widened to float32 on their way into shared memory,
-multiplied and summed there as float32, and rounded once, when the result is stored. It has none of
-the tensor cores' speed, but none of their demands either: it takes what `wgmma` must decline.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the dtype of a
-and b, or in float32.
-Constraints: those of `thread_tile_2d`; shared memory holds float32.
+Idea: grown from `thread_tile_2d`. Elements are widened to the type of sums, float32 or int32, on
+their way into shared memory, and multiplied and summed as such. Results narrower than that are
+rounded once, when they are stored; int32 wraps around. It has none of the tensor cores' speed, but
+none of their demands either: it takes what kernels for them must decline.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the type of sums
+or, but for int8, in the dtype of a and b.
+Constraints: those of `thread_tile_2d`; shared memory holds the type of sums.
 Source: as `thread_tile_2d`.
 """
 
@@ -19,12 +20,16 @@ import numpy as np
 
 from dxgemm.handwritten import thread_tile_2d
 
-DTYPES = ("float16", "bfloat16")
+SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
+DTYPES = tuple(SUMS)
 
 
 @dataclass(frozen=True)
 class Config(thread_tile_2d.Config):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n; all in float32."""
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Whatever the dtype, shared memory and registers hold sums of four bytes, float32 or int32.
+    """
 
     def min_blocks(self, dtype: str) -> int:
         return super().min_blocks("float32")
@@ -46,7 +51,10 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),)
 
-VARIANTS = (("narrow",), ("wide",))
+
+def variants(dtype: str) -> tuple[tuple[str], ...]:
+    """What `variant` may return for a dtype."""
+    return (("wide",),) if dtype == "int8" else (("narrow",), ("wide",))
 
 
 def supports(problem: Any) -> str | None:
@@ -55,8 +63,8 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Whether the result is rounded to the operands' dtype, or is float32."""
-    return ("wide",) if problem.out_dtype == "float32" else ("narrow",)
+    """Whether the result is rounded to the operands' dtype, or has the type of sums."""
+    return ("wide",) if problem.out_dtype == SUMS[problem.dtype] else ("narrow",)
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -71,11 +79,12 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.half_elements import NARROW, WIDEN, as_float32
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.widening import AS_SUMS, NARROW, WIDEN
 
-    scalar = np.float32
-    widen, narrow, is_wide = WIDEN[dtype], NARROW[dtype], result == "wide"
+    scalar = np.dtype(SUMS[dtype]).type
+    widen, narrow, as_sums = WIDEN[dtype], NARROW.get(dtype), AS_SUMS[dtype]
+    is_wide = result == "wide"
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
@@ -86,7 +95,7 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
     # Blocks and tiles number fewer than 2**31: saying so makes the compiler's divisions short.
     int31 = 0x7FFFFFFF
 
-    def half_tile_kernel(
+    def widening_tile_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -164,7 +173,7 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
-        c_wide, out_wide = as_float32(c_gmem), as_float32(out_gmem)
+        c_wide, out_wide = as_sums(c_gmem), as_sums(out_gmem)
         c_tile = matrix * c_stride_batch
         out_tile = matrix * out_stride_batch
         for i in range(thread_m):
@@ -185,4 +194,4 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
                     else:
                         out_gmem[out_index] = narrow(value)
 
-    return unroll_static_loops(half_tile_kernel)
+    return unroll_static_loops(widening_tile_kernel)

@@ -1,7 +1,7 @@
-"""Elements of float16 and bfloat16, which kernels see as 16 bits: to float32 and back.
+"""Elements narrower than their sums: float16 and bfloat16 to float32 and back, int8 to int32.
 
-NaN stays NaN, subnormals are kept, and what lies between two values goes to the nearer one, to the
-even one in the middle.
+Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and what lies
+between two values goes to the nearer one, to the even one in the middle.
 Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32.
 """
 
@@ -33,6 +33,8 @@ if _config.ENABLE_CUDASIM:
 
     def as_float32(pointer: Any) -> Any:
         return pointer
+
+    as_int32 = as_float32
 
 else:
     from llvmlite import ir
@@ -86,7 +88,17 @@ else:
 
         return signature(types.CPointer(types.float32), pointer), generate
 
+    @intrinsic
+    def as_int32(typing_context, pointer):
+        """An operand that holds int32, whatever its pointer's type says."""
 
-# By dtype: bits to float32, and float32 to bits.
-WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16}
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], _int32.as_pointer())
+
+        return signature(types.CPointer(types.int32), pointer), generate
+
+
+# By dtype: an element to the type of its sums, a sum to an element, and an operand of sums.
+WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16, "int8": np.int32}
 NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16}
+AS_SUMS = {"float16": as_float32, "bfloat16": as_float32, "int8": as_int32}
