@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm._errors import UnsupportedProblemError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem, Strides
 from dxgemm.runtime.device import current_device
@@ -15,7 +16,10 @@ from dxgemm.runtime.device import current_device
 _INT32_MAX = 2**31 - 1
 
 # cudaDataType, as library_types.h numbers them.
-_CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}
+
+# What addresses, leading dimensions and batch strides of int8 must be multiples of, in bytes.
+_INT8_ALIGNMENT = 4
 
 # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION on top of the default mode, which CuPy lacks.
 _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
@@ -41,13 +45,28 @@ def supports(problem: Problem) -> str | None:
             )
     if _leading_dimension(problem.out, problem.m, problem.n, row_major=True) is None:
         return f"cuBLAS needs the result's strides ({problem.out}) to be those of a matrix"
+    return _int8_reason(problem) if problem.dtype == "int8" else None
+
+
+def _int8_reason(problem: Problem) -> str | None:
+    """None, or why cuBLAS cannot multiply these int8 operands."""
+    alignments = {"a": problem.a_alignment, "b": problem.b_alignment}
+    for name, strides, rows, cols in _operands(problem):
+        _, leading = _leading_dimension(strides, rows, cols) or (True, 1)
+        if (leading | strides.batch | alignments[name]) % _INT8_ALIGNMENT:
+            return (
+                f"cuBLAS needs rows or columns of int8 to start at multiples of {_INT8_ALIGNMENT} "
+                f"bytes; {name} has a leading dimension of {leading} and an alignment of "
+                f"{alignments[name]}"
+            )
     return None
 
 
 class CublasLaunch:
     """A GEMM of cuBLAS, strided-batched where there is a batch, bound to one problem.
 
-    cublasSgemm and cublasDgemm, and cublasGemmEx with sums in float32 for half precision and TF32.
+    cublasSgemm and cublasDgemm, and cublasGemmEx with sums in float32 for half precision and TF32,
+    in int32 for int8.
     cuBLAS is column-major: it computes out.T = b.T @ a.T, which is the row-major `out`.
     """
 
@@ -67,11 +86,11 @@ class CublasLaunch:
         else:
             name += "Ex"
             self._dtypes = [(_CUDA_DTYPES[d],) for d in (problem.dtype, problem.out_dtype)]
-            is_tf32 = problem.precision == "tf32"
-            self._compute = (
-                cublas.CUBLAS_COMPUTE_32F_FAST_TF32 if is_tf32 else cublas.CUBLAS_COMPUTE_32F,
-                cublas.CUBLAS_GEMM_DEFAULT,
-            )
+            compute = {
+                "tf32": cublas.CUBLAS_COMPUTE_32F_FAST_TF32,
+                "int8": cublas.CUBLAS_COMPUTE_32I,
+            }.get(problem.arithmetic, cublas.CUBLAS_COMPUTE_32F)
+            self._compute = (compute, cublas.CUBLAS_GEMM_DEFAULT)
         self._gemm = getattr(cublas, name)
         operations = {True: cublas.CUBLAS_OP_N, False: cublas.CUBLAS_OP_T}
         self._a, self._b = (
@@ -95,6 +114,11 @@ class CublasLaunch:
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float
     ) -> Callable[[int], None]:
         problem = self._problem
+        if problem.dtype == "int8" and not {alpha, beta} <= {0, 1}:
+            raise UnsupportedProblemError(
+                f"gemm: cuBLAS multiplies int8 with alpha and beta of 0 or 1, not {alpha} and "
+                f"{beta}; leave implementation at None."
+            )
         scalars = np.array([alpha, beta], problem.scalar_dtype)
         alpha_address = scalars.ctypes.data
         beta_address = alpha_address + scalars.itemsize
