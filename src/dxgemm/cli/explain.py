@@ -19,6 +19,15 @@ class Dtype(StrEnum):
     float64 = "float64"
     float16 = "float16"
     bfloat16 = "bfloat16"
+    int8 = "int8"
+
+
+class ResultDtype(StrEnum):
+    float32 = "float32"
+    float64 = "float64"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int32 = "int32"
 
 
 class Precision(StrEnum):
@@ -30,7 +39,7 @@ def explain(
     n: Size,
     k: Size,
     dtype: Annotated[Dtype, typer.Option()] = Dtype.float32,
-    out_dtype: Annotated[Dtype | None, typer.Option(help="Of the result.")] = None,
+    out_dtype: Annotated[ResultDtype | None, typer.Option(help="Of the result.")] = None,
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[

@@ -14,7 +14,7 @@ import numpy as np
 
 from dxgemm import DxgemmError
 
-SUPPORTED = (np.dtype(np.float32), np.dtype(np.float64))
+SUPPORTED = ("float32", "float64", "int8", "int32")
 
 
 class FileError(DxgemmError, OSError):
@@ -22,7 +22,7 @@ class FileError(DxgemmError, OSError):
 
 
 def read_matrix(path: Path) -> np.ndarray:
-    """The array in a .npy file: float32 or float64, writable. Pickles are never loaded.
+    """The array in a .npy file, of a dtype in `SUPPORTED`, writable. Pickles are never loaded.
 
     Raises:
         FileError: names the file, what it holds instead, and the way out.
@@ -38,9 +38,9 @@ def read_matrix(path: Path) -> np.ndarray:
         raise FileError(
             f"{path} is not a readable .npy file: {error}. Write it with numpy.save."
         ) from None
-    if array.dtype not in SUPPORTED:
+    if array.dtype.name not in SUPPORTED or not array.dtype.isnative:
         raise FileError(
-            f"{path} holds {array.dtype} values; float32 and float64 in native byte order are "
+            f"{path} holds {array.dtype} values; {', '.join(SUPPORTED)} in native byte order are "
             "supported: convert it, for example with numpy.save(path, array.astype('float32'))."
         )
     return array

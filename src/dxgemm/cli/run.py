@@ -45,7 +45,7 @@ def run(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute alpha * A @ B + beta * C from .npy files of float32 or float64."""
+    """Compute alpha * A @ B + beta * C from .npy files of float32, float64, or int8 (C int32)."""
     a, b = read_matrix(a_path), read_matrix(b_path)
     c = read_matrix(c_path) if c_path is not None else None
     enable_simulator_without_gpu()
@@ -105,7 +105,7 @@ def _formula(alpha: float, a: np.ndarray, b: np.ndarray, beta: float, c: np.ndar
 
 
 def _factor(value: float) -> str:
-    return "" if value == 1 else f"{value:g} * "
+    return "" if value == 1 else f"{value} * ".replace(".0 ", " ")
 
 
 def _shape_text(array: np.ndarray) -> str:
