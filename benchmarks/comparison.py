@@ -212,7 +212,7 @@ def _integers(case: Case) -> list[Any]:
     is_full = case.dtype in ("float32", "float64") and case.precision is None
     fills = inputs.FILLS["integers"]
     if is_full and case.k <= CANARY_K:
-        fills = inputs.CANARIES[case.dtype], inputs.signs, inputs.integers
+        fills = *inputs.CANARIES[case.dtype], inputs.integers
     rng = xp.random.default_rng(1)
     dtype = _working_dtype(case)
     return _arrange(case, [fill(rng, s, dtype) for fill, s in zip(fills, case.shapes, strict=True)])

@@ -28,6 +28,7 @@ from contract import CASES_PROPERTY, Contract, inability
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import RESULT_DTYPES
 from dxgemm.testing.cases import plain_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
@@ -123,7 +124,7 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> np.ndarray:
-        if c is None and wanted.out_dtype != wanted.dtype:
+        if c is None and wanted.out_dtype != RESULT_DTYPES[wanted.dtype][0]:
             batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
             shape = (*batch, a.shape[-2], b.shape[-1])
             c = np.full(shape, np.nan, numpy_dtype(wanted.out_dtype))

@@ -65,12 +65,12 @@ def _tests_of_beta(lines: list[str]) -> dict[str, bool]:
     return {
         predicate: comparison == "eq"
         for predicate, comparison, operands in _comparisons(lines)
-        if beta.intersection(operands) and any(re.fullmatch(r"0[fd]0+", o) for o in operands)
+        if beta.intersection(operands) and any(re.fullmatch(r"0|0[fd]0+", o) for o in operands)
     }
 
 
 def _comparisons(lines: list[str]) -> Iterator[tuple[str, str, list[str]]]:
     for line in lines:
-        match = re.match(r"setp\.(eq|ne|neu)\.f\d+\s+(%p\d+), (\S+), (\S+);", line)
+        match = re.match(r"setp\.(eq|ne|neu)\.[fs]\d+\s+(%p\d+), (\S+), (\S+);", line)
         if match:
             yield match[2], match[1], [match[3], match[4]]

@@ -44,9 +44,11 @@ if __name__ == "__main__":
             print(line)
 """
 
-ARITHMETIC = {"float32": r"fma\.rn\.f32", "float64": r"fma\.rn\.f64"}
-TENSOR_CORES = {"float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
-REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "half_tile"}
+ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
+TENSOR_CORES = {
+    "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
+}  # fmt: skip
+REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "widening_tile"}
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 255
 SMEM_BYTES_PER_BLOCK = 227 * 1024
@@ -85,7 +87,7 @@ def test_no_kernel_uses_local_memory(kernels):
 def test_arithmetic_is_fused_or_done_by_tensor_cores(kernels):
     for kernel in kernels:
         of_tensor_cores = rf"mma\S*\.{TENSOR_CORES[kernel['dtype']]}\b"
-        expected = ARITHMETIC.get(kernel["dtype"], ARITHMETIC["float32"])
+        expected = ARITHMETIC.get(kernel["dtype"], r"fma\.rn\.f32")
         assert re.search(f"{expected}|{of_tensor_cores}", kernel["ptx"]), kernel["name"]
 
 

@@ -57,6 +57,8 @@ def test_a_baseline_that_refuses_everything_is_skipped_with_its_reason(monkeypat
         ("tf32", ("col_aligned", "row_aligned", "row"), True),
         ("tf32", ("row_aligned", "row_aligned", "row"), False),
         ("tf32", ("row/2", "row_aligned", "row"), True),
+        ("int8", ("row_aligned", "col_aligned", "row"), False),
+        ("int8", ("row@1", "row_aligned", "row"), True),
         ("float32", ("row+1", "row@1", "row"), False),
         ("float64", ("col", "row", "row"), False),
     ],

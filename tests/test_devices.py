@@ -40,6 +40,7 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
     rates = {**_tensor_multiply_adds(9, 0), "float32": _cores_per_sm(9, 0)["float32"]}
     tflops = {name: 2e-3 * rate * sm_count * clock_ghz for name, rate in rates.items()}
     expected = {
+        "int8": 1978.9,
         "float16": 989.4,
         "bfloat16": 989.4,
         "tf32": 494.7,
@@ -52,8 +53,8 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
 def test_tensor_cores_compute_what_their_generation_does() -> None:
     assert _tensor_multiply_adds(6, 1) == {}
     assert set(_tensor_multiply_adds(7, 5)) == {"float16"}
-    assert set(_tensor_multiply_adds(8, 6)) == {"float16", "bfloat16", "tf32"}
-    assert set(_tensor_multiply_adds(8, 0)) == {"float16", "bfloat16", "tf32", "float64"}
+    assert set(_tensor_multiply_adds(8, 6)) == {"float16", "bfloat16", "tf32", "int8"}
+    assert set(_tensor_multiply_adds(8, 0)) == {"float16", "bfloat16", "tf32", "int8", "float64"}
 
 
 def operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:

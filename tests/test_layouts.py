@@ -38,7 +38,8 @@ def test_every_layout_of_every_operand(contract, kind, size):
 def test_batches_broadcast(contract, kind, batch):
     m, n, k = SIZES[-1]
     layouts = [plain_layouts(kind), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
-    contract([tuple(Case(kind, m, n, k, names, 0.7, 1.3, batch=batch) for names in layouts)])
+    factors = KINDS[kind].factors
+    contract([tuple(Case(kind, m, n, k, names, *factors, batch=batch) for names in layouts)])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

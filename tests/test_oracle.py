@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -9,16 +11,29 @@ from dxgemm.testing.buffers import Arena
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import Refusal, check
 from dxgemm.testing.compare import compare
-from dxgemm.testing.faults import FAULTS, Call, cut_to_bits, narrow_sums, round_to_bits
+from dxgemm.testing.faults import (
+    FAULTS,
+    FLOAT_FAULTS,
+    INTEGER_FAULTS,
+    Call,
+    cut_to_bits,
+    narrow_sums,
+    round_to_bits,
+)
 from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS, limits, numpy_dtype
+from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype
 from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import LIBRARIES
 from dxgemm.testing.padded import Padded
 from dxgemm.testing.reference import combine, product, sliced_product
 
 SHAPES = ((16, 16, 16), (33, 17, 29), (5, 64, 200))
+FAULTY = [
+    pytest.param(fault, name, id=f"{fault.__name__}-{name}")
+    for name, kind in KINDS.items()
+    for fault in FAULTS + (INTEGER_FAULTS if kind.is_integer else FLOAT_FAULTS)
+]
 
 
 def judge(call: Call, actual: np.ndarray, limit: float = 1.0):
@@ -27,14 +42,15 @@ def judge(call: Call, actual: np.ndarray, limit: float = 1.0):
     return compare(actual, expected, limit)
 
 
-def make_call(data: str, m: int, n: int, k: int, kind: str, alpha=0.7, beta=1.3) -> Call:
+def make_call(data: str, m: int, n: int, k: int, kind: str, **factors: float) -> Call:
     values = operands(data, (m, k), (k, n), (m, n), kind)
-    return Call(*values, alpha, beta, KINDS[kind].precision)
+    alpha, beta = KINDS[kind].factors
+    call = Call(*values, alpha, beta, KINDS[kind].precision)
+    return dataclasses.replace(call, **factors)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault, kind", FAULTY)
 def test_every_fault_is_flagged(fault, shape, kind):
     call = make_call("random", *shape, kind)
     verdict = judge(call, fault(call))
@@ -116,7 +132,7 @@ def test_a_result_one_unit_off_is_flagged(kind):
     assert judge(call, cut.astype(right.dtype)).failures
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
 def test_canaries_stay_finite_and_exact_in_the_type_of_sums(kind):
     a, b, _ = operands("canary", (64, 2048), (2048, 64), (1, 1), kind)
     value = a.astype(float) @ b.astype(float)
@@ -154,6 +170,13 @@ def test_a_wrong_class_is_flagged_and_a_right_one_is_not():
     assert judge(call, np.where(np.isinf(right), -right, right)).ratio == np.inf
 
 
+def test_integers_that_wrap_around_are_right_and_one_off_is_flagged():
+    deepest = np.full((2, 2**17), -128, np.int8)
+    call = Call(deepest, deepest.T, np.zeros((2, 2), np.int32), 1, 0)
+    assert judge(call, np.full((2, 2), -(2**31), np.int32)).ratio == 0
+    assert judge(call, np.full((2, 2), 2**31 - 1, np.int32)).ratio == np.inf
+
+
 def test_a_wrong_shape_is_flagged():
     call = make_call("random", 4, 5, 6, "float32")
     assert judge(call, call.result()[:1]).failures
@@ -170,6 +193,11 @@ def test_the_two_float64_references_agree_to_the_last_bit_of_a_longdouble(shape)
     assert (error <= bound).all()
 
 
+def spacing(kind: str) -> float:
+    """Of results about as large as 1."""
+    return 1 if KINDS[kind].is_integer else limits(KINDS[kind].out_dtype).eps
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_freivalds_passes_a_right_product_and_flags_each_wrong_row(kind):
     call = make_call("random", 300, 200, 100, kind, alpha=1.0, beta=0.0)
@@ -181,7 +209,7 @@ def test_freivalds_passes_a_right_product_and_flags_each_wrong_row(kind):
     swapped[[7, 8]] = right[[8, 7]]
     assert freivalds_ratio(call.a, call.b, swapped, precision) > 1
     edge = right.astype(float)
-    edge[64, 150] += max(1e4 * limits(call.c.dtype).eps, 0.2 * KINDS[kind].is_reduced)
+    edge[64, 150] += max(1e4 * spacing(kind), 0.2 * KINDS[kind].is_reduced)
     assert lines_ratio(call.a, call.b, edge.astype(right.dtype), precision) > 1
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("shape", REAL_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_sizes(contract, kind, shape):
-    contract([(Case(kind, *shape, plain_layouts(kind), 0.7, 1.3),)])
+    contract([(Case(kind, *shape, plain_layouts(kind), *KINDS[kind].factors),)])
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8191, 4099, 2053)], ids=str)

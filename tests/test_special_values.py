@@ -10,13 +10,13 @@ import pytest
 from dxgemm._gpu import simulator_enabled
 from dxgemm.testing import check
 from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS, limits
+from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits
 
 SIZE = (5, 6, 7) if simulator_enabled() else (70, 66, 35)
 SPECIALS = (np.nan, np.inf, -np.inf)
 
 pytestmark = [
-    pytest.mark.parametrize("kind", KINDS),
+    pytest.mark.parametrize("kind", FLOAT_KINDS),
     pytest.mark.filterwarnings("ignore:.*encountered in scalar:RuntimeWarning"),
 ]
 

@@ -1,7 +1,7 @@
-"""One flat buffer for all operands of a test, with NaN guard pads around and inside each.
+"""One flat buffer for all operands of a test, with guard pads around and inside each.
 
-Everything that is not an element of an operand holds one particular NaN: a kernel that reads it
-spoils its result, a kernel that writes it is found by comparing bits.
+Everything that is not an element of an operand holds one particular NaN, or large integer: a kernel
+that reads it spoils its result, a kernel that writes it is found by comparing bits.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ GUARD_BITS = {
     "bfloat16": 0x7FED,
     "float32": 0x7FC0DEAD,
     "float64": 0x7FF8DEADDEADDEAD,
+    "int8": 0x6D,
+    "int32": 0x5EADDEAD,
 }
 UNSIGNED = {
     "float16": np.uint16,
     "bfloat16": np.uint16,
     "float32": np.uint32,
     "float64": np.uint64,
+    "int8": np.uint8,
+    "int32": np.uint32,
 }
 ALIGNMENT = 16  # bytes
 
@@ -76,7 +80,7 @@ class Arena:
             name: what a failure message calls the operand.
             shape: its shape.
             layout: how each of its matrices lies in memory.
-            values: what it holds, or None to leave it full of guard NaN.
+            values: what it holds, or None to leave it full of guards.
         """
         *batch, rows, cols = shape
         strides = layout.strides(rows, cols)

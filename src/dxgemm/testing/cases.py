@@ -16,9 +16,6 @@ from dxgemm.testing.layouts import LAYOUTS
 DTYPES = ("float32", "float64")
 
 SMALL_EXTENTS = (0, 1, 2, 3, 5, 9)
-SMALL_ALPHAS = (0.0, 1.0, 0.7)
-SMALL_BETAS = (0.0, 1.0, 1.3)
-
 ORDERS = ("row", "col")
 
 # Tile edges, tall, flat, deep and uneven shapes met in convolutions, attention and solvers.
@@ -108,10 +105,11 @@ def plain_layouts(kind: str) -> tuple[str, str, str]:
 def small_groups(kind: str, m: int) -> Iterator[Group]:
     """Yields the cases of one m that Netlib's own test of GEMM runs: 36 for each n and k."""
     padding = "_aligned" if KINDS[kind].is_reduced else "+1"
+    alphas, betas = ((0.0, 1.0, factor) for factor in KINDS[kind].factors)
     for n, k in product(SMALL_EXTENTS, SMALL_EXTENTS):
         yield tuple(
             Case(kind, m, n, k, (a + padding, b + padding, "row+1"), alpha, beta)
-            for a, b, alpha, beta in product(ORDERS, ORDERS, SMALL_ALPHAS, SMALL_BETAS)
+            for a, b, alpha, beta in product(ORDERS, ORDERS, alphas, betas)
         )
 
 
@@ -126,7 +124,7 @@ def tile_edge_groups(kind: str, tile_m: int, tile_n: int, tile_k: int) -> Iterat
     for index, (m, n, k) in enumerate(sizes):
         padding = "_aligned" if KINDS[kind].is_reduced or index % 2 else ""
         yield tuple(
-            Case(kind, m, n, k, (a + padding, b + padding, c), 0.7, 1.3)
+            Case(kind, m, n, k, (a + padding, b + padding, c), *KINDS[kind].factors)
             for a, b, c in product(ORDERS, ORDERS, ORDERS)
         )
 
@@ -137,4 +135,4 @@ def layout_groups(kind: str, m: int, n: int, k: int, names: tuple[str, ...]) -> 
         placements = [(name, "row", "col"), ("col", name, "row")]
         if not any(LAYOUTS[name].repeats):
             placements += [("row", "col", name), (name, name, name)]
-        yield tuple(Case(kind, m, n, k, layouts, 0.7, 1.3) for layouts in placements)
+        yield tuple(Case(kind, m, n, k, layouts, *KINDS[kind].factors) for layouts in placements)

@@ -45,7 +45,7 @@ def check(
 ) -> list[Refusal]:
     """Runs all cases, then asserts that each is right and that nothing else was written.
 
-    What must not be read is poisoned: c is NaN where beta is 0, a and b are where alpha is 0.
+    What must not be read is full of guards: c where beta is 0, a and b where alpha is 0.
 
     Args:
         cases: one group: equal in all but layouts, alpha and beta.

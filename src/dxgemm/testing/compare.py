@@ -10,7 +10,8 @@ sums: float64's for float64, float32's for everything else, half precision inclu
 are exact in it. The input error is not zero only where operands may be rounded on their way in.
 tiny is the smallest subnormal of the sums: each of the k + 2 operations may lose half of it to
 underflow; out_tiny is that of the result, if it is narrower. The ratio of error to tolerance is 0
-for a correctly rounded result and above 1 for a wrong one.
+for a correctly rounded result and above 1 for a wrong one. Integers are right to the last bit of
+the reference modulo 2**32, or their ratio is infinite.
 """
 
 from __future__ import annotations
@@ -80,6 +81,8 @@ def compare(actual: np.ndarray, reference: Reference, limit: float = 1.0) -> Com
 
 def _ratios(actual: np.ndarray, reference: Reference) -> np.ndarray:
     """Returns error over tolerance, 0 where correctly rounded and inf where the classes differ."""
+    if actual.dtype.kind == "i":
+        return np.where(actual == round_to_dtype(reference.value, actual.dtype), 0.0, np.inf)
     out = limits(actual.dtype)
     sums = limits("float64" if actual.dtype == np.float64 else "float32")
     expected = round_to_dtype(reference.value, actual.dtype)

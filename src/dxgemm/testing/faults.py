@@ -15,9 +15,10 @@ K_TILE = 8
 TF32_BITS = 11
 
 # Significant bits left where precision is lost, by arithmetic. Of operands: those of the next
-# narrower type. Of sums: those of the operands, TF32's for float32 and float32's for float64.
+# narrower type. Of sums: those of the operands, TF32's for float32 and float32's for float64 and
+# int8.
 NARROW_OPERANDS = {"bfloat16": 7, "float16": 8, "tf32": 8, "float32": 11, "float64": 24}
-NARROW_SUMS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 11, "float64": 24}
+NARROW_SUMS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 11, "float64": 24, "int8": 24}
 
 
 def round_to_bits(values: np.ndarray, bits: int) -> np.ndarray:
@@ -52,7 +53,7 @@ class Call:
     @property
     def scalar(self) -> Any:
         """The type of sums."""
-        return np.float64 if self.a.dtype == np.float64 else np.float32
+        return {"float64": np.float64, "int8": np.int32}.get(self.a.dtype.name, np.float32)
 
     def result(self, sum_bits: int | None = None) -> np.ndarray:
         """Returns the right result: one rank-1 update after the other, in the type of sums.
@@ -170,8 +171,45 @@ def one_infinity(call: Call) -> np.ndarray:
     return wrong
 
 
+def unsigned_operands(call: Call) -> np.ndarray:
+    """The bits of the operands are taken for unsigned integers."""
+    a, b = (values.view(np.uint8).astype(np.int64) for values in (call.a, call.b))
+    return _scaled(call, a @ b)
+
+
+def sums_of_16_bits(call: Call) -> np.ndarray:
+    """Sums wrap around modulo 2**16."""
+    return _scaled(call, _sums(call).astype(np.int16))
+
+
+def saturated_sums(call: Call) -> np.ndarray:
+    """Sums stop at what 16 bits hold."""
+    return _scaled(call, _sums(call).clip(-(2**15), 2**15 - 1))
+
+
+def saturated_result(call: Call) -> np.ndarray:
+    """The result stops at what 32 bits hold instead of wrapping around."""
+    wide = int(call.alpha) * _sums(call) + int(call.beta) * call.c.astype(np.int64)
+    return wide.clip(-(2**31), 2**31 - 1).astype(np.int32)
+
+
+def scaled_in_float32(call: Call) -> np.ndarray:
+    """alpha and beta are applied in float32."""
+    product, c = _sums(call).astype(np.float32), call.c.astype(np.float32)
+    scaled = np.float32(call.alpha) * product + np.float32(call.beta) * c
+    return scaled.astype(np.int64).astype(np.int32)
+
+
+def _sums(call: Call) -> np.ndarray:
+    return call.a.astype(np.int64) @ call.b.astype(np.int64)
+
+
+def _scaled(call: Call, sums: np.ndarray) -> np.ndarray:
+    wide = int(call.alpha) * sums.astype(np.int64) + int(call.beta) * call.c.astype(np.int64)
+    return wide.astype(np.int32)
+
+
 FAULTS: tuple[Fault, ...] = (
-    reduced_precision,
     one_element_off,
     stale_c,
     stale_edge_row,
@@ -183,6 +221,12 @@ FAULTS: tuple[Fault, ...] = (
     ignored_beta,
     alpha_times_c,
     accumulated_twice,
-    one_nan,
-    one_infinity,
+)
+FLOAT_FAULTS: tuple[Fault, ...] = (reduced_precision, one_nan, one_infinity)
+INTEGER_FAULTS: tuple[Fault, ...] = (
+    unsigned_operands,
+    sums_of_16_bits,
+    saturated_sums,
+    saturated_result,
+    scaled_in_float32,
 )

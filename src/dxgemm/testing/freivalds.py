@@ -23,7 +23,7 @@ def freivalds_ratio(
     The errors of one row enter with random signs, so their sum is judged against the root of the
     sum of squared tolerances, with Cauchy-Schwarz in place of |a| |b|. A wrong row passes one
     vector with probability at most 1/2, unless its error drowns in the rounding of n elements;
-    `lines_ratio` sees such.
+    `lines_ratio` sees such. Integers, below 2**31 in every sum of a row, have no tolerance.
 
     Args:
         a: (m, k).
@@ -37,6 +37,8 @@ def freivalds_ratio(
     signs = rng.choice([-1.0, 1.0], (actual.shape[1], VECTORS)).astype(wide)
     a_wide, b_wide = a.astype(wide), b.astype(wide)
     error = np.abs(actual.astype(wide) @ signs - a_wide @ (b_wide @ signs))
+    if actual.dtype.kind == "i":
+        return float(np.where(error == 0, 0.0, np.inf).max(initial=0.0))
     row_norms = np.sqrt(np.square(a_wide).sum(1)) * np.sqrt(np.square(b_wide).sum())
     sum_eps = limits("float64" if actual.dtype == np.float64 else "float32").eps
     rounding = limits(actual.dtype).eps / 2 + sum_eps * error_growth(a.shape[1])

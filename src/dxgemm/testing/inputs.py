@@ -14,7 +14,10 @@ Fill = Callable[[np.random.Generator, tuple[int, ...], str], np.ndarray]
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Normally distributed values."""
+    """Normally distributed values; integers from all that the dtype holds."""
+    if dtype in ("int8", "int32"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
     return rng.standard_normal(shape).astype(numpy_dtype(dtype))
 
 
@@ -23,7 +26,7 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np
     return rng.integers(-8, 9, shape).astype(numpy_dtype(dtype))
 
 
-def canary_left(bits: int, spread: int, unit: float = 1.0) -> Fill:
+def odd_integers(bits: int, spread: int, unit: float = 1.0) -> Fill:
     """Odd integers of more than `bits` and up to `bits + spread` significant bits, times a unit.
 
     That is what arithmetic of fewer bits cannot hold. With entries of {-1, 0, 1} on the right,
@@ -42,15 +45,17 @@ def signs(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
     return rng.integers(-1, 2, shape).astype(numpy_dtype(dtype))
 
 
-# By kind, what must not pass for it: TF32 for float32, float32 for float64, bfloat16 for the other
-# two of eleven bits, anything that sums in less than float32 for all. The unit keeps results within
-# float16.
+# By kind, a and b of what must not pass for it: TF32 for float32, float32 for float64, bfloat16 for
+# the other two of eleven bits, anything that sums in less than float32 for all. The unit keeps
+# results within float16. Sums of int8 outgrow 16 bits within eight terms, and most of them the
+# integers that float32 holds within 2048.
 CANARIES = {
-    "float32": canary_left(11, 2),
-    "float64": canary_left(25, 2),
-    "tf32": canary_left(8, 3),
-    "float16": canary_left(8, 3, 2.0**-6),
-    "bfloat16": canary_left(6, 2),
+    "float32": (odd_integers(11, 2), signs),
+    "float64": (odd_integers(25, 2), signs),
+    "tf32": (odd_integers(8, 3), signs),
+    "float16": (odd_integers(8, 3, 2.0**-6), signs),
+    "bfloat16": (odd_integers(6, 2), signs),
+    "int8": (odd_integers(6, 1), odd_integers(6, 1)),
 }
 
 FILLS: dict[str, tuple[Fill, Fill, Fill]] = {
@@ -78,7 +83,7 @@ def operands(
     dtype, out_dtype = KINDS[kind].dtype, KINDS[kind].out_dtype
     seed = zlib.crc32(repr((data, a_shape, b_shape, c_shape, kind)).encode())
     rng = np.random.default_rng(seed)
-    canary: tuple[Fill, Fill, Fill] = CANARIES[KINDS[kind].precision or dtype], signs, integers
+    canary = *CANARIES[KINDS[kind].precision or dtype], integers
     fill_a, fill_b, fill_c = canary if data == "canary" else FILLS[data]
     return fill_a(rng, a_shape, dtype), fill_b(rng, b_shape, dtype), fill_c(rng, c_shape, out_dtype)
 

@@ -25,7 +25,17 @@ class Kind:
     @property
     def scalar_dtype(self) -> str:
         """The dtype of sums, alpha and beta."""
-        return "float64" if self.dtype == "float64" else "float32"
+        return {"float64": "float64", "int8": "int32"}.get(self.dtype, "float32")
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether sums wrap around instead of being rounded, and alpha and beta are integers."""
+        return self.scalar_dtype == "int32"
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """An alpha and a beta that are neither 0 nor 1."""
+        return (-3, 7) if self.is_integer else (0.7, 1.3)
 
     @property
     def is_reduced(self) -> bool:
@@ -41,7 +51,11 @@ KINDS = {
     "float16_to_float32": Kind("float16", "float32"),
     "bfloat16": Kind("bfloat16", "bfloat16"),
     "bfloat16_to_float32": Kind("bfloat16", "float32"),
+    "int8": Kind("int8", "int32"),
 }
+
+# Those of floating-point numbers, with NaN, infinities and rounding.
+FLOAT_KINDS = tuple(name for name, kind in KINDS.items() if not kind.is_integer)
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,10 @@ def limits(dtype: np.dtype | str) -> Limits:
 
 
 def round_to_dtype(values: np.ndarray, dtype: np.dtype | str) -> np.ndarray:
-    """Rounds wide values to a dtype as a kernel does: bfloat16 by way of float32."""
+    """Rounds wide values to a dtype as a kernel does: bfloat16 by way of float32.
+
+    Integers wrap around.
+    """
     dtype = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     with np.errstate(all="ignore"):
         if dtype.name == "bfloat16":

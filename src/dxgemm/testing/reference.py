@@ -20,7 +20,7 @@ class Reference:
     """An exact-enough result and what bounds its rounding error.
 
     Attributes:
-        value: alpha * a @ b + beta * c, in float64 or longdouble.
+        value: alpha * a @ b + beta * c, in float64 or longdouble, or int64 modulo 2**64.
         magnitude: the same of the absolute values, in float64.
         k: the length of the sums.
         input_error: how far rounding a and b to the precision asked for may move the value.
@@ -35,16 +35,18 @@ class Reference:
 def product(a: np.ndarray, b: np.ndarray, precision: str | None = None) -> Reference:
     """Multiplies (m, k) by (k, n), or batches of them, in a type wider than theirs.
 
-    All but float64 is multiplied in float64, in which products of two of them are exact. float64 is
-    multiplied in `np.longdouble` while that is quick, else by BLAS on slices short enough for every
-    partial sum to be exact.
+    All but float64 is multiplied in float64, in which products of two of them are exact, and sums
+    of int8 too. float64 is multiplied in `np.longdouble` while that is quick, else by BLAS on
+    slices short enough for every partial sum to be exact.
     """
     k = a.shape[-1]
     with np.errstate(invalid="ignore", over="ignore"):
-        a_size, b_size = np.abs(a).astype(np.float64), np.abs(b).astype(np.float64)
+        a_size, b_size = np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64))
         magnitude = np.matmul(a_size, b_size)
         if a.dtype != np.float64:
             value = np.matmul(a.astype(np.float64), b.astype(np.float64))
+            if a.dtype == np.int8:
+                value = value.astype(np.int64)
         elif magnitude.size * k <= LONGDOUBLE_WORK or a.ndim != 2 or b.ndim != 2:
             value = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
         else:
@@ -85,7 +87,7 @@ def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype:
         beta: the factor of c; likewise.
         dtype: of a and b.
     """
-    scalar: Any = np.float64 if dtype == "float64" else np.float32
+    scalar: Any = {"float64": np.float64, "int8": np.int64}.get(dtype, np.float32)
     alpha, beta = scalar(alpha), scalar(beta)
     wide = product.value.dtype.type
     value = np.zeros(c.shape, wide)
