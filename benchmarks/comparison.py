@@ -1,7 +1,7 @@
 """Several ways to compute one problem: each checked first, then all timed, interleaved.
 
 A `Trial` checks an implementation bit-exactly on integers and takes a first time. `interleaved`
-times those that passed on standard normal operands. Consecutive calls take different operands, and
+times those that passed on random operands. Consecutive calls take different operands, and
 the L2 cache is overwritten before each batch of calls, so that every call reads its operands from
 memory. What is timed is a `Plan` that writes to `out`.
 """
@@ -21,6 +21,7 @@ from interleave import Name, interleave
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.testing import inputs
 
 SMOKE = simulator_enabled()
@@ -38,7 +39,7 @@ FEWEST_ROUNDS = 1 if SMOKE else 5
 SAMPLE_S = 1e-3  # a sample is a batch of as many calls as fit in this time ...
 MOST_CALLS = 20  # ... but at least one and at most so many
 CANARY_K = 2048  # up to here float32 sums of canary data are exact, beyond it those of `integers`
-ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+WRONG_INTEGER = -1  # sums of int8 canaries are positive
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,18 @@ class Case:
         return [(*batch, *matrix) for matrix in matrices]
 
     @property
+    def out_dtype(self) -> str:
+        return RESULT_DTYPES[self.dtype][0]
+
+    @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def bytes_moved(self) -> int:
         """Each operand read once, the result written once."""
-        elements = self.m * self.k + self.k * self.n + self.m * self.n
-        return self.batch * elements * ITEM_BYTES[self.dtype]
+        factors = ITEM_SIZES[self.dtype] * (self.m * self.k + self.k * self.n)
+        return self.batch * (factors + ITEM_SIZES[self.out_dtype] * self.m * self.n)
 
 
 @dataclass
@@ -103,10 +108,10 @@ class Trial:
         self._timer = timer
         # Equal copies, so that consecutive calls find their operands out of the L2 cache.
         copies = [_integers(case) for _ in range(_sets_of_operands(case, MOST_CALLS))]
-        self._operands = [[_to_dtype(array, case.dtype) for array in arrays] for arrays in copies]
+        self._operands = [_to_dtypes(case, arrays) for arrays in copies]
         a, b, _ = copies[0]
         exact = xp.matmul(a.astype("float64"), b.astype("float64"))
-        self._exact = _to_dtype(exact, case.dtype)
+        self._exact = _to_dtype(exact, case.out_dtype)
 
     def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
         """Check an implementation; the time is the least of so many samples."""
@@ -118,7 +123,7 @@ class Trial:
             return attempt
         attempt.explanation = plans[0].explain()
         out = self._operands[0][2]
-        out[...] = math.nan
+        out[...] = WRONG_INTEGER if self._case.dtype == "int8" else math.nan
         plans[0]()
         if not bool((out == self._exact).all()):
             attempt.is_wrong = True
@@ -207,11 +212,12 @@ def _working_dtype(case: Case) -> str:
 def _integers(case: Case) -> list[Any]:
     """a, b and out, of values whose products and sums are exact in any order.
 
-    TF32 and half precision hold the small integers exactly, not those of the canary.
+    TF32 and half precision hold the small integers exactly, not those of the canary. Sums of int8
+    are always exact.
     """
     is_full = case.dtype in ("float32", "float64") and case.precision is None
     fills = inputs.FILLS["integers"]
-    if is_full and case.k <= CANARY_K:
+    if case.dtype == "int8" or (is_full and case.k <= CANARY_K):
         fills = *inputs.CANARIES[case.dtype], inputs.integers
     rng = xp.random.default_rng(1)
     dtype = _working_dtype(case)
@@ -219,10 +225,13 @@ def _integers(case: Case) -> list[Any]:
 
 
 def _random(case: Case, rng: Any) -> list[Any]:
-    """a, b and out, of standard normal values."""
-    dtype = _working_dtype(case)
-    matrices = [rng.standard_normal(shape, dtype=dtype) for shape in case.shapes]
-    return [_to_dtype(matrix, case.dtype) for matrix in _arrange(case, matrices)]
+    """a, b and out, of standard normal values; of all integers that int8 holds."""
+    if case.dtype == "int8":
+        matrices = [inputs.random(rng, shape, case.dtype) for shape in case.shapes]
+    else:
+        dtype = _working_dtype(case)
+        matrices = [rng.standard_normal(shape, dtype=dtype) for shape in case.shapes]
+    return _to_dtypes(case, _arrange(case, matrices))
 
 
 def _arrange(case: Case, matrices: Sequence[Any]) -> list[Any]:
@@ -235,6 +244,12 @@ def _store(matrix: Any, order: str) -> Any:
     if order == "row":
         return xp.ascontiguousarray(matrix)
     return xp.ascontiguousarray(matrix.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def _to_dtypes(case: Case, matrices: Sequence[Any]) -> list[Any]:
+    """a, b and out in the dtypes of a case."""
+    dtypes = case.dtype, case.dtype, case.out_dtype
+    return [_to_dtype(matrix, dtype) for matrix, dtype in zip(matrices, dtypes, strict=True)]
 
 
 def _to_dtype(array: Any, dtype: str) -> Any:
