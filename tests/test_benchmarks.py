@@ -257,6 +257,19 @@ def test_suites_of_different_commits_say_so() -> None:
     assert "- gemm: Driver 580.1" in readme and "commit fedcba987654 with changes." in readme
 
 
+def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparison = importlib.import_module("comparison")
+    case = comparison.Case("int8", 6, 5, 3, "row_col_row")
+    assert case.bytes_moved == 6 * 3 + 3 * 5 + 4 * 6 * 5
+    trial = comparison.Trial(case, lambda calls: 1.0)
+    right = trial.attempt("widening_tile")
+    assert not right.is_wrong and right.call_s == 1.0
+    trial._exact[-1, -1] += 1
+    assert trial.attempt("widening_tile").is_wrong
+
+
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results:begin"):
         report.render([], "no markers")

@@ -118,6 +118,16 @@ class TestRun:
         assert result.exit_code == 0, result.stderr
         np.testing.assert_array_equal(np.load(output), a @ b)
 
+    def test_int8_gives_int32(self, save, output):
+        a, b, c = np.int8([[-128, 127]]), np.int8([[127], [-128]]), np.int32([[2**30]])
+        arguments = (save("A", a), save("B", b), save("C", c))
+        result = invoke("run", *arguments, "--alpha", "-3", "--beta", "2147483647", "-o", output)
+        assert result.exit_code == 0, result.stderr
+        assert "1x1 int32 = -3 * 1x2 @ 2x1 + 2147483647 * 1x1" in result.stdout
+        expected = -3 * (a.astype(int) @ b) + 2147483647 * c.astype(int)
+        np.testing.assert_array_equal(np.load(output), expected.astype(np.int32))
+        assert_refused(invoke("run", *arguments, "--alpha", "0.5", "-o", output), "alpha is 0.5")
+
     def test_json_names_what_ran(self, operands, output):
         a, b, _ = operands
         report = invoke_json("run", a, b, "-o", output, "--implementation", "thread_tile_2d")
@@ -328,6 +338,7 @@ class TestExplain:
     def test_dtypes_and_precision_are_passed_on(self):
         half = invoke_json("explain", 5, 6, 7, "--dtype", "bfloat16", "--out-dtype", "float32")
         assert (half["dtype"], half["out_dtype"]) == ("bfloat16", "float32")
+        assert invoke_json("explain", 5, 6, 7, "--dtype", "int8")["out_dtype"] == "int32"
         assert invoke_json("explain", 5, 6, 7, "--precision", "tf32")["precision"] == "tf32"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
@@ -335,7 +346,7 @@ class TestExplain:
     def test_an_unknown_implementation_is_refused(self):
         assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
 
-    @pytest.mark.parametrize("arguments", [(1, 1), (1, 1, "x"), (1, 1, 1, "--dtype", "int8")])
+    @pytest.mark.parametrize("arguments", [(1, 1), (1, 1, "x"), (1, 1, 1, "--dtype", "uint8")])
     def test_misuse_shows_the_usage(self, arguments):
         result = invoke("explain", *arguments)
         assert result.exit_code == 2

@@ -10,6 +10,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
+from dxgemm._problem import RESULT_DTYPES
 
 
 def arrays(dtype="float32"):
@@ -52,7 +53,7 @@ NOT_ARRAYS = {
 }
 
 UNSUPPORTED_DTYPES = (
-    "int8", "int32", "int64", "uint8", "bool", ">f2", "longdouble", "complex64", "complex128",
+    "int16", "int64", "uint8", "uint32", "bool", ">f2", "longdouble", "complex64", "complex128",
     ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
 )  # fmt: skip
 
@@ -181,16 +182,38 @@ def test_the_result_of_half_precision_is_of_one_allowed_dtype(refuses):
     )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "float32", "float64"])
+def test_the_result_of_int8_is_int32(refuses, dtype):
+    integers = {**arrays("int8"), "c": ones(4, 6, dtype="int32")}
+    wrong = ones(4, 6, dtype=dtype)
+    refuses(errors.DtypeError, "both be int32", **{**integers, "c": wrong})
+    refuses(errors.DtypeError, "both be int32", **integers, out=wrong)
+
+
+def test_the_way_out_of_a_wrong_result_dtype_is_one_that_fits(refuses):
+    integers = {**arrays("int8"), "c": ones(4, 6, dtype="int64")}
+    refuses(errors.DtypeError, r"c\.astype\('int32'\)", **integers)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_int32_factors_are_refused(refuses, name):
+    refuses(errors.DtypeError, f"{name} has dtype int32", **{name: arrays("int32")[name]})
+
+
+def test_int8_mixed_with_float32_factors_is_refused(refuses):
+    refuses(errors.DtypeError, "a is int8, b is float32", a=arrays("int8")["a"])
+    refuses(errors.DtypeError, "a is float32, b is int8", b=arrays("int8")["b"])
+
+
 @pytest.mark.parametrize("value", UNKNOWN_PRECISIONS.values(), ids=UNKNOWN_PRECISIONS)
 def test_an_unknown_precision_is_refused_with_those_there_are(refuses, value):
     refuses(errors.PrecisionError, "precision is .*'tf32'", precision=value)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
 def test_tf32_of_anything_but_float32_is_refused(refuses, dtype):
-    refuses(
-        errors.PrecisionError, f"'tf32' is for float32.*{dtype}", **arrays(dtype), precision="tf32"
-    )
+    operands = {**arrays(dtype), "c": ones(4, 6, dtype=RESULT_DTYPES[dtype][0])}
+    refuses(errors.PrecisionError, f"'tf32' is for float32.*{dtype}", **operands, precision="tf32")
 
 
 def test_explain_shape_refuses_what_gemm_refuses():
@@ -198,8 +221,10 @@ def test_explain_shape_refuses_what_gemm_refuses():
         dxgemm.explain_shape(2, 3, 4, "float64", precision="tf32")
     with pytest.raises(errors.DtypeError, match="float64"):
         dxgemm.explain_shape(2, 3, 4, "float32", out_dtype="float64")
-    with pytest.raises(errors.DtypeError, match="int8"):
-        dxgemm.explain_shape(2, 3, 4, "int8")
+    with pytest.raises(errors.DtypeError, match="int32"):
+        dxgemm.explain_shape(2, 3, 4, "int32")
+    with pytest.raises(errors.DtypeError, match=r"out is int8.*both be int32"):
+        dxgemm.explain_shape(2, 3, 4, "int8", out_dtype="int8")
 
 
 @pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)

@@ -114,3 +114,23 @@ def test_counts_of_work_and_traffic():
     problem = contiguous_problem("float64", 10, 20, 30, batch=2)
     assert problem.flops == 2 * 2 * 10 * 20 * 30
     assert problem.bytes_moved == 8 * 2 * (10 * 30 + 30 * 20 + 10 * 20)
+
+
+def test_int8_is_counted_with_results_of_four_bytes():
+    problem = contiguous_problem("int8", 10, 20, 30)
+    assert (problem.out_dtype, problem.scalar_dtype, problem.arithmetic) == (
+        "int32",
+        "int32",
+        "int8",
+    )
+    assert problem.bytes_moved == 10 * 30 + 30 * 20 + 4 * 10 * 20
+
+
+def test_int8_may_lie_at_any_address_and_its_result_at_multiples_of_four():
+    a = Layout((3, 5), (7, 1), "int8", 0, False, alignment=1)
+    b = Layout((5, 4), (1, 9), "int8", 0, False, alignment=2)
+    problem = define(a, b, None, beta_is_zero=True)
+    assert problem.a == Strides(0, 7, 1) and problem.b == Strides(0, 1, 9)
+    assert problem.out_dtype == "int32"
+    with pytest.raises(errors.LayoutError, match=r"c has strides.*4-byte int32"):
+        define(a, b, Layout((3, 4), (18, 4), "int32", 0, False))

@@ -1,0 +1,180 @@
+"""int8 through the public calls: exact int32 sums modulo 2**32, integers for alpha and beta."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product as combinations
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.check import assert_right
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.libraries import LIBRARIES, is_installed
+from dxgemm.testing.padded import Padded
+
+SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
+LEAST, LARGEST = -(2**31), 2**31 - 1
+USABLE = [
+    library
+    for library in LIBRARIES.values()
+    if library.name in ("numpy", "host_dlpack")
+    or (not simulator_enabled() and is_installed(library))
+]
+
+
+@pytest.fixture
+def kind():
+    return "int8"
+
+
+@pytest.fixture
+def values():
+    m, n, k = SIZE
+    return operands("random", (m, k), (k, n), (m, n), "int8")
+
+
+@pytest.fixture(params=USABLE, ids=lambda library: library.name)
+def library(request):
+    return request.param
+
+
+def test_a_new_result_is_int32_of_the_library_of_a(library, values):
+    a, b, c = values
+    result = dxgemm.gemm(library.send(a), library.send(b))
+    assert "int32" in str(result.dtype)
+    assert_right(library.fetch(result), a, b, c)
+
+
+def test_operands_of_different_libraries(library, values):
+    for second, third in combinations(USABLE, repeat=2):
+        a, b, c = (
+            Padded(home, value)
+            for home, value in zip((library, second, third), values, strict=True)
+        )
+        assert dxgemm.gemm(a.array, b.array, c.array, -3, 7) is c.array
+        assert_right(c.fetch(), *values, -3, 7)
+        a.assert_unchanged()
+        b.assert_unchanged()
+
+
+@pytest.mark.gpu
+def test_tensors_on_the_host_are_copied_and_updated(values):
+    torch = pytest.importorskip("torch")
+    tensors = [torch.from_numpy(value.copy()) for value in values]
+    assert dxgemm.gemm(*tensors, -3, 7) is tensors[2]
+    assert_right(tensors[2].numpy(), *values, -3, 7)
+    assert dxgemm.gemm(*tensors[:2]).dtype is torch.int32
+
+
+def test_out_receives_the_result_and_c_stays(home, values):
+    sent = [home.send(value) for value in values]
+    out = home.send(np.zeros_like(values[2]))
+    assert dxgemm.gemm(*sent, -3, 7, out=out) is out
+    assert_right(home.fetch(out), *values, -3, 7)
+    assert home.fetch(sent[2]).tobytes() == values[2].tobytes()
+
+
+def test_a_column_major_result_is_computed_transposed(home, values):
+    a, b, c = values
+    out = home.send(np.empty(c.shape[::-1], np.int32)).T
+    sent = home.send(a), home.send(b)
+    assert dxgemm.explain(*sent, out=out).is_transposed
+    result = home.fetch(dxgemm.gemm(*sent, out=out))
+    assert_right(np.ascontiguousarray(result), a, b, c)
+
+
+def test_a_plan_sees_new_contents(home, values):
+    a, b, c = (home.send(value) for value in values)
+    plan = dxgemm.plan(a, b, c, 2, 0)
+    for factor in (1, -1):
+        a[...] = home.send(factor * values[0] // 2)
+        assert_right(home.fetch(plan()), factor * values[0] // 2, *values[1:], 2, 0)
+
+
+@pytest.mark.parametrize("extreme", [-128, 127])
+def test_extremes_of_int8_are_multiplied_exactly(multiply, extreme):
+    m, n, k = SIZE
+    a, b = np.full((m, k), -128, np.int8), np.full((k, n), extreme, np.int8)
+    assert (multiply(a, b) == -128 * extreme * k).all()
+
+
+@pytest.mark.gpu
+def test_sums_wrap_around_instead_of_saturating(multiply):
+    a, b = np.full((3, 2**17), -128, np.int8), np.full((2**17, 5), -128, np.int8)
+    assert (multiply(a, b) == LEAST).all()
+    b[-16:] = 127
+    assert (multiply(a, b) == LARGEST + 1 - 16 * 128 * 255).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("k", [1024, 4096])
+def test_sums_beyond_the_integers_of_float32_are_exact(multiply, k):
+    a, b, c = operands("canary", (33, k), (k, 17), (33, 17), "int8")
+    assert_right(multiply(a, b), a, b, c)
+
+
+@pytest.mark.parametrize("alpha, beta", [*combinations((1, -1, LEAST, LARGEST), repeat=2)])
+def test_scaling_wraps_around(multiply, values, alpha, beta):
+    assert_right(multiply(*values, alpha, beta), *values, alpha, beta)
+
+
+def test_alpha_zero_beta_one_leaves_every_bit_of_c(multiply, values):
+    assert multiply(*values, 0, 1).tobytes() == values[2].tobytes()
+
+
+def test_no_k_gives_beta_times_c(multiply):
+    c = np.int32([[LEAST, LARGEST, 3]])
+    a, b = np.empty((1, 0), np.int8), np.empty((0, 3), np.int8)
+    np.testing.assert_array_equal(multiply(a, b, c, 5, 2), [[0, -2, 6]])
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.int8(2), np.int64(2), np.float32(2), Fraction(4, 2)], ids=repr
+)
+def test_integers_of_any_kind_are_accepted(home, values, value):
+    sent = [home.send(array) for array in values]
+    assert_right(home.fetch(dxgemm.gemm(*sent, value, value)), *values, 2, 2)
+
+
+NO_INTEGERS = {
+    "a fraction": 0.5,
+    "NaN": np.nan,
+    "infinity": np.inf,
+    "too large": 2**31,
+    "too small": -(2**31) - 1,
+    "nearly one": 1 + 2**-52,
+    "not representable": 2**53 + 1,
+}
+
+
+@pytest.mark.parametrize("call", [dxgemm.gemm, dxgemm.plan, dxgemm.explain])
+@pytest.mark.parametrize("value", NO_INTEGERS.values(), ids=NO_INTEGERS)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_what_is_no_int32_is_refused_and_c_unchanged(values, name, value, call):
+    c = values[2].copy()
+    with pytest.raises(errors.ScalarError, match=f"{name} is .*pass an integer from -2147483648"):
+        call(values[0], values[1], c, **{"alpha": 1, "beta": 1, name: value})
+    assert c.tobytes() == values[2].tobytes()
+
+
+def test_fractions_are_refused_where_nothing_is_multiplied(values):
+    for a, b in ((values[0][:, :0], values[1][:0]), (values[0][:0], values[1])):
+        with pytest.raises(errors.ScalarError, match=r"alpha is 0\.5"):
+            dxgemm.gemm(a, b, alpha=0.5)
+
+
+def test_explain_says_what_becomes_what(home, values):
+    explanation = dxgemm.explain(home.send(values[0]), home.send(values[1]))
+    assert (explanation.dtype, explanation.out_dtype) == ("int8", "int32")
+    assert "int8 to int32 on" in str(explanation)
+
+
+@pytest.mark.gpu
+def test_the_roofline_is_that_of_the_tensor_cores():
+    integers, half = (dxgemm.explain_shape(8192, 8192, 8192, d) for d in ("int8", "float16"))
+    assert integers.bound == "compute"
+    assert integers.roofline_us == pytest.approx(half.roofline_us / 2)
