@@ -167,6 +167,19 @@ def test_fractions_are_refused_where_nothing_is_multiplied(values):
             dxgemm.gemm(a, b, alpha=0.5)
 
 
+@pytest.mark.gpu
+def test_cublas_says_what_it_cannot_do_with_int8():
+    cupy = pytest.importorskip("cupy")
+    a, b = cupy.ones((8, 6), np.int8), cupy.ones((6, 8), np.int8)
+    with pytest.raises(errors.UnsupportedProblemError, match="a has a leading dimension of 6"):
+        dxgemm.gemm(a, b, implementation="cublas")
+    a = cupy.ones((8, 8), np.int8)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"b has .* alignment of 2"):
+        dxgemm.gemm(a, cupy.ones(66, np.int8)[2:].reshape(8, 8), implementation="cublas")
+    with pytest.raises(errors.UnsupportedProblemError, match="0 or 1, not 2"):
+        dxgemm.gemm(a, a, alpha=2, implementation="cublas")
+
+
 def test_explain_says_what_becomes_what(home, values):
     explanation = dxgemm.explain(home.send(values[0]), home.send(values[1]))
     assert (explanation.dtype, explanation.out_dtype) == ("int8", "int32")
