@@ -37,7 +37,8 @@ def test_a_host_operand_goes_where_the_others_are() -> None:
 
 def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
     sm_count, clock_ghz = 132, 1.83  # as the whitepaper rates the H100 SXM in half precision
-    rates = {**_tensor_multiply_adds(9, 0), "float32": _cores_per_sm(9, 0)["float32"]}
+    cores = _cores_per_sm(9, 0)
+    rates = {**_tensor_multiply_adds(9, 0), "float32": cores["float32"], "int32": cores["int32"]}
     tflops = {name: 2e-3 * rate * sm_count * clock_ghz for name, rate in rates.items()}
     expected = {
         "int8": 1978.9,
@@ -45,6 +46,7 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
         "bfloat16": 989.4,
         "tf32": 494.7,
         "float32": 66.9,
+        "int32": 33.5,
         "float64": 66.9,
     }
     assert tflops == pytest.approx(expected, rel=0.09)
