@@ -57,9 +57,9 @@ VARIANTS = (("unit",), ("strided",))
 LAUNCH_US = 2.5  # no pipeline to fill
 
 
-def efficiency(config: Config, dtype: str) -> float:
+def efficiency(config: Config, problem: Any) -> float:
     """Part of its peak that a full multiprocessor reaches, measured on the H200 at 256^3."""
-    return {"float32": 0.05, "float64": 0.066}[dtype]
+    return {"float32": 0.05, "float64": 0.066}[problem.dtype]
 
 
 def supports(problem: Any) -> str | None:

@@ -126,7 +126,7 @@ SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
 LAUNCH_US = 4.0
 
 
-def efficiency(config: Config, dtype: str) -> float:
+def efficiency(config: Config, problem: Any) -> float:
     """What a full multiprocessor reaches over its peak outside tensor cores, by measurement.
 
     Small warp tiles read shared memory more often for each product than it can be read.

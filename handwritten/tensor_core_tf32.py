@@ -40,7 +40,7 @@ CONFIGS = (
 )
 
 
-def efficiency(config: Config, dtype: str) -> float:
+def efficiency(config: Config, problem: Any) -> float:
     """What a full multiprocessor reaches over its peak in float32, measured on the H200."""
     by_warp = {64 * 64: 3.2 if config.stages > 2 else 3.0, 64 * 32: 2.5}
     return by_warp.get(config.warp_left * config.warp_right, 2.0)

@@ -8,6 +8,7 @@ from typing import Any
 ALIGNMENT_BYTES = 16  # of the base and of every stride but the innermost
 MOST_ELEMENTS = 2**31 - 512  # along one index: coordinates are signed, a tile may reach beyond
 MOST_STRIDE_BYTES = 2**40
+ITEM_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class TensorMap:
 
     Attributes:
         operand: "a" or "b": whose address it begins at.
-        element: "float16", "bfloat16" or "tfloat32"; the engine rounds float32 to the last.
+        element: "float16", "bfloat16", "int8" or "tfloat32"; the engine rounds float32 to the last.
         sizes: elements along each index.
         stride_bytes: of each index but the innermost.
         box: elements along each index that one copy takes.
@@ -104,7 +105,7 @@ def operand_of(problem: Any, name: str) -> Operand:
         else (problem.n, strides.col, strides.row)
     )
     return Operand(
-        name, 2 if problem.dtype in ("float16", "bfloat16") else 4,
+        name, ITEM_BYTES[problem.dtype],
         getattr(problem, f"{name}_alignment"), problem.batch, along, problem.k,
         strides.batch, along_stride, k_stride,
     )  # fmt: skip

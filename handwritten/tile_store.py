@@ -80,7 +80,7 @@ def make_store_from_smem(
                     for element in static_range(width):
                         total = parts[element]
                         for block in static_range(1, split_k):
-                            total += parts[block * width + element]
+                            total = scalar(total + parts[block * width + element])
                         values = values + (total,)
                 c_index = c_start + row * c_stride_m + col * c_stride_n
                 out_index = out_start + row * out_stride_m + col * out_stride_n
@@ -89,7 +89,8 @@ def make_store_from_smem(
                         added = load_vector(scalar, width, c_gmem, c_index)
                         sums = ()
                         for element in static_range(width):
-                            sums = sums + (values[element] + beta * added[element],)
+                            total = values[element] + beta * added[element]
+                            sums = sums + (scalar(total),)
                         values = sums
                     store_vector(out_gmem, out_index, values)
                 else:

@@ -124,7 +124,7 @@ def supports(problem: Any) -> str | None:
     return None
 
 
-def efficiency(config: Config, dtype: str) -> float:
+def efficiency(config: Config, problem: Any) -> float:
     """Part of its peak that a full multiprocessor reaches.
 
     It falls with the reads of shared memory for each multiply-add: a line through what was measured

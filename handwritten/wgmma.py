@@ -93,10 +93,10 @@ CONFIGS = (
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
 
 
-def efficiency(config: Config, dtype: str) -> float:
+def efficiency(config: Config, problem: Any) -> float:
     """What a full SM reaches over its peak in float32, by the measurements of docs/ladder.md."""
     area = config.tile_m * config.tile_n
-    if dtype == "float32":
+    if problem.dtype == "float32":
         return {128 * 256: 5.7, 128 * 128: 4.5, 128 * 64: 2.8}.get(area, 2.0)
     return {128 * 256: 11.2, 128 * 128: 10.2, 128 * 64: 6.3}.get(area, 5.2)
 

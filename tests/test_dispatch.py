@@ -140,7 +140,7 @@ class Tiles(Able):
         tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
         return problem.batch * tiles * config.split_k
 
-    def efficiency(self, config, dtype):
+    def efficiency(self, config, problem):
         return 0.5 if config.tile_m == 64 else 0.1
 
 

@@ -10,9 +10,6 @@ from dxgemm._problem import Problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm.runtime.device import DeviceFacts
 
-# What each further block of a cluster adds to the time of a tile; fitted to `tuned` on the H200.
-CLUSTER_BLOCK_US = 0.3
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -122,9 +119,10 @@ def predict_us(
     """Time of one launch by a model: rounds of tiles at the speed its config reaches.
 
     Every SM works on one tile after the other, each at the config's share of the SM's peak; with
-    other blocks beside it a tile takes longer, by as much as it is joined by them. The launch takes
-    as long as the SM with the most tiles, however full the others are. Against measurements of
-    `tuned` from 256^3 to 2048^3 the error is at most a seventh.
+    other blocks beside it a tile takes longer, by as much as it is joined by them. Where fewer
+    blocks are left than an SM is meant to hold, they do not fill it: `lone_share` says how far one
+    alone falls behind. The launch takes as long as the SM with the most tiles, however full the
+    others are. Against measurements of `tuned` from 256^3 to 2048^3 the error is at most a seventh.
     """
     tiles = implementation.tile_count(config, problem)
     if not tiles:
@@ -134,6 +132,15 @@ def predict_us(
     split_k = getattr(config, "split_k", 1)
     flops = 2 * config.tile_m * config.tile_n * -(-problem.k // split_k)
     peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
-    tile_us = flops / (peak * implementation.efficiency(config, problem.dtype))
+    tile_us = flops / (peak * implementation.efficiency(config, problem))
     rounds = -(-tiles // device.sm_count)
-    return implementation.launch_us + rounds * (tile_us + CLUSTER_BLOCK_US * (split_k - 1))
+    blocks_per_sm = getattr(config, "blocks_per_sm", 1)
+    left = rounds % blocks_per_sm
+    if left:
+        lone_share = implementation.lone_share(config)
+        share = lone_share + (1 - lone_share) * (left - 1) / (blocks_per_sm - 1)
+        tiles_us = (rounds - left + left / share) * tile_us
+    else:
+        tiles_us = rounds * tile_us
+    cluster_us = rounds * implementation.cluster_block_us * (split_k - 1)
+    return implementation.launch_us + tiles_us + cluster_us

@@ -23,10 +23,11 @@ from dxgemm.compiler import (
 MOST_ACCUMULATOR_BYTES = 512
 
 
-# For kernels that do not say: what they reach of an SM's peak, and how long filling and draining
-# their pipeline takes.
+# For kernels that do not say: what they reach of an SM's peak, how long filling and draining their
+# pipeline takes, and what each further block of a cluster costs (fitted to `tuned` on the H200).
 DEFAULT_EFFICIENCY = 0.3
 DEFAULT_LAUNCH_US = 4.0
+DEFAULT_CLUSTER_BLOCK_US = 0.3
 
 
 class Launch(Protocol):
@@ -90,14 +91,23 @@ class Implementation(ABC):
         """Tiles of the result; more than blocks where these compute one after the other."""
         return self.block_count(config, problem)
 
-    def efficiency(self, config: Any, dtype: str) -> float:
+    def efficiency(self, config: Any, problem: Problem) -> float:
         """What a full SM reaches with a config, over its peak outside tensor cores."""
         return DEFAULT_EFFICIENCY
+
+    def lone_share(self, config: Any) -> float:
+        """What a block reaches that has an SM for itself, over a full SM."""
+        return 1.0
 
     @property
     def launch_us(self) -> float:
         """What a launch takes besides its arithmetic."""
         return DEFAULT_LAUNCH_US
+
+    @property
+    def cluster_block_us(self) -> float:
+        """What each further block of a cluster adds to the time of a tile."""
+        return DEFAULT_CLUSTER_BLOCK_US
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """The record of a kernel that is already on disk."""
@@ -193,14 +203,25 @@ class KernelFile(Implementation):
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
-    def efficiency(self, config: Any, dtype: str) -> float:
-        predict: Callable[[Any, str], float] | None
+    def efficiency(self, config: Any, problem: Problem) -> float:
+        predict: Callable[[Any, Problem], float] | None
         predict = getattr(self._kernel_file, "efficiency", None)
-        return predict(config, dtype) if predict else DEFAULT_EFFICIENCY
+        return predict(config, problem) if predict else DEFAULT_EFFICIENCY
+
+    def lone_share(self, config: Any) -> float:
+        predict: Callable[[Any], float] | None
+        predict = getattr(self._kernel_file, "lone_share", None)
+        return predict(config) if predict else 1.0
 
     @property
     def launch_us(self) -> float:
         microseconds: float = getattr(self._kernel_file, "LAUNCH_US", DEFAULT_LAUNCH_US)
+        return microseconds
+
+    @property
+    def cluster_block_us(self) -> float:
+        file = self._kernel_file
+        microseconds: float = getattr(file, "CLUSTER_BLOCK_US", DEFAULT_CLUSTER_BLOCK_US)
         return microseconds
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:

@@ -64,16 +64,21 @@ class Intrinsics(NamedTuple):
     put_tile: Any
 
 
-def make_intrinsics(functions: DeviceFunctions, element: Any, start: int = 0) -> Intrinsics:
+def make_intrinsics(
+    functions: DeviceFunctions, element: Any, factor: Any, start: int = 0
+) -> Intrinsics:
     """The intrinsics over one build.
 
     Args:
         functions: what was built.
         element: numba's type of the sums.
+        factor: numba's type of the elements of a and b, as far as `add_products` reads them: that
+            of the sums, or a shorter integer.
         start: byte of the block's shared memory from which on it is the pipeline's.
     """
     count = functions.fragment_size
     sums = types.UniTuple(element, count)
+    is_integer = isinstance(element, types.Integer)
 
     def frame(builder: Any, storage: Storage) -> Any:
         place = alloca_once(builder, ir.ArrayType(_byte, storage.size))
@@ -184,6 +189,14 @@ def make_intrinsics(functions: DeviceFunctions, element: Any, start: int = 0) ->
         call(builder, "coordinates", *storage)
         return [builder.load(coordinate) for coordinate in storage[1:]]
 
+    def multiplied(builder: Any, left: Any, right: Any) -> Any:
+        return builder.mul(left, right) if is_integer else builder.fmul(left, right)
+
+    def multiplied_and_added(builder: Any, left: Any, right: Any, added: Any) -> Any:
+        if is_integer:
+            return builder.add(builder.mul(left, right), added)
+        return builder.fma(left, right, added)
+
     def at_most(builder: Any, value: Any, limit: Any) -> Any:
         return builder.select(builder.icmp_signed("<", value, limit), value, limit)
 
@@ -200,18 +213,21 @@ def make_intrinsics(functions: DeviceFunctions, element: Any, start: int = 0) ->
 
         def generate(context, builder, sig, args):
             acc, a, a_stride, last_row, b, b_stride, last_col = args
-            pointer = context.get_value_type(element).as_pointer(GLOBAL)
+            kind = context.get_value_type(element)
+            pointer = context.get_value_type(factor).as_pointer(GLOBAL)
 
             def loaded(base: Any, stride: Any, index: Any) -> Any:
                 offset = builder.mul(builder.sext(index, _int64), stride)
-                return builder.load(builder.inttoptr(builder.add(base, offset), pointer))
+                value = builder.load(builder.inttoptr(builder.add(base, offset), pointer))
+                return builder.sext(value, kind) if factor != element else value
 
             total = []
             for i in range(count):
                 row, col = place(builder, i)
                 a_value = loaded(a, a_stride, at_most(builder, row, last_row))
                 b_value = loaded(b, b_stride, at_most(builder, col, last_col))
-                total.append(builder.fma(a_value, b_value, builder.extract_value(acc, i)))
+                before = builder.extract_value(acc, i)
+                total.append(multiplied_and_added(builder, a_value, b_value, before))
             return pack_array(builder, total)
 
         arguments = (sums, types.int64, types.int64, types.int32) + (types.int64,) * 2
@@ -240,7 +256,7 @@ def make_intrinsics(functions: DeviceFunctions, element: Any, start: int = 0) ->
                     builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
                 )
                 target = builder.inttoptr(builder.add(smem, offset), pointer)
-                builder.store(builder.fmul(alpha, builder.extract_value(acc, i)), target)
+                builder.store(multiplied(builder, alpha, builder.extract_value(acc, i)), target)
 
             skipped = builder.or_(skipped_rows, skipped_cols)
             with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):

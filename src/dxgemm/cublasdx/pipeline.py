@@ -8,7 +8,8 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: the pipeline reads whole tiles and does not look where a matrix ends. So tiles at the
 edges of m and n are moved inwards until they fit, and store only what no other tile stores; and
 what is left of k after the last whole tile_k is added by plain loads. A matrix smaller than a tile,
-or without unit strides, is multiplied by these plain loads alone: right, but slow.
+or without unit strides, is multiplied by these plain loads alone: right, but slow. int8 is copied
+16 bytes at a time or not at all; where both operands lie along k, it is left to `pipeline_tma`.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
 """
 
@@ -26,9 +27,9 @@ from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
 
-DTYPES = ("float64", "float32")
+DTYPES = ("float64", "float32", "int8")
+SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
 MINIMUM_ARCH = 90
-BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
 BARRIER_BYTES = 16  # of a stage, beside its tiles
 
 
@@ -90,7 +91,7 @@ class Config:
 
         Copies announce their end at a barrier by themselves, maybe after all threads passed it.
         """
-        behind = tile_bytes(self.tile_m, self.tile_n, dtype)
+        behind = tile_bytes(self.tile_m, self.tile_n, SUMS[dtype])
         behind -= self.stages * self.stage_bytes(dtype)
         return max(0, -(-behind // 1024) * 1024)
 
@@ -101,7 +102,7 @@ class Config:
     def accumulator_bytes(self, dtype: str) -> int:
         if dtype != self.dtype:
             return 2**31  # it is no config of that dtype
-        return self.tile_m * self.tile_n // self.threads * np.dtype(dtype).itemsize
+        return self.tile_m * self.tile_n // self.threads * np.dtype(SUMS[dtype]).itemsize
 
     def __str__(self) -> str:
         split = f" split {self.split_k}" if self.split_k > 1 else ""
@@ -111,32 +112,59 @@ class Config:
         )
 
 
+# Two deep stages beat four shallow ones in float64: between two k tiles of a block its warps wait
+# for each other, and nothing of the next tile is in registers yet.
 CONFIGS = (
-    Config("float64", 128, 64, 16, threads=128, stages=4),
-    Config("float64", 64, 64, 16, threads=128, stages=4, blocks_per_sm=3),
-    Config("float64", 64, 64, 16, threads=128, stages=4, split_k=4, blocks_per_sm=3),
-    Config("float64", 64, 64, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
-    Config("float32", 128, 128, 16, threads=256, stages=4, blocks_per_sm=2),
+    Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),
+    Config("float64", 64, 128, 32, threads=128, stages=2, split_k=2, blocks_per_sm=2),
+    Config("float64", 64, 128, 32, threads=128, stages=2, split_k=8, blocks_per_sm=2),
+    Config("float64", 64, 64, 32, threads=128, stages=2, split_k=2, blocks_per_sm=3),
+    Config("float32", 128, 256, 16, threads=256, stages=3),
+    Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
+    Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
+    Config("float32", 64, 64, 16, threads=128, stages=4, split_k=4, blocks_per_sm=4),
+    Config("int8", 128, 128, 64, threads=256, stages=4, blocks_per_sm=2),
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
-VARIANTS = (("row", "row", "16"), ("row", "col", "16"), ("row", "row", "item"))
+LAUNCH_US = 4.0
+CLUSTER_BLOCK_US = 0.75
 
-LAUNCH_US = 8.0
+
+def efficiency(config: Config, problem: Any) -> float:
+    """What a full multiprocessor reaches over its peak outside tensor cores, on the H200."""
+    large, small = {"float64": (1.54, 1.41), "float32": (0.60, 0.47), "int8": (5.0, 5.0)}[
+        config.dtype
+    ]
+    return small if config.tile_n == 64 else large
 
 
-def efficiency(config: Config, dtype: str) -> float:
-    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement."""
-    return 0.57 if dtype == "float32" else 1.4
+def lone_share(config: Config) -> float:
+    """What a block reaches that has a multiprocessor for itself, over a full one."""
+    return 0.6 if config.tile_n == 64 else 0.75
 
 
 def supports(problem: Any) -> str | None:
-    """None: every problem of its dtypes."""
+    """None, or why int8 is better left to others."""
+    if problem.dtype != "int8" or problem.k == 0:
+        return None
+    *directions, alignment = _ways(problem)
+    if directions == ["row", "col"]:
+        return "int8 operands that both lie along k are pipeline_tma's"
+    if alignment == "item":
+        return (
+            "it copies int8 by 16 bytes: bases, strides of rows or columns, and the extent along "
+            "which an operand lies, must be multiples of 16"
+        )
     return None
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """How a and b lie, and whether 16 bytes can be copied at once wherever a tile begins."""
+    return ("row", "row", "16") if problem.k == 0 else _ways(problem)
+
+
+def _ways(problem: Any) -> tuple[str, ...]:
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     # A tile that is moved inwards begins at m - tile_m, or n - tile_n: a multiple of 16 bytes?
     width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
@@ -146,6 +174,13 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     if b_mode.startswith("row"):
         is_vector = is_vector and problem.n % width == 0
     return (a_mode.rstrip("16"), b_mode.rstrip("16"), "16" if is_vector else "item")
+
+
+def variants(dtype: str) -> tuple[tuple[str, ...], ...]:
+    """Those that are built ahead of time."""
+    if dtype == "int8":
+        return (("row", "row", "16"),)
+    return (("row", "row", "16"), ("row", "col", "16"), ("row", "row", "item"))
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -166,7 +201,7 @@ def device_functions(
         threads=config.threads,
         stages=config.stages,
         dtype=dtype,
-        accumulator=dtype,
+        accumulator=SUMS[dtype],
         a_arrangement=a_direction,
         b_arrangement=b_direction,
         alignment=VECTOR_BYTES if alignment == "16" else np.dtype(dtype).itemsize,
@@ -194,24 +229,23 @@ def make_kernel(
     from numba import cuda, int32, int64, types
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
-    from dxgemm.handwritten.intrinsics import (
-        divide,
-        global_address,
-        shared_address,
-        zeros,
-    )
-    from dxgemm.handwritten.tile_store import make_store_from_smem
+    from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
+    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import unroll_static_loops
 
-    scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
+    scalar = np.dtype(sums).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     stages, split_k = config.stages, config.split_k
     is_a_row, is_b_row = a_direction == "row", b_direction == "row"
     elements = functions.fragment_size
-    smem_row_bytes = row_bytes(tile_n, dtype)
-    intrinsics = make_intrinsics(functions, getattr(types, dtype), config.pipeline_start(dtype))
+    smem_row_bytes = row_bytes(tile_n, sums)
+    intrinsics = make_intrinsics(
+        functions, getattr(types, sums), getattr(types, dtype), config.pipeline_start(dtype)
+    )
     multiply_tile, _, add_products, put_tile = intrinsics
-    store_from_smem = make_store_from_smem(tile_m, tile_n, config.threads, split_k, dtype)
+    find_tile = make_find_tile(tile_m, tile_n)
+    store_result = make_store_result(tile_m, tile_n, config.threads, split_k, dtype, sums)
 
     def pipeline_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -222,19 +256,8 @@ def make_kernel(
 
         # Where am I: the block's tile of the result, and its share of k.
         rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        matrix, band = int32(0), int32(0)
-        if batch > 1:
-            matrix = divide(block, int32(tiles_m * tiles_n))
-            block = int32(block - matrix * int32(tiles_m * tiles_n))
-        if tiles_m > BAND:
-            band = divide(block, int32(BAND * tiles_n))
-            block = int32(block - band * int32(BAND * tiles_n))
-        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
-        col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows)
-        tile_row, tile_col = int32(row_tile + band * BAND) * tile_m, col_tile * tile_n
+        matrix, row_tile, col_tile = find_tile(block, m, n, batch)
+        tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
 
         # What the pipeline reads begins here: at an edge, further inwards than the block's tile.
         first_row, first_col = min(tile_row, m - tile_m), min(tile_col, n - tile_n)
@@ -296,18 +319,10 @@ def make_kernel(
         cuda.syncthreads()
         if split_k > 1:
             meet_cluster()
-        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
-        # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
-        are_rows_contiguous = out_stride_n == 1
-        if beta != 0:
-            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
-            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
-        is_vector = are_rows_contiguous and places % VECTOR_BYTES == 0
-        store_from_smem(
-            tile_smem, rank, tile_row, tile_col, m, n, beta, is_vector,
-            c_gmem, c_start, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n,
+        store_result(
+            tile_smem, rank, matrix, tile_row, tile_col, m, n, beta,
+            c_gmem, c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, out_stride_batch, out_stride_m, out_stride_n,
         )  # fmt: skip
         if split_k > 1:
             meet_cluster()  # until then, others read this block's shared memory

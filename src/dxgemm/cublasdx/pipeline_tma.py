@@ -6,10 +6,11 @@ cannot be made inside a kernel that uses it. So the pipeline object comes from t
 kernel's last parameter: by value, so that nothing is allocated, launches in flight do not share it
 and a CUDA graph keeps its own.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides, in the
-dtype of a and b or in float32.
-Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, as TMA wants.
+dtype of a and b or in float32; in int32 where those are int8.
+Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, as TMA wants;
+float32, which is multiplied as TF32, and int8 with both operands along k, as wgmma wants.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; PTX ISA, "Tensors"; the layout of the pipeline
-object was read from what its own CREATE function writes, and a test compares them.
+object was read from what its own CREATE function writes.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
 
-DTYPES = ("float16", "bfloat16")
+DTYPES = ("float16", "bfloat16", "float32", "int8")
+HALF = ("float16", "bfloat16")
 ONLY_ARCH = 90
 PARAMETER_BLOCK_BYTES = 576
-BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+ALONG_K = ("row", "col")  # how a and b lie then
 ROW_BYTES = 128  # of k in a stage
 LINES = 8  # of an operand that lies across k, in one copy
 BARRIER_BYTES = 16  # of a stage, beside its tiles
+_ELEMENTS = {"float32": "tfloat32"}  # as tensor maps name them, where not by their dtype
 
 
 @dataclass(frozen=True)
@@ -91,25 +94,48 @@ class Config:
 CONFIGS = (
     Config(128, 256, threads=256, stages=4),
     Config(128, 128, threads=128, stages=3, blocks_per_sm=2),
+    Config(128, 128, threads=256, stages=4),
+    Config(128, 64, threads=128, stages=4, blocks_per_sm=2),
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
-VARIANTS = (("row", "row"), ("row", "col"))
 
 LAUNCH_US = 5.0
 
+# What a full multiprocessor of the H200 reaches over its peak outside tensor cores: of float16 by
+# how many operands lie across k, of the others.
+_EFFICIENCY = {
+    (256, 256): ((10.7, 8.3, 7.0), 5.5, 20.0),
+    (128, 128): ((9.9, 9.0, 8.0), 4.5, 18.0),
+    (128, 256): ((8.4, 6.1, 5.0), 4.0, 15.0),
+    (64, 128): ((6.0, 6.0, 5.0), 3.0, 11.0),
+}
 
-def efficiency(config: Config, dtype: str) -> float:
-    """What a full multiprocessor reaches over its peak in float32, by measurement."""
-    return 10.0 if config.tile_n == 256 else 9.5
+
+def efficiency(config: Config, problem: Any) -> float:
+    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement."""
+    half, tf32, int8 = _EFFICIENCY[config.tile_n, config.threads]
+    if problem.dtype in HALF:
+        a_direction, b_direction = _directions(problem)
+        return half[(a_direction == "col") + (b_direction == "row")]
+    return tf32 if problem.dtype == "float32" else int8
+
+
+def lone_share(config: Config) -> float:
+    """What a block reaches that has a multiprocessor for itself, over a full one."""
+    return 0.6
 
 
 def supports(problem: Any) -> str | None:
-    """None, or what the copy engine cannot do."""
+    """None, or what the copy engine or wgmma cannot do."""
+    if problem.dtype == "float32" and problem.precision != "tf32":
+        return "wgmma has no float32; precision='tf32' permits TF32"
     if max(problem.m, problem.n, problem.k) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n and k"
     if problem.k == 0:
         return None
     reason: str | None = operand_of(problem, "a").refusal() or operand_of(problem, "b").refusal()
+    if reason is None and problem.dtype not in HALF and _directions(problem) != ALONG_K:
+        reason = f"wgmma of {problem.arithmetic} wants a and b contiguous along k"
     return reason
 
 
@@ -121,10 +147,17 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return (*directions, problem.out_dtype)
 
 
+def variants(dtype: str) -> tuple[tuple[str, ...], ...]:
+    """Those that are built ahead of time."""
+    if dtype in HALF:
+        return (("row", "row"), ("row", "col"))
+    return ((*ALONG_K, "int32"),) if dtype == "int8" else (ALONG_K,)
+
+
 def _directions(problem: Any) -> tuple[str, str]:
-    """ "row" or "col" for a and b; operands that are not read are taken for rows."""
+    """ "row" or "col" for a and b; operands that are not read are taken to lie along k."""
     if problem.k == 0:
-        return "row", "row"
+        return ALONG_K
     a, b = operand_of(problem, "a"), operand_of(problem, "b")
     return "row" if a.innermost == "k" else "col", "col" if b.innermost == "k" else "row"
 
@@ -148,9 +181,11 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
     for name, tile in (("a", config.tile_m), ("b", config.tile_n)):
         operand = operand_of(problem, name)
         tile_k = config.tile_k(problem.dtype)
-        # One copy brings a whole tile that lies along k, else 128 bytes of 8 lines.
-        box = (tile, tile_k) if operand.innermost == "k" else (tile_k, LINES)
-        tensor_map = operand.tensor_map(problem.dtype, *box)
+        # One copy brings a whole tile that lies along k, or is as narrow as the swizzle; of others
+        # 128 bytes of 8 lines.
+        is_whole = operand.innermost == "k" or tile == tile_k
+        box = (tile, tile_k) if is_whole else (tile_k, LINES)
+        tensor_map = operand.tensor_map(_ELEMENTS.get(problem.dtype, problem.dtype), *box)
         shape = (*extents[name], tensor_map.sizes[2])
         parts += [tensor_map, bytes(64) + struct.pack("<3i", *shape) + bytes(52)]
     return (*parts, bytes(64))
@@ -166,8 +201,8 @@ def device_functions(
         tile_k=config.tile_k(dtype),
         threads=config.threads,
         stages=config.stages,
-        dtype=dtype,
-        accumulator="float32",
+        dtype="tf32" if dtype == "float32" else dtype,
+        accumulator="int32" if dtype == "int8" else "float32",
         a_arrangement=a_direction,
         b_arrangement=b_direction,
         alignment=16,
@@ -202,22 +237,18 @@ def make_kernel(
     from numba import cuda, int32, types
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics
-    from dxgemm.cublasdx.narrow_store import make_narrow_store
-    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
-    from dxgemm.handwritten.tile_store import make_store_from_smem
+    from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
+    from dxgemm.handwritten.intrinsics import shared_address, zeros
     from dxgemm.handwritten.unroll import unroll_static_loops
-    from dxgemm.handwritten.widening import as_float32
 
     tile_m, tile_n = config.tile_m, config.tile_n
-    scalar, elements = np.float32, functions.fragment_size
-    smem_row_bytes = row_bytes(tile_n, "float32")
-    is_wide = out_dtype == "float32"
-    item_bytes = 4 if is_wide else 2
-    _, multiply_boxes, _, put_tile = make_intrinsics(functions, types.float32)
-    if is_wide:
-        store_from_smem = make_store_from_smem(tile_m, tile_n, config.threads, 1, "float32")
-    else:
-        store_from_smem = make_narrow_store(tile_m, tile_n, config.threads, dtype)
+    sums = "int32" if dtype == "int8" else "float32"
+    scalar, elements = np.dtype(sums).type, functions.fragment_size
+    smem_row_bytes = row_bytes(tile_n, sums)
+    element = getattr(types, sums)
+    _, multiply_boxes, _, put_tile = make_intrinsics(functions, element, element)
+    find_tile = make_find_tile(tile_m, tile_n)
+    store_result = make_store_result(tile_m, tile_n, config.threads, 1, dtype, out_dtype or dtype)
 
     def pipeline_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -227,20 +258,7 @@ def make_kernel(
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
         # Where am I: the block's tile of the result.
-        block = int32(cuda.blockIdx.x)
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        matrix, band = int32(0), int32(0)
-        if batch > 1:
-            matrix = divide(block, int32(tiles_m * tiles_n))
-            block = int32(block - matrix * int32(tiles_m * tiles_n))
-        if tiles_m > BAND:
-            band = divide(block, int32(BAND * tiles_n))
-            block = int32(block - band * int32(BAND * tiles_n))
-        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
-        col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows + band * BAND)
-        tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
+        matrix, row_tile, col_tile = find_tile(int32(cuda.blockIdx.x), m, n, batch)
 
         # Mainloop: cuBLASDx's.
         acc = zeros(scalar, elements)
@@ -254,22 +272,10 @@ def make_kernel(
         tile_smem = shared_address(smem)
         put_tile(tile_smem, smem_row_bytes, acc, alpha, int32(0), int32(0))
         cuda.syncthreads()
-        c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
-        # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
-        are_rows_contiguous = out_stride_n == 1
-        if beta != 0:
-            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
-            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
-        is_vector = are_rows_contiguous and places % 16 == 0
-        if is_wide:
-            c_typed, out_typed = as_float32(c_gmem), as_float32(out_gmem)
-        else:
-            c_typed, out_typed = c_gmem, out_gmem
-        store_from_smem(
-            tile_smem, int32(0), tile_row, tile_col, m, n, beta, is_vector,
-            c_typed, c_start, c_stride_m, c_stride_n,
-            out_typed, out_start, out_stride_m, out_stride_n,
+        store_result(
+            tile_smem, int32(0), matrix, row_tile * tile_m, col_tile * tile_n, m, n, beta,
+            c_gmem, c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, out_stride_batch, out_stride_m, out_stride_n,
         )  # fmt: skip
 
     return unroll_static_loops(pipeline_kernel)

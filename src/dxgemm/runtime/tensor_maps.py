@@ -99,5 +99,6 @@ def _elements() -> dict[str, Any]:
     return {
         "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        "int8": kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8,
         "tfloat32": kinds.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
     }
