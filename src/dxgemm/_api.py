@@ -175,5 +175,4 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return how many there were."""
     clear_routes()
-    compiler.obtain_kernel.cache_clear()
-    return compiler.kernel_store().clear()
+    return compiler.clear_kernels()
