@@ -7,15 +7,33 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import counted_builds
+import numpy as np
 import pytest
 from conftest import SOURCES
+from counted_builds import DEATH, NAME, PATIENCE_S
+
+import dxgemm
+from dxgemm import _dispatch, _registry, _route, errors
+from dxgemm.compiler import (
+    BackgroundBuild,
+    KernelSpec,
+    KernelStore,
+    find_kernel,
+    forget_failures,
+    kernel_store,
+    kernels,
+    obtain_kernel,
+)
+from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
 PATH = os.pathsep.join([str(SOURCES), str(Path(__file__).parent)])
-PATIENCE_S = 120  # for what happens in a moment, on a busy machine too
 
 
 @pytest.fixture
@@ -142,3 +160,176 @@ def test_a_killed_builder_blocks_nobody(start, builds, tmp_path):
     output, messages = waiting.communicate(timeout=PATIENCE_S)
     assert output == "cubin of one\n", messages
     assert names(builds) == ["one", "one"]
+
+
+@dataclass(frozen=True)
+class Counted(_registry.Implementation):
+    """A kernel that takes long to build; what is run in its place is `naive`."""
+
+    kernel: KernelSpec | None = None
+
+    def supports(self, problem):
+        return None
+
+    def configs(self, dtype=None):
+        return (None,)
+
+    def slow_build(self, config, problem, arch):
+        return None if find_kernel(self.kernel, arch) else self.kernel
+
+    def bind(self, problem, config, arch, ordinal):
+        obtain_kernel(self.kernel, arch)
+        naive = _registry.find_implementation("naive")
+        return naive.bind(problem, naive.configs(problem.dtype)[0], arch, ordinal)
+
+
+@pytest.fixture
+def register(monkeypatch, environment):
+    """Puts a `Counted` in front of all implementations, beside an empty cache."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(kernels, "compile_kernel", counted_builds.compile_counted)
+
+    def register(mode=None, **options):
+        if mode is not None:
+            monkeypatch.setenv("DXGEMM_BUILD", mode)
+        first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
+        monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (first, *_registry.IMPLEMENTATIONS))
+        monkeypatch.setitem(_registry._by_name, NAME, first)
+
+    forget()
+    yield register
+    forget()
+
+
+def forget():
+    """Leave what is on disk only."""
+    kernel_store.cache_clear()
+    kernels._in_memory.clear()
+    _route.clear_routes()
+    forget_failures()
+
+
+@pytest.fixture
+def a(home):
+    return home.send(np.eye(3, dtype=np.float32))
+
+
+def awaiting():
+    return [route for route in _route.routes.values() if route.awaited]
+
+
+def test_a_slow_kernel_is_built_behind_the_calls_and_takes_over(
+    register, home, a, builds, tmp_path
+):
+    gate = tmp_path / "gate"
+    register(gate=str(gate))
+    plan = dxgemm.plan(a, a)
+    for explained in (plan.explain(), dxgemm.explain(a, a)):
+        assert explained.implementation not in (NAME, *explained.rejected)
+        assert explained.rejected[NAME].startswith("being built behind")
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert awaiting()
+    gate.touch()
+    wait_until(lambda: not awaiting())
+    assert dxgemm.explain(a, a).implementation == NAME
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert plan.explain().implementation != NAME
+    assert names(builds) == ["one"]
+
+
+def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
+    ended = BackgroundBuild()
+    ended.is_done = True
+    monkeypatch.setattr(_route, "build_behind", lambda *arguments: ended)
+    register()
+    assert dxgemm.explain(a, a).implementation != NAME
+    assert not awaiting()
+
+
+def test_block_builds_at_once(register, a, builds):
+    register("block")
+    assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+def test_never_leaves_it_to_the_next_candidate(register, a, builds):
+    register("never")
+    with warnings.catch_warnings(action="error"):
+        explained = dxgemm.explain(a, a)
+    assert explained.implementation != NAME
+    assert explained.rejected[NAME].startswith("not built: DXGEMM_BUILD=never")
+    assert names(builds) == []
+
+
+def test_never_is_an_error_where_the_kernel_is_named(register, a):
+    register("never")
+    with pytest.raises(errors.BuildError, match=f"dxgemm build --arch .* --implementation {NAME}"):
+        dxgemm.gemm(a, a, implementation=NAME)
+
+
+@pytest.mark.parametrize("mode", ["never", "background"])
+def test_what_is_on_disk_is_used_in_every_mode(register, a, builds, mode):
+    register(mode)
+    obtain_kernel(counted_builds.spec("one"), device_facts(0).arch)
+    forget()
+    assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+@pytest.mark.parametrize("mode", ["block", "background"])
+def test_what_is_named_is_built_at_once(register, a, builds, mode):
+    register(mode)
+    assert dxgemm.plan(a, a, implementation=NAME).explain().implementation == NAME
+    assert names(builds) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "failure, message",
+    [("NVRTC failed", "NVRTC failed"), ("dies", f"ended with status {DEATH}")],
+)
+def test_a_failed_build_is_told_once_and_not_tried_again(
+    register, home, a, builds, failure, message
+):
+    register(failure=failure)
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    wait_until(lambda: not awaiting())
+    with pytest.warns(RuntimeWarning, match=f"takes the place of {NAME}.*{message}"):
+        explained = dxgemm.explain(a, a)
+    assert explained.rejected[NAME].startswith("not built") and message in explained.rejected[NAME]
+    with warnings.catch_warnings(action="error"):
+        other = dxgemm.explain(a[:2], a)
+        np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert message in other.rejected[NAME]
+    assert names(builds) == ["one"]
+    dxgemm.clear_cache()
+    dxgemm.gemm(a, a)
+    wait_until(lambda: not awaiting())
+    assert names(builds) == ["one", "one"]
+
+
+@pytest.mark.parametrize("mode", ["later", "Block"])
+def test_another_mode_is_refused(register, a, mode):
+    register(mode)
+    with pytest.raises(errors.SettingError, match=f"DXGEMM_BUILD is {mode!r}; it can be back"):
+        dxgemm.gemm(a, a)
+
+
+EXIT_WHILE_BUILDING = """
+import os, time, counted_builds
+from dxgemm.compiler import build_behind
+build_behind(counted_builds.spec("one", gate={gate!r}), counted_builds.ARCH, lambda: None)
+while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
+    time.sleep(0.01)
+"""
+
+
+def test_exiting_while_building_is_quiet_and_the_build_is_kept(start, tmp_path, environment):
+    gate = tmp_path / "gate"
+    process = start(EXIT_WHILE_BUILDING.format(gate=str(gate)))
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
+    assert process.returncode == 0
+    store = KernelStore(Path(environment["DXGEMM_CACHE_DIR"]))
+    assert store.info().kernels == ()
+    gate.touch()
+    wait_until(lambda: store.info().kernels)

@@ -60,6 +60,8 @@ def gemm(
         float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
         too; the result is rounded once. int8 is multiplied and summed in int32, exactly modulo
         2**32, and so are alpha and beta.
+        A kernel that takes long to build is built behind the calls, in another process, while
+        another one answers; DXGEMM_BUILD=block or never has the same one answer every time.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
@@ -83,8 +85,10 @@ def gemm(
 class Plan(Bound):
     """A GEMM with everything decided and built; call it to run it on the same arrays.
 
-    The arrays' contents may change between calls, their memory may not. With device operands a call
-    allocates nothing and does not synchronise, so that it can be captured in a CUDA graph.
+    The arrays' contents may change between calls, their memory may not. The kernel stays the same,
+    even if a faster one was being built when the plan was made: make another plan then. With device
+    operands a call allocates nothing and does not synchronise, so that it can be captured in a CUDA
+    graph.
     """
 
     def explain(self) -> Explanation:
@@ -175,4 +179,5 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return how many there were."""
     clear_routes()
+    compiler.forget_failures()
     return compiler.clear_kernels()

@@ -78,6 +78,10 @@ class Implementation(ABC):
         (None,) if there is nothing to choose.
         """
 
+    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
+        """The kernel that `bind` would have to build first, if that takes long."""
+        return None
+
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
@@ -202,6 +206,12 @@ class KernelFile(Implementation):
     def launch_us(self) -> float:
         microseconds: float = getattr(self._kernel_file, "LAUNCH_US", DEFAULT_LAUNCH_US)
         return microseconds
+
+    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
+        if simulator_enabled() or not hasattr(self._kernel_file, "device_functions"):
+            return None
+        spec = self.spec_for(config, problem)
+        return None if find_kernel(spec, arch) else spec
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         spec = self.spec_for(config, problem)

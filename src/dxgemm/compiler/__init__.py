@@ -1,5 +1,11 @@
 """Python kernel to cubin, once: built without a GPU if need be, kept on disk, verified on load."""
 
+from dxgemm.compiler.background import (
+    BackgroundBuild,
+    build_behind,
+    build_mode,
+    forget_failures,
+)
 from dxgemm.compiler.build import (
     PARAMETER_BLOCK,
     CompiledKernel,
@@ -15,15 +21,19 @@ from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warn
 __all__ = [
     "PARAMETERS",
     "PARAMETER_BLOCK",
+    "BackgroundBuild",
     "CacheInfo",
     "CompiledKernel",
     "KernelRecord",
     "KernelSpec",
     "KernelStore",
+    "build_behind",
+    "build_mode",
     "clear_kernels",
     "compile_kernel",
     "compute_capability",
     "find_kernel",
+    "forget_failures",
     "kernel_store",
     "obtain_kernel",
     "toolkit_text",
