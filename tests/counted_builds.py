@@ -27,13 +27,15 @@ class Config:
     Attributes:
         name: what is written to the file.
         seconds: how long it takes.
-        gate: a file that it waits for.
+        opens: a file that it makes as it begins.
+        gate: a file that it waits for then.
         failure: what it raises; "dies" ends the process.
         functions: kernels of equal ones share their device functions.
     """
 
     name: str
     seconds: float = 0.0
+    opens: str = ""
     gate: str = ""
     failure: str = ""
     functions: str = ""
@@ -61,6 +63,8 @@ def compile_counted(spec: KernelSpec, arch: str) -> CompiledKernel:
     with open(os.environ["COUNTED_BUILDS"], "a") as file:
         file.write(f"{config.name}\n")
     time.sleep(config.seconds)
+    if config.opens:
+        Path(config.opens).touch()
     end = time.monotonic() + PATIENCE_S
     while config.gate and not Path(config.gate).exists() and time.monotonic() < end:
         time.sleep(0.01)

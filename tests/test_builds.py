@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,14 +17,16 @@ import counted_builds
 import numpy as np
 import pytest
 from conftest import SOURCES
-from counted_builds import DEATH, NAME, PATIENCE_S
+from counted_builds import ARCH, DEATH, NAME, PATIENCE_S
+from filelock import FileLock
 
 import dxgemm
-from dxgemm import _dispatch, _registry, _route, errors
+from dxgemm import _dispatch, _registry, _route, compiler, errors
 from dxgemm.compiler import (
     BackgroundBuild,
     KernelSpec,
     KernelStore,
+    ahead,
     find_kernel,
     forget_failures,
     kernel_store,
@@ -333,3 +336,106 @@ def test_exiting_while_building_is_quiet_and_the_build_is_kept(start, tmp_path, 
     assert store.info().kernels == ()
     gate.touch()
     wait_until(lambda: store.info().kernels)
+
+
+BUILD_SOME = """
+import counted_builds, json, sys
+from dxgemm import errors
+from dxgemm.compiler import build_kernels
+options = json.loads(sys.argv[1])
+tasks = [(counted_builds.spec(name, **more), counted_builds.ARCH) for name, more in options.items()]
+steps = []
+try:
+    built = build_kernels(tasks, int(sys.argv[2]), lambda *step: steps.append(step))
+    print([kernel.record.config for kernel in built], [done for done, _, _ in steps])
+except errors.BuildError as error:
+    print("BuildError", error)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_kernels_are_built_ahead_by_several_processes(run_python, environment, builds, jobs):
+    kernels = {name: {} for name in ("one", "two", "three", "four", "five")}
+    for _ in range(2):  # the second time they are all there
+        printed = run_python(BUILD_SOME, json.dumps(kernels), str(jobs), **environment)
+        assert printed.startswith(f"{list(kernels)} [")
+        assert names(builds) == sorted(kernels)
+    assert printed.endswith(" [5]\n")
+
+
+def test_several_kernels_are_built_at_a_time(run_python, environment, builds, tmp_path):
+    # Each of them waits until the other has begun.
+    kernels = {"one": {"gate": str(tmp_path / "two")}, "two": {"gate": str(tmp_path / "one")}}
+    kernels = {name: {**more, "opens": str(tmp_path / name)} for name, more in kernels.items()}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert printed == "['one', 'two'] [0, 1, 2]\n"
+
+
+def test_the_first_failure_ends_the_others_and_is_named(run_python, environment, builds, tmp_path):
+    never = {"gate": str(tmp_path / "gate")}
+    kernels = {"one": never, "two": {"failure": "NVRTC failed"}, "three": never}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert printed == "BuildError counted two float32 for sm_90a: NVRTC failed\n"
+    assert "three" not in names(builds)
+
+
+def test_a_process_that_dies_is_told(run_python, environment):
+    kernels = {"one": {}, "two": {"failure": "dies"}}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert f"two float32 for sm_90a: the process that built it ended with status {DEATH}" in printed
+
+
+INTERRUPTED = """
+import counted_builds, os, signal, threading, time
+from dxgemm.compiler import build_kernels
+
+def interrupt():
+    while os.path.getsize(os.environ["COUNTED_BUILDS"]) < len("one two "):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+tasks = [(counted_builds.spec(name, gate={gate!r}), "sm_90a") for name in ("one", "two", "three")]
+try:
+    build_kernels(tasks, jobs=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path):
+    program = INTERRUPTED.format(gate=str(tmp_path / "gate"))
+    assert run_python(program, **environment) == "interrupted\n"
+    assert names(builds) == ["one", "two"]
+    (tmp_path / "gate").touch()
+    locks = Path(environment["DXGEMM_CACHE_DIR"]) / "locks"
+    for lock in locks.iterdir():
+        with FileLock(lock, blocking=False):
+            pass  # nobody builds any more
+
+
+def test_no_two_kernels_over_the_same_functions_begin_together():
+    quick = (_registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
+    a, b, c, d, e = (
+        (counted_builds.spec(name, functions=functions), ARCH)
+        for name, functions in zip("abcde", "11212")
+    )
+    assert ahead._in_order([a, quick, b, c, d, e]) == [a, c, quick, b, d, e]
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_a_build_needs_a_process(jobs):
+    with pytest.raises(errors.SettingError, match=f"jobs is {jobs}"):
+        dxgemm.build(arch=ARCH, jobs=jobs)
+
+
+def test_each_architecture_gets_what_it_can_run(monkeypatch):
+    built = []
+    monkeypatch.setattr(compiler, "build_kernels", lambda tasks, *rest: built.extend(tasks) or [])
+    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
+    dxgemm.build(arch=("sm_80", "sm_90a", "sm_80"), dtypes=("float32", "float16"))
+    on = {arch: {s.implementation for s, name in built if name == arch} for _, arch in built}
+    assert "coalesced" in on["sm_80"] and "wgmma" not in on["sm_80"] and "wgmma" in on["sm_90a"]
+    assert len(set(built)) == len(built)
+    with pytest.raises(errors.BuildError, match="no wgmma for sm_80"):
+        dxgemm.build(arch="sm_80", implementations=("wgmma",))

@@ -1,5 +1,6 @@
 """Python kernel to cubin, once: built without a GPU if need be, kept on disk, verified on load."""
 
+from dxgemm.compiler.ahead import build_kernels
 from dxgemm.compiler.background import (
     BackgroundBuild,
     build_behind,
@@ -28,6 +29,7 @@ __all__ = [
     "KernelSpec",
     "KernelStore",
     "build_behind",
+    "build_kernels",
     "build_mode",
     "clear_kernels",
     "compile_kernel",

@@ -84,11 +84,8 @@ def _run(
     from dxgemm.compiler.worker import Worker
 
     try:
-        worker = Worker()
-        try:
+        with Worker() as worker:
             worker.build(spec, arch)
-        finally:
-            worker.close()
     except Exception as error:
         build.failure = str(error)
     with _lock:

@@ -25,10 +25,10 @@ _PROGRAM = "from dxgemm.compiler import worker; worker.answer_requests()"
 
 
 class Worker:
-    """A process that builds one kernel after another."""
+    """A process that builds one kernel after another; leaving its context waits for its end."""
 
     def __init__(self) -> None:
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _PROGRAM],
             env={
@@ -64,8 +64,10 @@ class Worker:
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         return kernel
 
-    def close(self) -> None:
-        """Let the process end when it has nothing more to build, and wait for it."""
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         self._process.communicate()
         self._messages.close()
 

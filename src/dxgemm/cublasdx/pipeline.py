@@ -155,11 +155,11 @@ def block_count(config: Config, problem: Any) -> int:
     return blocks
 
 
-def device_functions(
+def descriptor(
     config: Config, dtype: str, a_direction: str, b_direction: str, alignment: str, *, arch: str
-) -> DeviceFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
-    descriptor = Descriptor(
+) -> Descriptor:
+    """What a kernel asks cuBLASDx for; others may ask for the same."""
+    return Descriptor(
         tile_m=config.tile_m,
         tile_n=config.tile_n,
         tile_k=config.tile_k,
@@ -172,7 +172,11 @@ def device_functions(
         alignment=VECTOR_BYTES if alignment == "16" else np.dtype(dtype).itemsize,
         arch=arch,
     )
-    functions = obtain_functions(descriptor)
+
+
+def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
+    """What a kernel needs of cuBLASDx, from disk or built."""
+    functions = obtain_functions(descriptor(config, dtype, *variant, arch=arch))
     if functions.buffer.size > config.pipeline_bytes(dtype):
         raise BuildError(
             f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "

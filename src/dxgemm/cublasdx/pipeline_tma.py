@@ -156,11 +156,11 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
     return (*parts, bytes(64))
 
 
-def device_functions(
+def descriptor(
     config: Config, dtype: str, a_direction: str, b_direction: str, *out_dtype: str, arch: str
-) -> DeviceFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
-    descriptor = Descriptor(
+) -> Descriptor:
+    """What a kernel asks cuBLASDx for; others may ask for the same."""
+    return Descriptor(
         tile_m=config.tile_m,
         tile_n=config.tile_n,
         tile_k=config.tile_k(dtype),
@@ -175,7 +175,11 @@ def device_functions(
         batched=True,
         streaming=True,
     )
-    functions = obtain_functions(descriptor)
+
+
+def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
+    """What a kernel needs of cuBLASDx, from disk or built."""
+    functions = obtain_functions(descriptor(config, dtype, *variant, arch=arch))
     if functions.buffer.size > config.smem_bytes(dtype):
         raise BuildError(
             f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
