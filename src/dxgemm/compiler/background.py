@@ -46,6 +46,7 @@ class BackgroundBuild:
 # Under way, or failed, which is not tried again.
 _builds: dict[tuple[KernelSpec, str], BackgroundBuild] = {}
 _lock = threading.Lock()
+_turn = threading.Lock()  # one build at a time: each keeps two CPUs busy for half a minute
 
 
 def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -> BackgroundBuild:
@@ -84,7 +85,7 @@ def _run(
     from dxgemm.compiler.worker import Worker
 
     try:
-        with Worker() as worker:
+        with _turn, Worker() as worker:
             worker.build(spec, arch)
     except Exception as error:
         build.failure = str(error)
