@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ class Config:
         seconds: how long it takes.
         opens: a file that it makes as it begins.
         gate: a file that it waits for then.
+        warning: what it warns of.
         failure: what it raises; "dies" ends the process.
         functions: kernels of equal ones share their device functions.
     """
@@ -37,6 +39,7 @@ class Config:
     seconds: float = 0.0
     opens: str = ""
     gate: str = ""
+    warning: str = ""
     failure: str = ""
     functions: str = ""
 
@@ -68,6 +71,8 @@ def compile_counted(spec: KernelSpec, arch: str) -> CompiledKernel:
     end = time.monotonic() + PATIENCE_S
     while config.gate and not Path(config.gate).exists() and time.monotonic() < end:
         time.sleep(0.01)
+    if config.warning:
+        warnings.warn(config.warning, RuntimeWarning, stacklevel=2)
     if config.failure == "dies":
         os._exit(DEATH)
     if config.failure:

@@ -241,6 +241,16 @@ def test_a_slow_kernel_is_built_behind_the_calls_and_takes_over(
     assert names(builds) == ["one"]
 
 
+def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds, monkeypatch):
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(builds / "cache"))  # below a file
+    register()
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        dxgemm.explain(a, a)
+        wait_until(lambda: not awaiting())
+        assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
     ended = BackgroundBuild()
     ended.is_done = True
@@ -258,7 +268,7 @@ def test_block_builds_at_once(register, a, builds):
 
 def test_never_leaves_it_to_the_next_candidate(register, a, builds):
     register("never")
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
         explained = dxgemm.explain(a, a)
     assert explained.implementation != NAME
     assert explained.rejected[NAME].startswith("not built: DXGEMM_BUILD=never")
@@ -300,7 +310,7 @@ def test_a_failed_build_is_told_once_and_not_tried_again(
     with pytest.warns(RuntimeWarning, match=f"takes the place of {NAME}.*{message}"):
         explained = dxgemm.explain(a, a)
     assert explained.rejected[NAME].startswith("not built") and message in explained.rejected[NAME]
-    with warnings.catch_warnings(action="error"):
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
         other = dxgemm.explain(a[:2], a)
         np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
     assert message in other.rejected[NAME]
@@ -363,6 +373,13 @@ def test_kernels_are_built_ahead_by_several_processes(run_python, environment, b
     assert printed.endswith(" [5]\n")
 
 
+def test_a_warning_of_a_worker_is_passed_on(run_python, environment):
+    program = f"import warnings; warnings.simplefilter('error')\n{BUILD_SOME}"
+    kernels = {"one": {}, "two": {"warning": "the disk is full"}}
+    with pytest.raises(AssertionError, match="RuntimeWarning: the disk is full"):
+        run_python(program, json.dumps(kernels), "2", **environment)
+
+
 def test_several_kernels_are_built_at_a_time(run_python, environment, builds, tmp_path):
     # Each of them waits until the other has begun.
     kernels = {"one": {"gate": str(tmp_path / "two")}, "two": {"gate": str(tmp_path / "one")}}
@@ -394,6 +411,7 @@ def interrupt():
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored from outside
 threading.Thread(target=interrupt).start()
 tasks = [(counted_builds.spec(name, gate={gate!r}), "sm_90a") for name in ("one", "two", "three")]
 try:
