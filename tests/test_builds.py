@@ -252,9 +252,14 @@ def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds
 
 
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    ended = BackgroundBuild()
-    ended.is_done = True
-    monkeypatch.setattr(_route, "build_behind", lambda *arguments: ended)
+    build, bind = BackgroundBuild(), _registry.KernelFile.bind
+
+    def bind_as_it_ends(self, *arguments):
+        build.ended.set()
+        return bind(self, *arguments)
+
+    monkeypatch.setattr(_route, "build_behind", lambda *arguments: build)
+    monkeypatch.setattr(_registry.KernelFile, "bind", bind_as_it_ends)
     register()
     assert dxgemm.explain(a, a).implementation != NAME
     assert not awaiting()
@@ -263,6 +268,16 @@ def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, m
 def test_block_builds_at_once(register, a, builds):
     register("block")
     assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+def test_block_does_not_try_again_what_failed(register, a, builds):
+    register("block", failure="NVRTC failed")
+    with pytest.warns(RuntimeWarning, match="NVRTC failed"):
+        dxgemm.explain(a, a)
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        explained = dxgemm.explain(a[:2], a)
+    assert "NVRTC failed" in explained.rejected[NAME]
     assert names(builds) == ["one"]
 
 

@@ -184,12 +184,12 @@ class Route:
 
         Raises:
             _DeferredError: it is not built in this call.
-            BuildError: it could not be built behind earlier ones; the first time this is asked.
+            BuildError: it could not be built; only once.
         """
         mode, arch = build_mode(), self.device.arch
         implementation = candidate.implementation
         spec = implementation.slow_build(candidate.config, self.problem, arch)
-        if spec is None or mode == "block":
+        if spec is None:
             return
         if mode == "never":
             raise _DeferredError(
@@ -199,9 +199,13 @@ class Route:
         if candidate is self.decision.candidates[-1]:
             return  # asked for by name, or there is no other: nothing could answer meanwhile
         build = build_behind(spec, arch, _forget_awaiting)
-        if build.failure is None:
+        if mode == "block":
+            build.ended.wait()
+        if not build.ended.is_set():
             self.awaited.append(build)
             raise _DeferredError("being built behind this call; used from when it is ready")
+        if build.failure is None:
+            return
         if not build.is_reported:
             build.is_reported = True
             raise BuildError(build.failure)
@@ -225,7 +229,7 @@ def _forget_awaiting() -> None:
 
 
 def _is_outdated(route: Route) -> bool:
-    return any(build.is_done for build in route.awaited)
+    return any(build.ended.is_set() for build in route.awaited)
 
 
 def route_of_layouts(

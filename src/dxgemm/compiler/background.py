@@ -32,13 +32,13 @@ class BackgroundBuild:
     """One kernel that is being built, or could not be.
 
     Attributes:
-        is_done: whether it is over, be the kernel there or not.
+        ended: set when it is over, be the kernel there or not.
         failure: why there is no kernel; None before the end, and if there is one.
         is_reported: whether a failure was told; for the use of callers.
     """
 
     def __init__(self) -> None:
-        self.is_done = False
+        self.ended = threading.Event()
         self.failure: str | None = None
         self.is_reported = False
 
@@ -67,7 +67,8 @@ def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -
             try:
                 thread.start()
             except RuntimeError as error:  # there are too many threads, or Python is exiting
-                build.is_done, build.failure = True, str(error)
+                build.failure = str(error)
+                build.ended.set()
     return build
 
 
@@ -75,7 +76,7 @@ def forget_failures() -> None:
     """Have failed builds tried again."""
     with _lock:
         for key, build in list(_builds.items()):
-            if build.is_done:
+            if build.ended.is_set():
                 del _builds[key]
 
 
@@ -90,7 +91,7 @@ def _run(
     except Exception as error:
         build.failure = str(error)
     with _lock:
-        build.is_done = True
+        build.ended.set()
         if build.failure is None:
             del _builds[spec, arch]
     when_done()
