@@ -1,14 +1,17 @@
 """What a new process pays for dxgemm: its import, its first call, its kernels.
 
-Every sample is a process of its own, see `fresh_process.py`. The first is not counted, so that
-files come from the page cache and byte code is compiled; it also fills the warm kernel cache.
-A cold kernel cache is an empty folder for every process.
+Every sample is a process of its own, see `fresh_process.py`. Of imports and first calls the first
+is not counted, so that files come from the page cache and byte code is compiled; it also fills the
+warm kernel cache. A cold kernel cache is an empty folder for every process. Long builds are sampled
+once or twice: a kernel of `pipeline` in one process, then the same with its cubin removed and the
+device functions of cuBLASDx kept; and all kernels, in as many processes as there are CPUs.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -19,16 +22,20 @@ from typing import Any
 import pytest
 from interleave import replay, replay_clock
 
+from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 
 SMOKE = simulator_enabled()
 ROUNDS = 1 if SMOKE else 5
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
+PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 TARGETS_S = {
     "import dxgemm": 0.15,
     "first call, warm cache": 0.5,
     "first call, cold cache": 3.0,
+    "pipeline kernel, cold cache": 30.0,
+    "pipeline kernel, device functions on disk": 8.0,
     "build of every kernel": None,
 }
 
@@ -46,8 +53,8 @@ def run_fresh(cache: Path, *arguments: str, simulator: bool = SMOKE) -> dict[str
 
 
 def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: object) -> None:
-    """Hand the samples to pytest-benchmark, without the first."""
-    seconds = [sample["seconds"] for sample in samples[1:]]
+    """Hand the samples to pytest-benchmark."""
+    seconds = [sample["seconds"] for sample in samples]
     benchmark.group = step
     benchmark.extra_info.update(
         step=step,
@@ -62,7 +69,7 @@ def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: 
 def bench_import(benchmark: Any, tmp_path: Path) -> None:
     """`import dxgemm` after `import numpy`."""
     samples = [run_fresh(tmp_path, "import") for _ in range(1 + ROUNDS)]
-    report(benchmark, "import dxgemm", samples)
+    report(benchmark, "import dxgemm", samples[1:])
     assert not samples[-1]["loaded"]
 
 
@@ -78,16 +85,57 @@ def bench_first_call(
     arguments += [f"--size={SIZE}", f"--library={'numpy' if SMOKE else 'cupy'}"]
     samples = [run_fresh(next(caches), *arguments) for _ in range(1 + ROUNDS)]
     problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    report(benchmark, f"first call, {cache} cache", samples, **problem)
+    report(benchmark, f"first call, {cache} cache", samples[1:], **problem)
     if cache == "warm" and not SMOKE:
         assert not samples[-1]["loaded"]
 
 
+def build_pipeline_kernel(cache: Path) -> dict[str, Any]:
+    """One sample; the smoke run takes a quick kernel instead."""
+    implementation, dtype = PIPELINE
+    arguments = [f"--implementation={implementation}", f"--dtype={dtype}", "--arch=sm_90a"]
+    return run_fresh(cache, "kernel", *arguments, simulator=False)
+
+
+def report_pipeline_kernel(benchmark: Any, state: str, samples: list[dict[str, Any]]) -> None:
+    implementation, dtype = PIPELINE
+    kernel = {"dtype": dtype, "implementation": implementation, "kernel": samples[0]["returned"]}
+    report(benchmark, f"pipeline kernel, {state}", samples, **kernel)
+
+
+@pytest.fixture(scope="module")
+def cold_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A cache that holds one pipeline kernel, and the sample of its build."""
+    if not SMOKE:
+        from dxgemm.cublasdx import mathdx
+
+        try:
+            mathdx.library()
+        except errors.MissingPackageError as error:
+            pytest.skip(str(error))
+    cache = tmp_path_factory.mktemp("pipeline")
+    return cache, build_pipeline_kernel(cache)
+
+
+def bench_pipeline_kernel(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
+    """A kernel over cuBLASDx and its device functions, from an empty cache."""
+    _, sample = cold_build
+    report_pipeline_kernel(benchmark, "cold cache", [sample])
+
+
+def bench_pipeline_kernel_again(benchmark: Any, cold_build: tuple[Path, dict[str, Any]]) -> None:
+    """The same kernel after its cubin was removed: NVRTC has nothing to do."""
+    cache, _ = cold_build
+    samples = []
+    for _ in range(1 if SMOKE else 2):
+        shutil.rmtree(cache / "entries")
+        samples.append(build_pipeline_kernel(cache))
+    report_pipeline_kernel(benchmark, "device functions on disk", samples)
+    assert not any("mathdx" in library for library in samples[-1]["loaded"])
+
+
 def bench_build(benchmark: Any, tmp_path: Path) -> None:
-    """`dxgemm.build()` of every kernel for this GPU; in the smoke run, of one for sm_90a."""
+    """`dxgemm.build()` of every kernel for this GPU; of `coalesced` for sm_90a in the smoke run."""
     arguments = ["--arch=sm_90a", "--implementation=coalesced"] if SMOKE else []
-    samples = [
-        run_fresh(tmp_path / str(index), "build", *arguments, simulator=False)
-        for index in range(1 + ROUNDS)
-    ]
-    report(benchmark, "build of every kernel", samples, kernels=samples[-1]["returned"])
+    sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
+    report(benchmark, "build of every kernel", [sample], kernels=sample["returned"])

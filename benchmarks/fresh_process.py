@@ -2,6 +2,7 @@
 
     python fresh_process.py import
     python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced
+    python fresh_process.py kernel --implementation pipeline --dtype float64 --arch sm_90a
     python fresh_process.py build --arch sm_90a
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
@@ -59,6 +60,19 @@ def prepare_gemm(
     return step
 
 
+def prepare_kernel(implementation: str, dtype: str, arch: str) -> Callable[[], object]:
+    from dxgemm._registry import find_implementation
+    from dxgemm.compiler import obtain_kernel
+
+    spec = find_implementation(implementation).common_specs((dtype,))[0]
+
+    def step() -> str:
+        obtain_kernel(spec, arch)
+        return str(spec)
+
+    return step
+
+
 def prepare_build(arch: str | None, implementation: str | None) -> Callable[[], object]:
     import dxgemm
 
@@ -71,7 +85,7 @@ def prepare_build(arch: str | None, implementation: str | None) -> Callable[[], 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("import", "gemm", "build"))
+    parser.add_argument("step", choices=("import", "gemm", "kernel", "build"))
     parser.add_argument("--library", choices=("cupy", "numpy"), default="cupy")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--implementation")
@@ -82,6 +96,8 @@ def main() -> None:
         step = prepare_import()
     elif given.step == "gemm":
         step = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
+    elif given.step == "kernel":
+        step = prepare_kernel(given.implementation, given.dtype, given.arch)
     else:
         step = prepare_build(given.arch, given.implementation)
 

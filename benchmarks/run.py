@@ -48,6 +48,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.commit:
         os.environ["DXGEMM_COMMIT"] = arguments.commit
+    os.environ["DXGEMM_BUILD"] = "block"  # the kernel that is meant, not one that stands in
     if arguments.smoke:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 

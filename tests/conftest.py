@@ -69,13 +69,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps the suite's kernels out of the user's cache.
+    """Keeps the suite's kernels out of the user's cache, and waits for those that build slowly.
 
     DXGEMM_TEST_CACHE_DIR names a folder to keep them in, so that the next run compiles nothing.
     """
     kept = os.environ.get("DXGEMM_TEST_CACHE_DIR")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DXGEMM_CACHE_DIR", kept or str(tmp_path_factory.mktemp("kernels")))
+        patch.setenv("DXGEMM_BUILD", "block")
         yield
 
 

@@ -91,6 +91,14 @@ BUILD = results_of(
     [
         {"step": "first call", "seconds": 0.3, "target_s": 0.5, "dtype": "float32", "loaded": []},
         {"step": "first call", "seconds": 0.4, "target_s": 0.5, "dtype": "float64", "loaded": []},
+        {
+            "step": "kernel",
+            "seconds": 41.0,
+            "target_s": 30.0,
+            "dtype": "float64",
+            "implementation": "pipeline",
+            "loaded": ["numba"],
+        },
         {"step": "build", "seconds": 123.4, "target_s": None, "loaded": ["libnvvm.so.4", "numba"]},
     ]
 )
@@ -170,12 +178,14 @@ def test_host_overhead_is_judged_by_its_worst_column() -> None:
 def test_build_time_names_the_slowest_of_a_step() -> None:
     lines = report.build_time_short(BUILD).splitlines()
     assert "| first call | 0.400 | 0.5, met |" in lines
+    assert "| kernel | 41.0 | 30, missed |" in lines
     assert "| build | 123 |  |" in lines
 
 
 def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
     lines = report.build_time_full(BUILD).splitlines()
     assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | 0.5, met | nothing |" in lines
+    assert "| kernel | float64 | pipeline | 41.0 | 0.250 | 0.750 | 30, missed | numba |" in lines
     assert "| build |  |  | 123 | 0.250 | 0.750 |  | libnvvm.so.4, numba |" in lines
 
 

@@ -65,6 +65,27 @@ def test_info_and_clear(directory, kernel, entry):
     assert store.info().kernels == () and store.load(KEY) is None
 
 
+def test_locks_are_no_entries_and_go_with_clear_unless_held(directory, kernel, entry):
+    store = KernelStore(directory)
+    with store.lock(KEY):
+        pass
+    with store.lock("held"):
+        assert store.info().kernels == (kernel.record,)
+        assert store.clear() == 1
+        assert [path.name for path in (directory / "locks").iterdir()] == ["held"]
+    assert store.clear() == 0
+    assert not list((directory / "locks").iterdir())
+
+
+def test_a_lock_that_cannot_be_made_is_no_obstacle(directory, kernel):
+    directory.mkdir()
+    (directory / "locks").write_text("in the way")
+    store = KernelStore(directory)
+    with store.lock(KEY), store.lock(KEY):
+        store.save(KEY, kernel)
+    assert store.load(KEY) == kernel
+
+
 def test_a_truncated_entry_is_a_miss(directory, entry):
     content = entry.read_bytes()
     for length in (0, 1, 100, content.index(b"\n"), content.index(b"\n") + 1, len(content) - 1):
@@ -104,7 +125,8 @@ def test_a_directory_that_cannot_be_made_costs_one_warning(tmp_path, kernel):
     store = KernelStore(tmp_path / "file" / "cache")
     with pytest.warns(RuntimeWarning, match="DXGEMM_CACHE_DIR") as caught:
         assert store.load(KEY) is None
-        store.save(KEY, kernel)
+        with store.lock(KEY), store.lock(KEY):
+            store.save(KEY, kernel)
         assert store.load(KEY) is None
         assert store.clear() == 0
     assert len(caught) == 1
@@ -163,7 +185,8 @@ steps = []
 built = dxgemm.build(arch="sm_90a", dtypes=("float64",), implementations=("coalesced",),
                      progress=lambda *step: steps.append(step))
 assert built and {(r.implementation, r.dtype) for r in built} == {("coalesced", "float64")}
-assert [step[:2] for step in steps] == [(done, len(built)) for done in range(len(built))]
+assert [step[:2] for step in steps] == [(done, len(built)) for done in range(len(built) + 1)]
+assert all(step[2].startswith("coalesced") for step in steps[:-1]) and steps[-1][2] == ""
 assert set(dxgemm.cache_info().kernels) == set(built)
 """
     run_python(program, DXGEMM_CACHE_DIR=str(tmp_path))

@@ -477,11 +477,12 @@ class TestProcess:
     """What depends on the environment a process starts in."""
 
     def test_kernels_are_built_kept_and_cleared(self, tmp_path):
-        build = ("build", "--arch", "sm_90a", "--dtype", "float32", "--json")
+        build = ("build", "--arch", "sm_90a", "--arch", "sm_80", "--dtype", "float32", "--json")
         build += ("--implementation", "coalesced", "--implementation", "shared_tile")
-        first, second = (invoke_process(*build, cache=tmp_path) for _ in range(2))
+        first, second = (invoke_process(*build, "--jobs", "2", cache=tmp_path) for _ in range(2))
         assert first.returncode == 0, first.stderr
         records = json.loads(first.stdout)
+        assert {record["arch"] for record in records} == {"sm_80", "sm_90a"}
         assert {record["dtype"] for record in records} == {"float32"}
         assert {r["implementation"] for r in records} == {"coalesced", "shared_tile"}
         assert json.loads(second.stdout) == records

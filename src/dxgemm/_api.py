@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dxgemm import _registry, compiler
 from dxgemm._calls import Bound, prepare
+from dxgemm._errors import BuildError
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
 from dxgemm._problem import RESULT_DTYPES
@@ -60,6 +61,8 @@ def gemm(
         float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
         too; the result is rounded once. int8 is multiplied and summed in int32, exactly modulo
         2**32, and so are alpha and beta.
+        A kernel that takes long to build is built behind the calls, in another process, while
+        another one answers; DXGEMM_BUILD=block or never has the same one answer every time.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
@@ -83,8 +86,10 @@ def gemm(
 class Plan(Bound):
     """A GEMM with everything decided and built; call it to run it on the same arrays.
 
-    The arrays' contents may change between calls, their memory may not. With device operands a call
-    allocates nothing and does not synchronise, so that it can be captured in a CUDA graph.
+    The arrays' contents may change between calls, their memory may not. The kernel stays the same,
+    even if a faster one was being built when the plan was made: make another plan then. With device
+    operands a call allocates nothing and does not synchronise, so that it can be captured in a CUDA
+    graph.
     """
 
     def explain(self) -> Explanation:
@@ -136,35 +141,42 @@ def implementations() -> tuple[_registry.Implementation, ...]:
 
 def build(
     *,
-    arch: str | None = None,
+    arch: str | Sequence[str] | None = None,
     dtypes: tuple[str, ...] = tuple(RESULT_DTYPES),
     implementations: tuple[str, ...] | None = None,
+    jobs: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[compiler.KernelRecord]:
-    """Build kernels ahead of time into the cache.
+    """Build kernels ahead of time into the cache, in parallel processes.
 
     Args:
-        arch: architecture such as "sm_90a", which needs no GPU; None for the first GPU's.
+        arch: architecture such as "sm_90a", which needs no GPU, or several of them; None for the
+            first GPU's.
         dtypes: of the operands; by default all there are.
-        implementations: names; None for those that the automatic choice is among.
-        progress: called with (kernels done, kernels in all, name of the next one).
+        implementations: names; None for those that the automatic choice is among, as far as an
+            architecture runs them.
+        jobs: processes; None for as many as this process may use CPUs. 1 starts no process.
+        progress: called with (kernels done, kernels in all, name of one at work).
 
     Returns:
         A record of each kernel.
 
     Raises:
-        BuildError, MissingPackageError, GpuUnavailableError.
+        BuildError, MissingPackageError: of the first kernel that fails; the others are ended.
+        GpuUnavailableError, SettingError, UnknownImplementationError.
     """
     from dxgemm.runtime.device import device_facts
 
-    arch = arch or device_facts(0).arch
-    specs = _registry.kernel_specs(dtypes, implementations)
-    records = []
-    for done, spec in enumerate(specs):
-        if progress is not None:
-            progress(done, len(specs), str(spec))
-        records.append(compiler.obtain_kernel(spec, arch).record)
-    return records
+    names = [arch] if isinstance(arch, str) else arch or [device_facts(0).arch]
+    tasks = []
+    for name in dict.fromkeys(names):
+        for spec in _registry.kernel_specs(dtypes, implementations):
+            reason = _registry.find_implementation(spec.implementation).runs_on(name)
+            if reason is None:
+                tasks.append((spec, name))
+            elif implementations is not None:
+                raise BuildError(f"build: no {spec.implementation} for {name}: {reason}.")
+    return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 
 
 def cache_info() -> compiler.CacheInfo:
@@ -175,5 +187,5 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return how many there were."""
     clear_routes()
-    compiler.obtain_kernel.cache_clear()
-    return compiler.kernel_store().clear()
+    compiler.forget_failures()
+    return compiler.clear_kernels()

@@ -57,7 +57,7 @@ def choose(
             rejected[candidate.name] = reason
         elif not candidate.is_own:
             rejected[candidate.name] = "a baseline: used only when named"
-        elif not candidate.is_automatic:
+        elif not candidate.is_automatic(problem.dtype):
             rejected[candidate.name] = "surpassed by others everywhere: used only when named"
         else:
             ranked.append(_with_config(candidate, problem, device))

@@ -17,6 +17,7 @@ __all__ = [
     "PrecisionError",
     "ReadOnlyError",
     "ScalarError",
+    "SettingError",
     "ShapeError",
     "StreamError",
     "UnknownImplementationError",
@@ -66,6 +67,10 @@ class LayoutError(DxgemmError, ValueError):
 
 class PrecisionError(DxgemmError, ValueError):
     """`precision=` is unknown, or means nothing for the operands' dtype."""
+
+
+class SettingError(DxgemmError, ValueError):
+    """An environment variable of dxgemm, or an option of a build, has an impossible value."""
 
 
 class DeviceMismatchError(DxgemmError, ValueError):

@@ -53,16 +53,20 @@ class Implementation(ABC):
         summary: one line for tables.
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
-        is_automatic: False for what another one surpasses everywhere, such as most steps of the
-            ladder: used only when named.
+        automatic_for: dtypes for which the automatic choice considers it; None for all. For others
+            another one surpasses it everywhere, as the last step of the ladder does most of them.
         rung: its number on the ladder of docs/ladder.md.
     """
 
     name: str
     summary: str
     is_own: bool = True
-    is_automatic: bool = True
+    automatic_for: tuple[str, ...] | None = None
     rung: int | None = None
+
+    def is_automatic(self, dtype: str) -> bool:
+        """Whether the automatic choice for a dtype considers it."""
+        return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -78,6 +82,10 @@ class Implementation(ABC):
 
         (None,) if there is nothing to choose.
         """
+
+    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
+        """The kernel that `bind` would have to build first, if that takes long."""
+        return None
 
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -224,6 +232,12 @@ class KernelFile(Implementation):
         microseconds: float = getattr(file, "CLUSTER_BLOCK_US", DEFAULT_CLUSTER_BLOCK_US)
         return microseconds
 
+    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
+        if simulator_enabled() or not hasattr(self._kernel_file, "device_functions"):
+            return None
+        spec = self.spec_for(config, problem)
+        return None if find_kernel(spec, arch) else spec
+
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         spec = self.spec_for(config, problem)
         blocks = self.block_count(config, problem)
@@ -271,24 +285,24 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("naive", "one thread an element, down the columns", is_automatic=False, rung=1),
+    Handwritten("naive", "one thread an element, down the columns", automatic_for=(), rung=1),
     Handwritten("coalesced", "one thread an element, along the rows", rung=2),
-    Handwritten("shared_tile", "shared-memory tile a block", is_automatic=False, rung=3),
-    Handwritten("thread_tile_1d", "column of elements a thread", is_automatic=False, rung=4),
+    Handwritten("shared_tile", "shared-memory tile a block", automatic_for=(), rung=3),
+    Handwritten("thread_tile_1d", "column of elements a thread", automatic_for=(), rung=4),
     Handwritten("thread_tile_2d", "tile of elements a thread, in registers", rung=5),
-    Handwritten("vectorized", "128-bit accesses", is_automatic=False, rung=6),
-    Handwritten("conflict_free", "padded or swizzled shared memory", is_automatic=False, rung=7),
-    Handwritten("warp_tile", "tile of elements a warp", is_automatic=False, rung=8),
-    Handwritten("double_buffer", "next tile fetched meanwhile", is_automatic=False, rung=9),
-    Handwritten("async_copy", "cp.async in several stages", is_automatic=False, rung=10),
-    Handwritten("ping_pong", "fragments read one k ahead", is_automatic=False, rung=11),
+    Handwritten("vectorized", "128-bit accesses", automatic_for=(), rung=6),
+    Handwritten("conflict_free", "padded or swizzled shared memory", automatic_for=(), rung=7),
+    Handwritten("warp_tile", "tile of elements a warp", automatic_for=(), rung=8),
+    Handwritten("double_buffer", "next tile fetched meanwhile", automatic_for=(), rung=9),
+    Handwritten("async_copy", "cp.async in several stages", automatic_for=(), rung=10),
+    Handwritten("ping_pong", "fragments read one k ahead", automatic_for=(), rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
-    Pipelined("pipeline", "cuBLASDx: float64 and float32, cp.async", is_automatic=False),
-    Pipelined("pipeline_tma", "cuBLASDx: copy engine and wgmma of Hopper", is_automatic=False),
+    Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
+    Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 
@@ -314,12 +328,14 @@ def kernel_specs(
     implementations: tuple[str, ...] | None = None,
 ) -> list[KernelSpec]:
     """The kernels to build ahead of time, of the implementations named or of the automatic ones."""
-    chosen = tuple(i for i in IMPLEMENTATIONS if i.is_automatic)
+    kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
-        chosen = tuple(find_implementation(name) for name in implementations)
+        named = [find_implementation(name) for name in implementations]
+        kernel_files = [i for i in named if isinstance(i, KernelFile)]
     return [
         spec
-        for implementation in chosen
-        if isinstance(implementation, KernelFile)
-        for spec in implementation.common_specs(dtypes)
+        for implementation in kernel_files
+        for dtype in dtypes
+        if implementations is not None or implementation.is_automatic(dtype)
+        for spec in implementation.common_specs((dtype,))
     ]

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from dxgemm._dispatch import Candidate, Decision, choose
-from dxgemm._errors import BuildError, DeviceMismatchError
+from dxgemm._errors import BuildError, DeviceMismatchError, MissingPackageError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
 from dxgemm._registry import Launch
+from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.host import device_copy_layout
@@ -43,6 +44,7 @@ class Route:
         candidate: the one that was bound.
         on_device: this route, or where operands are copied to the GPU that of the copies.
         launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
+        awaited: builds of better candidates that were under way; after them, decide again.
         a_near, b_near, c_near: an operand's extent meets the result's if its pointer less the
             result's lies strictly between these two, in bytes.
         libraries: of the operands by name. This and what follows depends on them.
@@ -103,6 +105,7 @@ class Route:
         self.decision: Decision
         self.candidate: Candidate
         self.launch: Launch | None = None
+        self.awaited: list[BackgroundBuild] = []
         if self.host_operands:
             copies = {
                 name: device_copy_layout(layout, self.ordinal) if layout.device == HOST else layout
@@ -113,6 +116,7 @@ class Route:
             )
             self.decision = self.on_device.decision
             self.candidate = self.on_device.candidate
+            self.awaited = self.on_device.awaited
             return
         self.decision = choose(self.problem, self.device, implementation)
         self.candidate = self.decision.candidates[0]
@@ -142,30 +146,90 @@ class Route:
         return target_first - end, target_end - first
 
     def _bind_first(self) -> tuple[Candidate, Launch]:
-        """The first candidate whose kernel can be built; those before it cost a warning."""
-        failures: list[tuple[Candidate, BuildError]] = []
+        """The first candidate whose kernel is there or can be built now.
+
+        Those before it are among the rejected; what cannot be built costs a warning too.
+        """
+        failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
         for candidate in self.decision.candidates:
             try:
+                self._defer_slow_build(candidate)
                 launch = candidate.implementation.bind(
                     self.problem, candidate.config, self.device.arch, self.ordinal
                 )
-            except BuildError as error:
+            except (BuildError, MissingPackageError) as error:
                 failures.append((candidate, error))
                 continue
+            rejected = self.decision.rejected
+            rejected.pop(candidate.implementation.name, None)
             for failed, reason in failures:
-                self.decision.rejected[failed.implementation.name] = f"not built: {reason}"
+                name = failed.implementation.name
+                if isinstance(reason, _DeferredError):
+                    rejected[name] = str(reason)
+                    continue
+                rejected[name] = f"not built: {reason}"
                 text = f"gemm: {candidate} takes the place of {failed}: {reason}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
             return candidate, launch
-        if len(failures) == 1:
-            raise failures[0][1]
+        last_error = failures[-1][1]
+        if isinstance(last_error, MissingPackageError):
+            raise last_error
+        if len(failures) == 1 and not isinstance(last_error, _DeferredError):
+            raise last_error
         reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
         raise BuildError(f"gemm: no implementation could be built. {reasons}")
+
+    def _defer_slow_build(self, candidate: Candidate) -> None:
+        """Do as `DXGEMM_BUILD` says where a kernel is not there and takes long to build.
+
+        Raises:
+            _DeferredError: it is not built in this call.
+            BuildError: it could not be built; only once.
+        """
+        mode, arch = build_mode(), self.device.arch
+        implementation = candidate.implementation
+        spec = implementation.slow_build(candidate.config, self.problem, arch)
+        if spec is None:
+            return
+        if mode == "never":
+            raise _DeferredError(
+                f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
+                f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
+            )
+        if candidate is self.decision.candidates[-1]:
+            return  # asked for by name, or there is no other: nothing could answer meanwhile
+        build = build_behind(spec, arch, _forget_awaiting)
+        if mode == "block":
+            build.ended.wait()
+        if not build.ended.is_set():
+            self.awaited.append(build)
+            raise _DeferredError("being built behind this call; used from when it is ready")
+        if build.failure is None:
+            return
+        if not build.is_reported:
+            build.is_reported = True
+            raise BuildError(build.failure)
+        raise _DeferredError(f"not built: {build.failure}")
+
+
+class _DeferredError(BuildError):
+    """Why a kernel is not built now; nothing failed."""
 
 
 def clear_routes() -> None:
     """Forget every decision and launch, so that kernels are looked up and built again."""
     routes.clear()
+
+
+def _forget_awaiting() -> None:
+    """Forget the routes that were decided before a build they would have liked to use ended."""
+    for key, route in routes.copy().items():
+        if _is_outdated(route):
+            routes.pop(key, None)
+
+
+def _is_outdated(route: Route) -> bool:
+    return any(build.ended.is_set() for build in route.awaited)
 
 
 def route_of_layouts(
@@ -211,4 +275,6 @@ def _remember(key: Any, route: Route) -> Route:
     if len(routes) >= _MAX_ROUTES:
         routes.clear()
     routes[key] = route
+    if _is_outdated(route):  # since it was decided; `_forget_awaiting` may have come too early
+        routes.pop(key, None)
     return route

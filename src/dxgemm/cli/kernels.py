@@ -17,17 +17,21 @@ from dxgemm.compiler import CacheInfo, KernelRecord
 
 def build(
     arch: Annotated[
-        str | None, typer.Option(help="Such as sm_90a, which needs no GPU; default: this GPU's.")
+        list[str] | None,
+        typer.Option(help="Such as sm_90a, which needs no GPU. Repeatable; default: this GPU's."),
     ] = None,
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Repeatable; default: all.")] = None,
     implementation: Annotated[
         list[str] | None,
         typer.Option(help="Repeatable; default: what the automatic choice is among."),
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Parallel processes; default: the CPUs there are.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build kernels into the cache; those already there are kept."""
-    if arch is None and (problem := probe().problem):
+    if not arch and (problem := probe().problem):
         raise dxgemm.errors.GpuUnavailableError(
             f"{problem} Without one, name the architecture to build for: --arch sm_90a."
         )
@@ -37,6 +41,7 @@ def build(
             arch=arch,
             dtypes=dtypes,
             implementations=tuple(implementation) if implementation else None,
+            jobs=jobs,
             progress=report,
         )
     if as_json:

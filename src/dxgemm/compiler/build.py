@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 
 # Kernels see half precision as the bits of its elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
+
+# numba is used by one thread at a time, not least because parts of it are replaced meanwhile.
+_numba_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,8 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 def _compile_to_ptx(spec: KernelSpec, arch: str, file: Any) -> tuple[str, str]:
     """PTX of a kernel, and the name of its entry."""
-    ptx = _compile(spec, arch, lambda: file.make_kernel(spec.config, spec.dtype, *spec.variant))
+    with _numba_lock:
+        ptx = _compile(spec, arch, lambda: file.make_kernel(spec.config, spec.dtype, *spec.variant))
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
@@ -140,7 +145,7 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tupl
     def make_kernel() -> Any:
         return file.make_kernel(spec.config, spec.dtype, *spec.variant, functions=functions)
 
-    with _parameter_block(getattr(file, "PARAMETER_BLOCK_BYTES", 0)):
+    with _numba_lock, _parameter_block(getattr(file, "PARAMETER_BLOCK_BYTES", 0)):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
     cubin = _link(spec, arch, ltoir, functions.ltoir)
     return cubin, entry_name(cubin)

@@ -2,7 +2,9 @@
 
 Atomic writes and concurrent processes are cuda-core's `FileStreamProgramCache`; the format of an
 entry is ours: a SHA-256 of the rest, a header as one line of JSON (a kernel's record), the payload
-(its cubin). A truncated, damaged or foreign file reads as a miss and is built again.
+(its cubin). A truncated, damaged or foreign file reads as a miss and is built again. Who builds
+holds the lock of the key, so that everyone else waits for that one build: a file beside the
+entries, which the operating system unlocks when its holder ends, however that happens.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import hashlib
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +53,7 @@ class VerifiedFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._locks = directory / "locks"
 
     @cached_property
     def _files(self) -> FileStreamProgramCache | None:
@@ -81,12 +86,32 @@ class VerifiedFiles:
         except OSError as error:
             self._warn(error)
 
+    @contextmanager
+    def lock(self, key: str) -> Iterator[None]:
+        """Wait until no other thread or process holds the key; where no file can be locked, go on.
+
+        What the key stands for may be there afterwards: look again before building it.
+        """
+        from filelock import FileLock
+
+        with ExitStack() as stack:
+            if self._files is not None:
+                with suppress(OSError):
+                    self._locks.mkdir(exist_ok=True)
+                    stack.enter_context(FileLock(self._locks / key))
+            yield
+
     def clear(self) -> int:
         """Remove all and return how many there were."""
+        from filelock import FileLock
+
         if self._files is None:
             return 0
         count = len(self._files)
         self._files.clear()
+        for path in self._locks.glob("*"):
+            with suppress(OSError), FileLock(path, blocking=False):  # a build in progress keeps its
+                path.unlink()
         return count - len(self._files)
 
     def headers(self) -> list[dict[str, Any]]:
@@ -121,6 +146,10 @@ class KernelStore:
     def save(self, key: str, kernel: CompiledKernel) -> None:
         """Keep a kernel; a full or read-only disk costs a warning, not the caller's result."""
         self._kernels.save(key, asdict(kernel.record), kernel.cubin)
+
+    def lock(self, key: str) -> AbstractContextManager[None]:
+        """One build of a kernel at a time; see `VerifiedFiles.lock`."""
+        return self._kernels.lock(key)
 
     def clear(self) -> int:
         """Remove every kernel, and all device functions; return how many kernels there were."""

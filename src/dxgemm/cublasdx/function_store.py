@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 import zlib
 from dataclasses import asdict
 from functools import cache
@@ -15,12 +16,15 @@ from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_f
 # Part of every key: raise it when what is built or kept changes.
 FORMAT = 1
 
+# libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
+_build_lock = threading.Lock()
+
 _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 
 
 @cache
 def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
-    """The device functions from memory, from disk, or built now and kept.
+    """The device functions from memory, from disk, or built now and kept, by one process only.
 
     Raises:
         MissingPackageError, BuildError: as `build_functions` does.
@@ -29,9 +33,14 @@ def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
     entry = files.load(key)
     if entry is not None:
         return _restore(*entry)
-    functions = build_functions(descriptor)
-    header = asdict(functions)
-    files.save(key, header, zlib.compress(header.pop("ltoir")))
+    with files.lock(key):
+        entry = files.load(key)
+        if entry is not None:
+            return _restore(*entry)
+        with _build_lock:
+            functions = build_functions(descriptor)
+        header = asdict(functions)
+        files.save(key, header, zlib.compress(header.pop("ltoir")))
     return functions
 
 

@@ -101,13 +101,13 @@ SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled 
 
 LAUNCH_US = 5.0
 
-# What a full multiprocessor of the H200 reaches over its peak outside tensor cores: of float16 by
-# how many operands lie across k, of the others.
+# What a full multiprocessor of the H200 reaches over its peak outside tensor cores, by tile_n and
+# threads: of float16 by how many operands lie across k, of TF32, of int8.
 _EFFICIENCY = {
-    (256, 256): ((10.7, 8.3, 7.0), 5.5, 20.0),
-    (128, 128): ((9.9, 9.0, 8.0), 4.5, 18.0),
-    (128, 256): ((8.4, 6.1, 5.0), 4.0, 15.0),
-    (64, 128): ((6.0, 6.0, 5.0), 3.0, 11.0),
+    (256, 256): ((10.7, 8.3, 7.0), 5.5, 37.0),
+    (128, 128): ((9.9, 9.0, 8.0), 5.2, 37.0),
+    (128, 256): ((8.4, 6.1, 5.0), 4.5, 29.0),
+    (64, 128): ((7.0, 7.0, 6.0), 3.4, 26.0),
 }
 
 
@@ -122,7 +122,7 @@ def efficiency(config: Config, problem: Any) -> float:
 
 def lone_share(config: Config) -> float:
     """What a block reaches that has a multiprocessor for itself, over a full one."""
-    return 0.6
+    return 0.7
 
 
 def supports(problem: Any) -> str | None:
@@ -191,11 +191,11 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
     return (*parts, bytes(64))
 
 
-def device_functions(
+def descriptor(
     config: Config, dtype: str, a_direction: str, b_direction: str, *out_dtype: str, arch: str
-) -> DeviceFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
-    descriptor = Descriptor(
+) -> Descriptor:
+    """What a kernel asks cuBLASDx for; others may ask for the same."""
+    return Descriptor(
         tile_m=config.tile_m,
         tile_n=config.tile_n,
         tile_k=config.tile_k(dtype),
@@ -210,7 +210,11 @@ def device_functions(
         batched=True,
         streaming=True,
     )
-    functions = obtain_functions(descriptor)
+
+
+def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
+    """What a kernel needs of cuBLASDx, from disk or built."""
+    functions = obtain_functions(descriptor(config, dtype, *variant, arch=arch))
     if functions.buffer.size > config.smem_bytes(dtype):
         raise BuildError(
             f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "

@@ -1,0 +1,111 @@
+"""Kernels built ahead of time, in parallel processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from importlib import import_module
+
+from dxgemm._errors import SettingError
+from dxgemm.compiler.build import CompiledKernel
+from dxgemm.compiler.kernels import find_kernel, obtain_kernel
+from dxgemm.compiler.spec import KernelSpec
+
+Task = tuple[KernelSpec, str]  # a kernel and its architecture
+Finished = Generator[tuple[Task, CompiledKernel], None, None]
+
+
+def build_kernels(
+    tasks: Sequence[Task],
+    jobs: int | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[CompiledKernel]:
+    """Kernels, of which those that are missing are built.
+
+    Args:
+        tasks: each once.
+        jobs: processes; None for as many as this one may use CPUs. One needs no other process.
+        progress: called with (kernels done, kernels in all, one of those at work).
+
+    Raises:
+        SettingError: jobs is below 1.
+        DxgemmError: the first build that fails; what is under way is ended.
+    """
+    if jobs is None:
+        jobs = len(os.sched_getaffinity(0))
+    if jobs < 1:
+        raise SettingError(f"build: jobs is {jobs}; at least one process is needed.")
+    kernels = {task: kernel for task in tasks if (kernel := find_kernel(*task))}
+    missing = _in_order([task for task in tasks if task not in kernels])
+    jobs = min(jobs, len(missing))
+
+    def report() -> None:
+        if progress is not None:
+            names = (str(spec) for spec, arch in missing if (spec, arch) not in kernels)
+            progress(len(kernels), len(tasks), next(names, ""))
+
+    report()
+    with closing(_in_workers(missing, jobs) if jobs > 1 else _one_by_one(missing)) as finished:
+        for task, kernel in finished:
+            kernels[task] = kernel
+            report()
+    return [kernels[task] for task in tasks]
+
+
+def _in_order(tasks: list[Task]) -> list[Task]:
+    """The order to begin in, so that the last to end began early and few wait for each other.
+
+    What takes long comes first, once for each set of device functions; other kernels over the same
+    set come last, when it is there.
+    """
+    long: list[Task] = []
+    short: list[Task] = []
+    over_same_functions: list[Task] = []
+    seen = set()
+    for spec, arch in tasks:
+        file = import_module(spec.module)
+        if not hasattr(file, "device_functions"):
+            short.append((spec, arch))
+            continue
+        functions = file.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
+        (over_same_functions if functions in seen else long).append((spec, arch))
+        seen.add(functions)
+    return long + short + over_same_functions
+
+
+def _one_by_one(tasks: list[Task]) -> Finished:
+    for task in tasks:
+        yield task, obtain_kernel(*task)
+
+
+def _in_workers(tasks: list[Task], jobs: int) -> Finished:
+    """Each kernel as it is finished; whatever ends this early ends the workers."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+    from queue import SimpleQueue
+
+    from dxgemm.compiler.worker import Worker
+
+    idle: SimpleQueue[Worker] = SimpleQueue()
+
+    def build(task: Task) -> CompiledKernel:
+        worker = idle.get()
+        try:
+            return worker.build(*task)
+        finally:
+            idle.put(worker)
+
+    with ExitStack() as stack:
+        workers = [stack.enter_context(Worker()) for _ in range(jobs)]
+        for worker in workers:
+            idle.put(worker)
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
+        futures = {pool.submit(build, task): task for task in tasks}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.kill()
+            raise

@@ -1,0 +1,474 @@
+"""Each kernel is built once, by whoever wants it first, and nobody waits for a slow one in vain."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import counted_builds
+import numpy as np
+import pytest
+from conftest import SOURCES
+from counted_builds import ARCH, DEATH, NAME, PATIENCE_S
+from filelock import FileLock
+
+import dxgemm
+from dxgemm import _dispatch, _registry, _route, compiler, errors
+from dxgemm.compiler import (
+    BackgroundBuild,
+    KernelSpec,
+    KernelStore,
+    ahead,
+    find_kernel,
+    forget_failures,
+    kernel_store,
+    kernels,
+    obtain_kernel,
+)
+from dxgemm.runtime.device import device_facts
+
+PROCESSES = 16
+PATH = os.pathsep.join([str(SOURCES), str(Path(__file__).parent)])
+
+
+@pytest.fixture
+def builds(tmp_path):
+    """The file that counted builds are written to."""
+    path = tmp_path / "builds"
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def environment(tmp_path, builds):
+    """Counts the builds of a process, which has an empty cache."""
+    return {
+        "PYTHONPATH": PATH,
+        "COUNTED_BUILDS": str(builds),
+        "DXGEMM_CACHE_DIR": str(tmp_path / "cache"),
+    }
+
+
+@pytest.fixture
+def start(environment):
+    """Starts a program beside the test, and ends it with the test."""
+    started = []
+
+    def start(program):
+        inherited = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**inherited, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(is_so):
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+def names(builds):
+    return sorted(builds.read_text().split())
+
+
+OBTAIN = """
+import counted_builds
+from dxgemm.compiler import obtain_kernel
+spec = counted_builds.spec("one", {options})
+print(obtain_kernel(spec, counted_builds.ARCH).cubin.decode())
+"""
+
+
+def test_processes_that_start_cold_together_build_a_kernel_once(run_python, environment, builds):
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        program = OBTAIN.format(options="seconds=0.3")
+        runs = [pool.submit(run_python, program, **environment) for _ in range(PROCESSES)]
+    assert {run.result() for run in runs} == {"cubin of one\n"}
+    assert names(builds) == ["one"]
+
+
+OBTAIN_IN_THREADS = """
+import counted_builds
+from concurrent.futures import ThreadPoolExecutor
+from dxgemm.compiler import obtain_kernel
+specs = [counted_builds.spec(name, gate={gate!r}) for name in ("one", "two")] * 4
+with ThreadPoolExecutor(len(specs)) as pool:
+    kernels = list(pool.map(lambda spec: obtain_kernel(spec, counted_builds.ARCH), specs))
+assert len(set(map(id, kernels))) == 2
+"""
+
+
+def test_threads_build_a_kernel_once_and_different_kernels_together(start, builds, tmp_path):
+    gate = tmp_path / "gate"
+    process = start(OBTAIN_IN_THREADS.format(gate=str(gate)))
+    wait_until(lambda: names(builds) == ["one", "two"])  # neither has ended yet
+    gate.touch()
+    _, messages = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, messages
+    assert names(builds) == ["one", "two"]
+
+
+OBTAIN_FUNCTIONS = """
+import os, time
+from test_cublasdx import DESCRIPTOR, FUNCTIONS
+from dxgemm.cublasdx import function_store
+
+def build(descriptor):
+    with open(os.environ["COUNTED_BUILDS"], "a") as file:
+        file.write("functions\\n")
+    time.sleep(0.3)
+    return FUNCTIONS
+
+function_store.build_functions = build
+assert function_store.obtain_functions(DESCRIPTOR) == FUNCTIONS
+"""
+
+
+def test_device_functions_are_built_once_too(run_python, environment, builds):
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        runs = [pool.submit(run_python, OBTAIN_FUNCTIONS, **environment) for _ in range(PROCESSES)]
+    assert [run.result() for run in runs] == [""] * PROCESSES
+    assert names(builds) == ["functions"]
+
+
+def test_a_killed_builder_blocks_nobody(start, builds, tmp_path):
+    gate = tmp_path / "gate"
+    program = OBTAIN.format(options=f"gate={str(gate)!r}")
+    killed = start(program)
+    wait_until(lambda: names(builds) == ["one"])
+    waiting = start(program)
+    os.kill(killed.pid, signal.SIGKILL)
+    gate.touch()
+    output, messages = waiting.communicate(timeout=PATIENCE_S)
+    assert output == "cubin of one\n", messages
+    assert names(builds) == ["one", "one"]
+
+
+@dataclass(frozen=True)
+class Counted(_registry.Implementation):
+    """A kernel that takes long to build; what is run in its place is `naive`."""
+
+    kernel: KernelSpec | None = None
+
+    def supports(self, problem):
+        return None
+
+    def configs(self, dtype=None):
+        return (None,)
+
+    def slow_build(self, config, problem, arch):
+        return None if find_kernel(self.kernel, arch) else self.kernel
+
+    def bind(self, problem, config, arch, ordinal):
+        obtain_kernel(self.kernel, arch)
+        naive = _registry.find_implementation("naive")
+        return naive.bind(problem, naive.configs(problem.dtype)[0], arch, ordinal)
+
+
+@pytest.fixture
+def register(monkeypatch, environment):
+    """Puts a `Counted` in front of all implementations, beside an empty cache."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(kernels, "compile_kernel", counted_builds.compile_counted)
+
+    def register(mode=None, **options):
+        if mode is not None:
+            monkeypatch.setenv("DXGEMM_BUILD", mode)
+        first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
+        monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (first, *_registry.IMPLEMENTATIONS))
+        monkeypatch.setitem(_registry._by_name, NAME, first)
+
+    forget()
+    yield register
+    forget()
+
+
+def forget():
+    """Leave what is on disk only."""
+    kernel_store.cache_clear()
+    kernels._in_memory.clear()
+    _route.clear_routes()
+    forget_failures()
+
+
+@pytest.fixture
+def a(home):
+    return home.send(np.eye(3, dtype=np.float32))
+
+
+def awaiting():
+    return [route for route in _route.routes.values() if route.awaited]
+
+
+def test_a_slow_kernel_is_built_behind_the_calls_and_takes_over(
+    register, home, a, builds, tmp_path
+):
+    gate = tmp_path / "gate"
+    register(gate=str(gate))
+    plan = dxgemm.plan(a, a)
+    for explained in (plan.explain(), dxgemm.explain(a, a)):
+        assert explained.implementation not in (NAME, *explained.rejected)
+        assert explained.rejected[NAME].startswith("being built behind")
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert awaiting()
+    gate.touch()
+    wait_until(lambda: not awaiting())
+    assert dxgemm.explain(a, a).implementation == NAME
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert plan.explain().implementation != NAME
+    assert names(builds) == ["one"]
+
+
+def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds, monkeypatch):
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(builds / "cache"))  # below a file
+    register()
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
+        dxgemm.explain(a, a)
+        wait_until(lambda: not awaiting())
+        assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
+    build, bind = BackgroundBuild(), _registry.KernelFile.bind
+
+    def bind_as_it_ends(self, *arguments):
+        build.ended.set()
+        return bind(self, *arguments)
+
+    monkeypatch.setattr(_route, "build_behind", lambda *arguments: build)
+    monkeypatch.setattr(_registry.KernelFile, "bind", bind_as_it_ends)
+    register()
+    assert dxgemm.explain(a, a).implementation != NAME
+    assert not awaiting()
+
+
+def test_block_builds_at_once(register, a, builds):
+    register("block")
+    assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+def test_block_does_not_try_again_what_failed(register, a, builds):
+    register("block", failure="NVRTC failed")
+    with pytest.warns(RuntimeWarning, match="NVRTC failed"):
+        dxgemm.explain(a, a)
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        explained = dxgemm.explain(a[:2], a)
+    assert "NVRTC failed" in explained.rejected[NAME]
+    assert names(builds) == ["one"]
+
+
+def test_never_leaves_it_to_the_next_candidate(register, a, builds):
+    register("never")
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        explained = dxgemm.explain(a, a)
+    assert explained.implementation != NAME
+    assert explained.rejected[NAME].startswith("not built: DXGEMM_BUILD=never")
+    assert names(builds) == []
+
+
+def test_never_is_an_error_where_the_kernel_is_named(register, a):
+    register("never")
+    with pytest.raises(errors.BuildError, match=f"dxgemm build --arch .* --implementation {NAME}"):
+        dxgemm.gemm(a, a, implementation=NAME)
+
+
+@pytest.mark.parametrize("mode", ["never", "background"])
+def test_what_is_on_disk_is_used_in_every_mode(register, a, builds, mode):
+    register(mode)
+    obtain_kernel(counted_builds.spec("one"), device_facts(0).arch)
+    forget()
+    assert dxgemm.explain(a, a).implementation == NAME
+    assert names(builds) == ["one"]
+
+
+@pytest.mark.parametrize("mode", ["block", "background"])
+def test_what_is_named_is_built_at_once(register, a, builds, mode):
+    register(mode)
+    assert dxgemm.plan(a, a, implementation=NAME).explain().implementation == NAME
+    assert names(builds) == ["one"]
+
+
+@pytest.mark.parametrize(
+    "failure, message",
+    [("NVRTC failed", "NVRTC failed"), ("dies", f"ended with status {DEATH}")],
+)
+def test_a_failed_build_is_told_once_and_not_tried_again(
+    register, home, a, builds, failure, message
+):
+    register(failure=failure)
+    np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    wait_until(lambda: not awaiting())
+    with pytest.warns(RuntimeWarning, match=f"takes the place of {NAME}.*{message}"):
+        explained = dxgemm.explain(a, a)
+    assert explained.rejected[NAME].startswith("not built") and message in explained.rejected[NAME]
+    with warnings.catch_warnings(action="error", category=RuntimeWarning):
+        other = dxgemm.explain(a[:2], a)
+        np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, a)), np.eye(3))
+    assert message in other.rejected[NAME]
+    assert names(builds) == ["one"]
+    dxgemm.clear_cache()
+    dxgemm.gemm(a, a)
+    wait_until(lambda: not awaiting())
+    assert names(builds) == ["one", "one"]
+
+
+@pytest.mark.parametrize("mode", ["later", "Block"])
+def test_another_mode_is_refused(register, a, mode):
+    register(mode)
+    with pytest.raises(errors.SettingError, match=f"DXGEMM_BUILD is {mode!r}; it can be back"):
+        dxgemm.gemm(a, a)
+
+
+EXIT_WHILE_BUILDING = """
+import os, time, counted_builds
+from dxgemm.compiler import build_behind
+build_behind(counted_builds.spec("one", gate={gate!r}), counted_builds.ARCH, lambda: None)
+while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
+    time.sleep(0.01)
+"""
+
+
+def test_exiting_while_building_is_quiet_and_the_build_is_kept(start, tmp_path, environment):
+    gate = tmp_path / "gate"
+    process = start(EXIT_WHILE_BUILDING.format(gate=str(gate)))
+    assert process.communicate(timeout=PATIENCE_S) == ("", "")
+    assert process.returncode == 0
+    store = KernelStore(Path(environment["DXGEMM_CACHE_DIR"]))
+    assert store.info().kernels == ()
+    gate.touch()
+    wait_until(lambda: store.info().kernels)
+
+
+BUILD_SOME = """
+import counted_builds, json, sys
+from dxgemm import errors
+from dxgemm.compiler import build_kernels
+options = json.loads(sys.argv[1])
+tasks = [(counted_builds.spec(name, **more), counted_builds.ARCH) for name, more in options.items()]
+steps = []
+try:
+    built = build_kernels(tasks, int(sys.argv[2]), lambda *step: steps.append(step))
+    print([kernel.record.config for kernel in built], [done for done, _, _ in steps])
+except errors.BuildError as error:
+    print("BuildError", error)
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_kernels_are_built_ahead_by_several_processes(run_python, environment, builds, jobs):
+    kernels = {name: {} for name in ("one", "two", "three", "four", "five")}
+    for _ in range(2):  # the second time they are all there
+        printed = run_python(BUILD_SOME, json.dumps(kernels), str(jobs), **environment)
+        assert printed.startswith(f"{list(kernels)} [")
+        assert names(builds) == sorted(kernels)
+    assert printed.endswith(" [5]\n")
+
+
+def test_a_warning_of_a_worker_is_passed_on(run_python, environment):
+    program = f"import warnings; warnings.simplefilter('error')\n{BUILD_SOME}"
+    kernels = {"one": {}, "two": {"warning": "the disk is full"}}
+    with pytest.raises(AssertionError, match="RuntimeWarning: the disk is full"):
+        run_python(program, json.dumps(kernels), "2", **environment)
+
+
+def test_several_kernels_are_built_at_a_time(run_python, environment, builds, tmp_path):
+    # Each of them waits until the other has begun.
+    kernels = {"one": {"gate": str(tmp_path / "two")}, "two": {"gate": str(tmp_path / "one")}}
+    kernels = {name: {**more, "opens": str(tmp_path / name)} for name, more in kernels.items()}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert printed == "['one', 'two'] [0, 1, 2]\n"
+
+
+def test_the_first_failure_ends_the_others_and_is_named(run_python, environment, builds, tmp_path):
+    never = {"gate": str(tmp_path / "gate")}
+    kernels = {"one": never, "two": {"failure": "NVRTC failed"}, "three": never}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert printed == "BuildError counted two float32 for sm_90a: NVRTC failed\n"
+    assert "three" not in names(builds)
+
+
+def test_a_process_that_dies_is_told(run_python, environment):
+    kernels = {"one": {}, "two": {"failure": "dies"}}
+    printed = run_python(BUILD_SOME, json.dumps(kernels), "2", **environment)
+    assert f"two float32 for sm_90a: the process that built it ended with status {DEATH}" in printed
+
+
+INTERRUPTED = """
+import counted_builds, os, signal, threading, time
+from dxgemm.compiler import build_kernels
+
+def interrupt():
+    while os.path.getsize(os.environ["COUNTED_BUILDS"]) < len("one two "):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored from outside
+threading.Thread(target=interrupt).start()
+tasks = [(counted_builds.spec(name, gate={gate!r}), "sm_90a") for name in ("one", "two", "three")]
+try:
+    build_kernels(tasks, jobs=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path):
+    program = INTERRUPTED.format(gate=str(tmp_path / "gate"))
+    assert run_python(program, **environment) == "interrupted\n"
+    assert names(builds) == ["one", "two"]
+    (tmp_path / "gate").touch()
+    locks = Path(environment["DXGEMM_CACHE_DIR"]) / "locks"
+    for lock in locks.iterdir():
+        with FileLock(lock, blocking=False):
+            pass  # nobody builds any more
+
+
+def test_no_two_kernels_over_the_same_functions_begin_together():
+    quick = (_registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
+    a, b, c, d, e = (
+        (counted_builds.spec(name, functions=functions), ARCH)
+        for name, functions in zip("abcde", "11212")
+    )
+    assert ahead._in_order([a, quick, b, c, d, e]) == [a, c, quick, b, d, e]
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_a_build_needs_a_process(jobs):
+    with pytest.raises(errors.SettingError, match=f"jobs is {jobs}"):
+        dxgemm.build(arch=ARCH, jobs=jobs)
+
+
+def test_each_architecture_gets_what_it_can_run(monkeypatch):
+    built = []
+    monkeypatch.setattr(compiler, "build_kernels", lambda tasks, *rest: built.extend(tasks) or [])
+    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
+    dxgemm.build(arch=("sm_80", "sm_90a", "sm_80"), dtypes=("float32", "float16"))
+    on = {arch: {s.implementation for s, name in built if name == arch} for _, arch in built}
+    assert "coalesced" in on["sm_80"] and "wgmma" not in on["sm_80"] and "wgmma" in on["sm_90a"]
+    assert len(set(built)) == len(built)
+    with pytest.raises(errors.BuildError, match="no wgmma for sm_80"):
+        dxgemm.build(arch="sm_80", implementations=("wgmma",))
