@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
+from dxgemm._registry import Pipelined
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.cases import Group
 from dxgemm.testing.check import Refusal, check
@@ -30,11 +32,13 @@ def inability(implementation: Any, kind: str) -> str | None:
     wanted = KINDS[kind]
 
     def supports(precision: str | None) -> str | None:
-        return implementation.supports(
-            contiguous_problem(
-                wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=precision
-            )
+        """Of rows or, failing that, of operands along k."""
+        rows = contiguous_problem(
+            wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=precision
         )
+        along_k = replace(rows, b=rows.b.transposed())
+        reason = implementation.supports(rows)
+        return reason and implementation.supports(along_k) and reason
 
     if wanted.precision is not None and supports(None) is None:
         return f"it serves {kind} as {wanted.dtype}"
@@ -46,8 +50,10 @@ def may_refuse(implementation: Any, refusal: Refusal) -> bool:
 
     A baseline may decline anything. dxgemm's own computes every case, but for tensor cores, which
     may insist on 16-byte aligned rows or columns of a and b, and for TF32 on one of them lying
-    along k.
+    along k. Pipelines share the arrangements of TF32 and int8 with each other and with others.
     """
+    if isinstance(implementation, Pipelined) and refusal.case.kind in ("tf32", "int8"):
+        return True
     case = refusal.case
     a_order, b_order, _ = (LAYOUTS[name].order for name in case.layouts)
     lies_across_k = case.precision == "tf32" and (a_order, b_order) == ("col", "row")

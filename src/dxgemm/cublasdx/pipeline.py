@@ -8,8 +8,8 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: the pipeline reads whole tiles and does not look where a matrix ends. So tiles at the
 edges of m and n are moved inwards until they fit, and store only what no other tile stores; and
 what is left of k after the last whole tile_k is added by plain loads. A matrix smaller than a tile,
-or without unit strides, is multiplied by these plain loads alone: right, but slow. int8 is copied
-16 bytes at a time or not at all; where both operands lie along k, it is left to `pipeline_tma`.
+or without unit strides, is multiplied by these plain loads alone: right, but slow. For aligned int8
+that lies along k cuBLASDx wants the copy engine: that is left to `pipeline_tma`.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
 """
 
@@ -31,6 +31,7 @@ DTYPES = ("float64", "float32", "int8")
 SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
 MINIMUM_ARCH = 90
 BARRIER_BYTES = 16  # of a stage, beside its tiles
+MOST_OBJECT_BYTES = 128  # of pointers, extents and strides; more are tensor maps
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ CONFIGS = (
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
 LAUNCH_US = 4.0
-CLUSTER_BLOCK_US = 0.75
+CLUSTER_BLOCK_US = 0.6
 
 
 def efficiency(config: Config, problem: Any) -> float:
@@ -145,14 +146,8 @@ def supports(problem: Any) -> str | None:
     """None, or why int8 is better left to others."""
     if problem.dtype != "int8" or problem.k == 0:
         return None
-    *directions, alignment = _ways(problem)
-    if directions == ["row", "col"]:
-        return "int8 operands that both lie along k are pipeline_tma's"
-    if alignment == "item":
-        return (
-            "it copies int8 by 16 bytes: bases, strides of rows or columns, and the extent along "
-            "which an operand lies, must be multiples of 16"
-        )
+    if _ways(problem) == ("row", "col", "16"):
+        return "aligned int8 operands that both lie along k are pipeline_tma's"
     return None
 
 
@@ -213,6 +208,12 @@ def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> De
         raise BuildError(
             f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
             f"{dtype}; {config.pipeline_bytes(dtype)} were expected."
+        )
+    if functions.device_pipeline.size > MOST_OBJECT_BYTES:
+        raise BuildError(
+            f"cuBLASDx's pipeline object for {config}, {dtype} {' '.join(variant)} takes "
+            f"{functions.device_pipeline.size} bytes: it holds tensor maps, which a kernel cannot "
+            "make for itself."
         )
     return functions
 
