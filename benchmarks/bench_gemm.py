@@ -17,22 +17,41 @@ import dxgemm
 
 # What the automatic choice is among for some dtype, the pipelines with all of theirs, the baseline.
 IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
-LONGEST_CALL_S = 60 if SMOKE else 0.1  # slower implementations are left out, cuBLAS never
+LONGEST_CALL_S = 60 if SMOKE else 0.3  # slower implementations are left out, cuBLAS never
+CASE_S = 1.0  # of timing a case, unless fewest rounds take longer
 DTYPES = ("float32", "float64")
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
-SQUARES = [16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192]
+SQUARES = [
+    16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384,
+]  # fmt: skip
 RAGGED = [
     (127, 129, 65), (639, 640, 347), (1000, 1000, 1000), (2047, 2049, 2053), (4011, 4012, 103),
+    (4095, 4095, 4095),
 ]  # fmt: skip
-NARROW = [
-    (1, 4096, 4096), (4096, 16, 4096), (9, 16, 23040), (25, 64, 27920), (50176, 64, 27),
-    (24000, 256, 256),
+RECTANGLES = [
+    # Narrow in one direction, or in two.
+    (1, 4096, 4096), (4096, 16, 4096), (8192, 256, 8192), (9, 16, 23040), (25, 64, 27920),
+    # Deep and shallow.
+    (512, 512, 16384), (1024, 1024, 8192), (4096, 4096, 64),
+    # Layers of a transformer: attention's projection, the two of its MLP.
+    (4096, 4096, 11008), (4096, 11008, 4096), (2048, 5120, 5120),
+    # Element matrices times basis functions, of many finite elements at once.
+    (50176, 64, 27), (24000, 256, 256),
 ]  # fmt: skip
 ARRANGED_SIZES = [1024, 4096]
 ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row", "row_row_col", "col_col_col"]
 BATCHED = [(1000, 32), (256, 128), (64, 512)]
+TENSOR_CORE_SIZES = [1024, 2048, 4096, 8192, 16384]
+# dtype, precision and result's dtype of what tensor cores multiply, with its arrangements.
+TENSOR_CORE_KINDS = [
+    ("float16", None, "float32", ("row_row_row", "row_col_row")),
+    ("float16", None, None, ("row_row_row", "row_col_row", "col_row_row", "col_col_row")),
+    ("bfloat16", None, None, ("row_row_row", "row_col_row")),
+    ("float32", "tf32", None, ("row_col_row",)),
+    ("int8", None, None, ("row_row_row", "row_col_row")),
+]
 
 
 def list_cases() -> list[Case]:
@@ -42,10 +61,15 @@ def list_cases() -> list[Case]:
     cases = []
     for dtype in DTYPES:
         cases += [Case(dtype, n, n, n) for n in SQUARES]
-        cases += [Case(dtype, *shape) for shape in RAGGED + NARROW]
+        cases += [Case(dtype, *shape) for shape in RAGGED + RECTANGLES]
         cases += [Case(dtype, n, n, n, order) for n in ARRANGED_SIZES for order in ARRANGEMENTS]
         cases += [Case(dtype, n, n, n, batch=batch) for batch, n in BATCHED]
-    return cases
+    return cases + [
+        Case(dtype, n, n, n, order, precision=precision, result_dtype=result_dtype)
+        for dtype, precision, result_dtype, orders in TENSOR_CORE_KINDS
+        for order in orders
+        for n in TENSOR_CORE_SIZES
+    ]
 
 
 @dataclass
@@ -79,7 +103,7 @@ def measurement(case: Case, timer: Timer) -> Measurement:
             attempt.refusal = f"one call takes {attempt.call_s:.2f} s"
             continue
         timed[name] = attempt
-    result.samples_s = interleaved(case, timed, timer)
+    result.samples_s = interleaved(case, timed, timer, CASE_S)
     return result
 
 

@@ -44,7 +44,10 @@ WRONG_INTEGER = -1  # sums of int8 canaries are positive
 
 @dataclass(frozen=True)
 class Case:
-    """One problem; `arrangement` says "row" or "col" of a, b and out."""
+    """One problem; `arrangement` says "row" or "col" of a, b and out.
+
+    `result_dtype` is that of out, where it is not the one that `gemm` would allocate.
+    """
 
     dtype: str
     m: int
@@ -53,10 +56,11 @@ class Case:
     arrangement: str = "row_row_row"
     batch: int = 1
     precision: str | None = None
+    result_dtype: str | None = None
 
     def __str__(self) -> str:
         batch = f"{self.batch}x" if self.batch > 1 else ""
-        precision = f"-{self.precision}" if self.precision else ""
+        precision = "".join(f"-{name}" for name in (self.precision, self.result_dtype) if name)
         return f"{self.dtype}{precision}-{batch}{self.m}x{self.n}x{self.k}-{self.arrangement}"
 
     @property
@@ -68,7 +72,7 @@ class Case:
 
     @property
     def out_dtype(self) -> str:
-        return RESULT_DTYPES[self.dtype][0]
+        return self.result_dtype or RESULT_DTYPES[self.dtype][0]
 
     @property
     def flops(self) -> int:
@@ -118,7 +122,11 @@ class Trial:
         attempt = Attempt(implementation)
         try:
             plans = [_plan(self._case, operands, implementation) for operands in self._operands]
-        except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.BuildError) as error:
+        except (
+            dxgemm.errors.UnsupportedProblemError,
+            dxgemm.errors.BuildError,
+            dxgemm.errors.MissingPackageError,
+        ) as error:
             attempt.refusal = str(error)
             return attempt
         attempt.explanation = plans[0].explain()

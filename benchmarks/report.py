@@ -40,6 +40,8 @@ README_GEMM_SIZES = (64, 256, 1024, 2048, 4096, 8192)
 README_HOST_SIZE = 64
 LADDER_SIZE = 4096
 LADDER_MEAN_SIZES = (1024, 2048, 4096, 8192, 16384)
+PIPELINES = ("pipeline", "pipeline_tma")
+PIPELINE_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
 
 Results = dict[str, Any]  # pytest-benchmark's JSON
 Extra = dict[str, Any]  # extra_info of one benchmark
@@ -120,16 +122,22 @@ def build_time_full(results: Results) -> str:
     return "Start of a process, seconds:\n\n" + table(header, lines, text_columns=3)
 
 
+def is_plain(row: Extra) -> bool:
+    """Whether a dtype was computed in its own arithmetic, to the dtype that goes with it."""
+    return not (row.get("precision") or row.get("result_dtype"))
+
+
 def gemm_short(results: Results) -> str:
-    """A table a dtype: on squares, the best of dxgemm's kernels against cuBLAS."""
+    """A table a dtype: on squares, the best of dxgemm's kernels against cuBLAS; then pipelines."""
     texts = []
-    for dtype in distinct(row["dtype"] for row in extras(results)):
+    for dtype in distinct(row["dtype"] for row in extras(results) if is_plain(row)):
         lines = []
         for size in README_GEMM_SIZES:
             squares = [
                 row
                 for row in extras(results)
                 if row["dtype"] == dtype
+                and is_plain(row)
                 and row["m"] == row["n"] == row["k"] == size
                 and row["batch"] == 1
                 and row["arrangement"] == "row_row_row"
@@ -144,7 +152,84 @@ def gemm_short(results: Results) -> str:
         header = ["m = n = k", "best kernel", "its rate", "cublas", "best / cublas"]
         title = f"GPU rate, {dtype}, TFLOP/s:"
         texts.append(f"{title}\n\n{table(header, lines, text_columns=2)}")
-    return "\n\n".join(texts)
+    return "\n\n".join([*texts, *filter(None, [pipeline_squares(results)])])
+
+
+def pipeline_rows(results: Results) -> list[Extra]:
+    return [
+        row
+        for row in extras(results)
+        if row["implementation"] in PIPELINES and row["batch"] == 1 and row["vs_cublas"]
+    ]
+
+
+def pipeline_squares(results: Results) -> str:
+    """One row a kind of arithmetic and an arrangement; empty if there are none."""
+    rates: dict[tuple[str, str], dict[int, Extra]] = {}
+    for row in pipeline_rows(results):
+        if row["m"] == row["n"] == row["k"]:
+            kind = arithmetic(row)
+            if row.get("result_dtype"):
+                kind += f" to {row['result_dtype']}"
+            rates.setdefault((kind, row["arrangement"]), {})[row["m"]] = row
+    lines = []
+    for (kind, arrangement), by_size in rates.items():
+        cells = [
+            f"{figure(row['tflops'])} ({ratio(row['vs_cublas'])})" if row else ""
+            for row in map(by_size.get, PIPELINE_SIZES)
+        ]
+        ratios = [row["vs_cublas"] for size, row in by_size.items() if size in LADDER_MEAN_SIZES]
+        mean = (
+            ratio(statistics.geometric_mean(ratios))
+            if len(ratios) == len(LADDER_MEAN_SIZES)
+            else ""
+        )
+        lines.append([kind, arrangement, *cells, mean])
+    if not lines:
+        return ""
+    header = ["arithmetic", "a_b_out", *map(str, PIPELINE_SIZES), "mean"]
+    title = (
+        "cuBLASDx pipelines on m = n = k, TFLOP/s (times cuBLAS; its geometric mean from 1024 on):"
+    )
+    return f"{title}\n\n{table(header, lines, text_columns=2)}"
+
+
+def pipeline_rectangles(results: Results) -> str:
+    """Every other shape of rows: the pipeline and the best hand-written kernel against cuBLAS."""
+    lines = []
+    for row in pipeline_rows(results):
+        shape = row["m"], row["n"], row["k"]
+        is_square = len(set(shape)) == 1 and row["m"] in PIPELINE_SIZES
+        if is_square or row["arrangement"] != "row_row_row":
+            continue
+        others = [
+            other
+            for other in extras(results)
+            if (other["m"], other["n"], other["k"]) == shape
+            and (other["dtype"], other["arrangement"]) == (row["dtype"], row["arrangement"])
+            and other["batch"] == 1
+            and other["implementation"] not in (*PIPELINES, "cublas")
+        ]
+        best = max(others, key=lambda other: other["tflops"])
+        text = [row["dtype"], " x ".join(map(str, shape)), row["config"] or ""]
+        text += [figure(row["tflops"]), ratio(row["vs_cublas"])]
+        lines.append([*text, best["implementation"], ratio(best["vs_cublas"])])
+    header = ["dtype", "m x n x k", "config", "TFLOP/s", "x cuBLAS", "best by hand", "x cuBLAS"]
+    title = "Other shapes, row-major:"
+    return f"{title}\n\n{table(header, lines, text_columns=3)}"
+
+
+def pipelines_text(gpus: list[dict[str, Results]]) -> str:
+    """What docs/cublasdx.md shows as measured."""
+    return (
+        "\n\n".join(
+            f"### {suites['gemm']['machine_info']['gpu']['name']}\n\n{source(suites['gemm'])}\n\n"
+            f"{pipeline_squares(suites['gemm'])}\n\n{pipeline_rectangles(suites['gemm'])}"
+            for suites in gpus
+            if "gemm" in suites and pipeline_rows(suites["gemm"])
+        )
+        or NO_RESULTS
+    )
 
 
 def gemm_full(results: Results) -> str:
@@ -156,7 +241,8 @@ def gemm_full(results: Results) -> str:
                 continue
             batch = f"{row['batch']} x " if row["batch"] > 1 else ""
             size = f"{batch}{row['m']} x {row['n']} x {row['k']}"
-            text = [size, row["arrangement"], row["implementation"], row["config"] or ""]
+            kind = [row["arrangement"], row.get("precision"), row.get("result_dtype")]
+            text = [size, " ".join(filter(None, kind)), row["implementation"], row["config"] or ""]
             figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
             lines.append([*text, *figures, ratio(row["vs_cublas"])])
         header = ["m x n x k", "a_b_out", "implementation", "config"]
@@ -408,11 +494,13 @@ def main() -> int:
     check = parser.parse_args().check
     gpus = load_results(RESULTS)
     readme_path = REPOSITORY / "README.md"
+    pipelines_path = REPOSITORY / "docs" / "cublasdx.md"
     readme, docs = render(gpus, readme_path.read_text())
     texts = {
         readme_path: readme,
         REPOSITORY / "docs" / "results.md": docs,
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
+        pipelines_path: replace_between_markers(pipelines_path.read_text(), pipelines_text(gpus)),
     }
     outdated = False
     for path, text in texts.items():

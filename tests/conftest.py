@@ -23,13 +23,12 @@ from dxgemm._gpu import probe
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
-from contract import CASES_PROPERTY, Contract, inability
+from contract import CASES_PROPERTY, Contract, fitting_layouts, inability
 
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import RESULT_DTYPES
-from dxgemm.testing.cases import plain_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded
@@ -116,7 +115,7 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
         reason = inability(implementation, kind)
         if reason is not None:
             pytest.skip(reason)
-    wanted = KINDS[kind]
+    wanted, layouts = KINDS[kind], fitting_layouts(implementation, kind)
 
     def multiply(
         a: np.ndarray,
@@ -131,7 +130,7 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
             c = np.full(shape, np.nan, numpy_dtype(wanted.out_dtype))
         padded = [
             Padded(home, operand, layout)
-            for operand, layout in zip((a, b, c), plain_layouts(kind), strict=True)
+            for operand, layout in zip((a, b, c), layouts, strict=True)
             if operand is not None
         ]
         arrays = [operand.array for operand in padded]

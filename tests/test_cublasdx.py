@@ -366,7 +366,7 @@ import dataclasses, json, sys
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import compile_kernel
 implementation = find_implementation("pipeline")
-config = next(c for c in implementation.configs("float64") if c.tile_m == 64)
+config = next(c for c in implementation.configs("float64") if c.blocks_per_sm == 2)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")
 assert "nvmath" not in sys.modules
@@ -386,5 +386,5 @@ def kernel(run_python):
 
 def test_the_sums_of_a_pipeline_stay_in_registers(kernel):
     assert kernel["stack_bytes"] <= 16, "a frame of barriers' tokens, no sums"
-    assert kernel["registers"] * kernel["threads"] * 3 <= 65536, "three blocks a multiprocessor"
-    assert kernel["smem_bytes"] <= 227 * 1024 // 3
+    assert kernel["registers"] * kernel["threads"] * 2 <= 65536, "two blocks a multiprocessor"
+    assert kernel["smem_bytes"] <= 227 * 1024 // 2

@@ -95,7 +95,7 @@ def test_a_name_means_exactly_that_one(implementation):
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
 def test_a_config_means_exactly_that_one(implementation):
-    for config in implementation.configs():
+    for config in implementation.configs("float32"):
         decision = choose(problem(64, 64, 64), DEVICE, (implementation.name, config))
         assert [c.config for c in decision.candidates] == [config]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from contract import fitting_layouts
 
 from dxgemm._gpu import simulator_enabled
-from dxgemm.testing.cases import DTYPES, Case, plain_layouts
+from dxgemm.testing.cases import DTYPES, Case
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits
 from dxgemm.testing.reference import product
@@ -22,7 +23,7 @@ def test_exact_data_gives_exact_bits(contract, kind, size, data):
     factors = [(1.0, 0.0), (1.0, 1.0), (2.0, -1.0)]
     factors.append(KINDS[kind].factors if KINDS[kind].is_integer else (-0.5, 0.5))
     cases = [
-        Case(kind, *size, plain_layouts(kind), alpha, beta, data)
+        Case(kind, *size, fitting_layouts(contract.implementation, kind), alpha, beta, data)
         for alpha, beta in (factors if data == "integers" else factors[:1])
     ]
     contract([tuple(cases)], limit=0)

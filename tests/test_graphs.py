@@ -16,15 +16,21 @@ SHAPES = Case("float32", 129, 65, 33).shapes
 FIRST, SECOND = (operands(data, *SHAPES, "float32") for data in ("random", "canary"))
 
 
-def test_a_graph_of_cupy():
+@pytest.mark.parametrize(
+    "implementation, kind",
+    [(None, "float32"), ("pipeline", "float64"), ("pipeline_tma", "float16"), ("wgmma", "float16")],
+)
+def test_a_graph_of_cupy(implementation, kind):
     cupy = pytest.importorskip("cupy")
-    arrays = [cupy.asarray(values) for values in FIRST]
-    plan = dxgemm.plan(*arrays, 0.7, 1.3)
+    shapes = Case(kind, 136, 264, 200).shapes
+    first, second = (operands(data, *shapes, kind) for data in ("random", "canary"))
+    arrays = [cupy.asarray(values) for values in first]
+    plan = dxgemm.plan(*arrays, 0.7, 1.3, implementation=implementation)
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         plan()
         graph = stream.end_capture()
-        for values in (FIRST, SECOND):
+        for values in (first, second):
             for array, new in zip(arrays, values):
                 array.set(new)
             graph.launch(stream)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from contract import fitting_layouts
 
 import dxgemm
-from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case, plain_layouts
+from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case
 from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.kinds import KINDS
@@ -16,7 +17,18 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("shape", REAL_SHAPES, ids=lambda shape: "x".join(map(str, shape)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_sizes(contract, kind, shape):
-    contract([(Case(kind, *shape, plain_layouts(kind), *KINDS[kind].factors),)])
+    contract(
+        [
+            (
+                Case(
+                    kind,
+                    *shape,
+                    fitting_layouts(contract.implementation, kind),
+                    *KINDS[kind].factors,
+                ),
+            )
+        ]
+    )
 
 
 @pytest.mark.parametrize("shape", [(4096, 4096, 4096), (8191, 4099, 2053)], ids=str)
