@@ -26,7 +26,7 @@ from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 
 SMOKE = simulator_enabled()
-ROUNDS = 1 if SMOKE else 5
+ROUNDS = 1 if SMOKE else 2
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")

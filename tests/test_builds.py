@@ -54,6 +54,7 @@ def environment(tmp_path, builds):
         "PYTHONPATH": PATH,
         "COUNTED_BUILDS": str(builds),
         "DXGEMM_CACHE_DIR": str(tmp_path / "cache"),
+        "DXGEMM_BUILD": "background",
     }
 
 

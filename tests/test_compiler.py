@@ -44,6 +44,26 @@ if __name__ == "__main__":
             print(line)
 """
 
+MAKE_ALL = """
+from importlib import import_module
+from dxgemm._registry import IMPLEMENTATIONS, Handwritten
+specs = [
+    spec
+    for implementation in IMPLEMENTATIONS
+    if isinstance(implementation, Handwritten) and implementation.automatic_for is None
+    for spec in implementation.common_specs(implementation.dtypes)
+]
+for spec in specs:
+    import_module(spec.module).make_kernel(spec.config, spec.dtype, *spec.variant)
+print(len(specs), len(set(specs)))
+"""
+
+
+def test_every_kernel_that_is_built_ahead_can_be_made(run_python):
+    made, different = map(int, run_python(MAKE_ALL).split())
+    assert made == different > 50
+
+
 ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",

@@ -246,6 +246,23 @@ MEASURED_US = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "dtype, size, expected",
+    [
+        ("float64", 4096, "64x128x32"), ("float64", 4095, "128x64x16"),  # elements at a time
+        ("float64", 512, "64x64x32"), ("float32", 4096, "128x256x16"), ("float32", 256, "split 2"),
+    ],
+)  # fmt: skip
+def test_the_config_suits_the_problem(dtype, size, expected):
+    asked = problem(dtype, size, size, size)
+    times = {
+        str(config): predict_us(find_implementation("pipeline"), config, asked, H200)
+        for config in pipeline.CONFIGS
+        if config.dtype == dtype
+    }
+    assert expected in min(times, key=times.get)
+
+
 @pytest.mark.parametrize("dtype, shape, index, measured_us", MEASURED_US)
 def test_the_model_agrees_with_measurements(dtype, shape, index, measured_us):
     implementation = find_implementation("pipeline")

@@ -147,7 +147,25 @@ class CublasLaunch:
                 with _cupy_stream(stream):
                     self._gemm(handle, *arguments)
 
-        return launch
+        return _with_refusals(launch, problem) if problem.dtype == "int8" else launch
+
+
+def _with_refusals(launch: Callable[[int], None], problem: Problem) -> Callable[[int], None]:
+    """cuBLAS has int8 kernels for some shapes only, and says which when it is called."""
+    from cupy_backends.cuda.libs.cublas import CUBLASError
+
+    def launch_or_refuse(stream: int) -> None:
+        try:
+            launch(stream)
+        except CUBLASError as error:
+            if "NOT_SUPPORTED" not in str(error):
+                raise
+            raise UnsupportedProblemError(
+                f"gemm: cuBLAS has no kernel for this int8 problem, m, n, k = {problem.m}, "
+                f"{problem.n}, {problem.k}; leave implementation at None."
+            ) from error
+
+    return launch_or_refuse
 
 
 _handles = threading.local()

@@ -186,14 +186,14 @@ class KernelFile(Implementation):
             for dtype in self.dtypes
             if dtype in dtypes
             for config in self.configs(dtype)
-            for variant in self._variants(dtype)
+            for variant in self._variants(config, dtype)
         ]
 
-    def _variants(self, dtype: str) -> tuple[tuple[str, ...], ...]:
-        """What a kernel of a dtype may be compiled for beyond it."""
+    def _variants(self, config: Any, dtype: str) -> tuple[tuple[str, ...], ...]:
+        """What a kernel is commonly compiled for beyond config and dtype."""
         file = self._kernel_file
         if hasattr(file, "variants"):
-            of_dtype: tuple[tuple[str, ...], ...] = file.variants(dtype)
+            of_dtype: tuple[tuple[str, ...], ...] = file.variants(config, dtype)
             return of_dtype
         common: tuple[tuple[str, ...], ...] = getattr(file, "VARIANTS", ((),))
         return common

@@ -119,6 +119,7 @@ CONFIGS = (
     Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),
     Config("float64", 64, 128, 32, threads=128, stages=2, split_k=2, blocks_per_sm=2),
     Config("float64", 64, 64, 32, threads=128, stages=4, split_k=2),
+    Config("float64", 128, 64, 16, threads=128, stages=4, blocks_per_sm=2),
     Config("float32", 128, 256, 16, threads=256, stages=3),
     Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
     Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
@@ -132,9 +133,18 @@ CLUSTER_BLOCK_US = 0.6
 
 def efficiency(config: Config, problem: Any) -> float:
     """What a full multiprocessor reaches over its peak outside tensor cores, on the H200."""
-    if config.tile_n == 64:
-        return 1.05
-    return {"float64": 1.54, "float32": 0.6, "int8": 5.4}[config.dtype]
+    k_tiles = problem.k // config.tile_k
+    is_whole = problem.m >= config.tile_m and problem.n >= config.tile_n
+    if not is_whole or k_tiles < config.stages * config.split_k:
+        return 0.01  # plain loads
+    by_tile = {
+        ("float64", 64, 128): (1.54, 1.22),
+        ("float64", 64, 64): (1.05, 0.9),
+        ("float64", 128, 64): (1.36, 1.38),
+        ("int8", 128, 128): (5.4, 2.0),
+    }
+    vectors, items = by_tile.get((config.dtype, config.tile_m, config.tile_n), (0.6, 0.53))
+    return items if _ways(problem)[2] == "item" else vectors
 
 
 def lone_share(config: Config) -> float:
@@ -168,7 +178,7 @@ def _ways(problem: Any) -> tuple[str, ...]:
     return (a_mode.rstrip("16"), b_mode.rstrip("16"), "16" if is_vector else "item")
 
 
-def variants(dtype: str) -> tuple[tuple[str, ...], ...]:
+def variants(config: Config, dtype: str) -> tuple[tuple[str, ...], ...]:
     """Those that are built ahead of time."""
     if dtype == "int8":
         return (("row", "row", "16"),)

@@ -147,7 +147,7 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return (*directions, problem.out_dtype)
 
 
-def variants(dtype: str) -> tuple[tuple[str, ...], ...]:
+def variants(config: Config, dtype: str) -> tuple[tuple[str, ...], ...]:
     """Those that are built ahead of time."""
     if dtype in HALF:
         return (("row", "row"), ("row", "col"))
