@@ -23,12 +23,7 @@ def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
     a_ways = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
     b_ways = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
     ways = a_ways[operand_mode(problem, "a")], b_ways[operand_mode(problem, "b")]
-    return fitting_ways(config, problem.dtype, ways)
-
-
-def fitting_ways(config: Any, dtype: str, ways: tuple[str, str]) -> tuple[str, str]:
-    """The same without vectors where a tile has fewer of them than there are threads."""
-    width = VECTOR_BYTES // np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
     a_way, b_way = (
         "outer" if way == "outer16" and outer * config.tile_k < width * config.threads else way
         for way, outer in zip(ways, (config.tile_m, config.tile_n), strict=True)

@@ -51,7 +51,6 @@ class Config:
 # of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
 CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
-VARIANTS = (("unit",), ("strided",))
 
 
 LAUNCH_US = 2.5  # no pipeline to fill

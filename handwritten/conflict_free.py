@@ -24,7 +24,6 @@ import numpy as np
 
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.tiles import (
-    VECTOR_MODES,
     SmemLayout,
     make_find_tile,
     make_load_fragment,
@@ -37,7 +36,6 @@ from dxgemm.handwritten.tiles import (
     swizzled_layout,
 )
 
-VARIANTS = VECTOR_MODES
 PARKED_BYTES = 24  # the block's place, from the start to the end
 
 

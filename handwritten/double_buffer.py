@@ -20,7 +20,6 @@ import numpy as np
 
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.tiles import (
-    VECTOR_MODES,
     make_find_tile,
     make_load_fragment,
     make_store_result,
@@ -31,7 +30,6 @@ from dxgemm.handwritten.tiles import (
     smem_alignment,
 )
 
-VARIANTS = VECTOR_MODES
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 PARKED_BYTES = 24  # the block's place, from the start to the end
 

@@ -27,13 +27,6 @@ from dxgemm.handwritten.operands import operand_mode
 # Side of a, then how the left and the right operand are copied: 16 bytes or single elements along
 # the index that is contiguous in shared memory, or single elements along the other one.
 MODES = ("vector", "along", "across")  # best first
-VARIANTS = (
-    ("a right", "vector", "vector"),  # a and b row-major
-    ("a left", "vector", "vector"),  # both column-major
-    ("a right", "vector", "across"),  # a column-major, b row-major
-    ("a right", "across", "vector"),  # a row-major, b column-major
-    ("a right", "along", "along"),  # row-major, not aligned
-)
 
 BANK_BYTES = 128  # one row of all banks of shared memory
 CHUNK_BYTES = 16  # of the widest access

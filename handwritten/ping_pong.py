@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -98,7 +97,6 @@ CONFIGS = (
     Config(64, 64, 8, 8, 4, stages=4),
 )
 SIMULATOR_CONFIGS = ()
-VARIANTS = tuple(product(("k", "outer16"), ("outer16", "k")))
 
 
 def supports(problem: Any) -> str | None:

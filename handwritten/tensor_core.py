@@ -28,12 +28,9 @@ from dxgemm.handwritten.mma_operands import (
     MMA_COLS,
     MMA_K,
     MMA_ROWS,
-    VARIANTS,
     choose_sides,
     make_operand_tile,
 )
-
-__all__ = ["VARIANTS"]
 
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90

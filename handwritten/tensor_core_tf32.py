@@ -16,7 +16,6 @@ from typing import Any
 from dxgemm.handwritten.tensor_core import (
     LAUNCH_US,
     SIMULATOR_CONFIGS,
-    VARIANTS,
     Config,
     block_count,
     make_kernel,
@@ -24,7 +23,7 @@ from dxgemm.handwritten.tensor_core import (
 )
 
 __all__ = [
-    "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS", "VARIANTS", "Config",
+    "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS", "Config",
     "block_count", "efficiency", "make_kernel", "supports", "variant",
 ]  # fmt: skip
 

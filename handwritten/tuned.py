@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from dxgemm.handwritten import tile_store
-from dxgemm.handwritten.async_tiles import fitting_ways, make_tile_copy, ways_to_copy
+from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
 from dxgemm.handwritten.operands import VECTOR_BYTES
 
 MINIMUM_ARCH = 80
@@ -116,12 +115,6 @@ CONFIGS = (
     Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
 )
 SIMULATOR_CONFIGS = ()
-
-
-def variants(config: Config, dtype: str) -> tuple[tuple[str, ...], ...]:
-    """Those that are built ahead of time: of aligned rows and columns."""
-    ways = product(("k", "outer16"), ("outer16", "k"))
-    return tuple(dict.fromkeys(fitting_ways(config, dtype, pair) for pair in ways))
 
 
 def supports(problem: Any) -> str | None:

@@ -21,7 +21,6 @@ import numpy as np
 
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.tiles import (
-    VECTOR_MODES,
     make_find_tile,
     make_load_fragment,
     make_store_result,
@@ -32,7 +31,6 @@ from dxgemm.handwritten.tiles import (
     smem_alignment,
 )
 
-VARIANTS = VECTOR_MODES
 PARKED_BYTES = 24  # the block's place, from the start to the end
 
 

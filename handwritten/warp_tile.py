@@ -22,7 +22,6 @@ import numpy as np
 
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.tiles import (
-    VECTOR_MODES,
     make_find_tile,
     make_load_fragment,
     make_store_result,
@@ -33,7 +32,6 @@ from dxgemm.handwritten.tiles import (
     smem_alignment,
 )
 
-VARIANTS = VECTOR_MODES
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
 

@@ -123,9 +123,6 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
 
 
-VARIANTS = (("k", "mn"), ("k", "k"), ("mn", "k"))
-
-
 def block_count(config: Config, problem: Any) -> int:
     """One block an SM, or one a tile if those are fewer."""
     return min(tile_count(config, problem), SM_COUNT)

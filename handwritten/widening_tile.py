@@ -52,11 +52,6 @@ CONFIGS = (
 SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),)
 
 
-def variants(config: Config, dtype: str) -> tuple[tuple[str], ...]:
-    """What `variant` may return for a dtype."""
-    return (("wide",),) if dtype == "int8" else (("narrow",), ("wide",))
-
-
 def supports(problem: Any) -> str | None:
     """None: every problem of its dtypes."""
     return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import product
 from typing import Any, ClassVar, Protocol
 
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem
+from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Problem, contiguous_problem
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -22,6 +23,8 @@ from dxgemm.compiler import (
 # Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
 
+
+COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
 # For kernels that do not say: what they reach of an SM's peak, how long filling and draining their
 # pipeline takes, and what each further block of a cluster costs (fitted to `tuned` on the H200).
@@ -180,23 +183,16 @@ class KernelFile(Implementation):
         return self.spec(config, problem.dtype, variant)
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """The kernels to build ahead of time."""
-        return [
-            self.spec(config, dtype, variant)
+        """The kernels to build ahead of time: each config for the common layouts."""
+        specs = {
+            self.spec_for(config, problem): None
             for dtype in self.dtypes
             if dtype in dtypes
             for config in self.configs(dtype)
-            for variant in self._variants(config, dtype)
-        ]
-
-    def _variants(self, config: Any, dtype: str) -> tuple[tuple[str, ...], ...]:
-        """What a kernel is commonly compiled for beyond config and dtype."""
-        file = self._kernel_file
-        if hasattr(file, "variants"):
-            of_dtype: tuple[tuple[str, ...], ...] = file.variants(config, dtype)
-            return of_dtype
-        common: tuple[tuple[str, ...], ...] = getattr(file, "VARIANTS", ((),))
-        return common
+            for problem in common_problems(dtype)
+            if self.supports(problem) is None
+        }
+        return list(specs)
 
     def block_count(self, config: Any, problem: Problem) -> int:
         blocks: int = self._kernel_file.block_count(config, problem)
@@ -321,6 +317,20 @@ def find_implementation(name: str) -> Implementation:
         raise UnknownImplementationError(
             f"gemm: implementation {name!r} is unknown; there are {', '.join(_by_name)}."
         ) from None
+
+
+def common_problems(dtype: str) -> list[Problem]:
+    """A large one for each common arrangement, result and precision; aligned, and of odd sizes."""
+    problems = []
+    for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
+        rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
+        problems += [
+            rows,
+            replace(rows, b=rows.b.transposed()),
+            replace(rows, a=rows.a.transposed()),
+            contiguous_problem(dtype, *ODD_SHAPE, out_dtype=out_dtype, precision=precision),
+        ]
+    return problems
 
 
 def kernel_specs(

@@ -92,6 +92,9 @@ def _in_workers(tasks: list[Task], jobs: int) -> Finished:
         worker = idle.get()
         try:
             return worker.build(*task)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes another task
+            raise
         finally:
             idle.put(worker)
 

@@ -178,13 +178,6 @@ def _ways(problem: Any) -> tuple[str, ...]:
     return (a_mode.rstrip("16"), b_mode.rstrip("16"), "16" if is_vector else "item")
 
 
-def variants(config: Config, dtype: str) -> tuple[tuple[str, ...], ...]:
-    """Those that are built ahead of time."""
-    if dtype == "int8":
-        return (("row", "row", "16"),)
-    return (("row", "row", "16"), ("row", "col", "16"), ("row", "row", "item"))
-
-
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: split_k a tile of the result, matrix after matrix."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)

@@ -147,13 +147,6 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return (*directions, problem.out_dtype)
 
 
-def variants(config: Config, dtype: str) -> tuple[tuple[str, ...], ...]:
-    """Those that are built ahead of time."""
-    if dtype in HALF:
-        return (("row", "row"), ("row", "col"))
-    return ((*ALONG_K, "int32"),) if dtype == "int8" else (ALONG_K,)
-
-
 def _directions(problem: Any) -> tuple[str, str]:
     """ "row" or "col" for a and b; operands that are not read are taken to lie along k."""
     if problem.k == 0:
