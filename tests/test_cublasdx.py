@@ -86,6 +86,13 @@ def test_another_descriptor_or_library_is_another_build(store, monkeypatch):
     assert len(store) == 3
 
 
+def test_functions_that_want_more_shared_memory_are_refused(store):
+    size = FUNCTIONS.buffer.size
+    assert function_store.obtain_fitting_functions(DESCRIPTOR, size) == FUNCTIONS
+    with pytest.raises(errors.BuildError, match=f"wants {size} bytes .* {size - 1} were expected"):
+        function_store.obtain_fitting_functions(DESCRIPTOR, size - 1)
+
+
 @pytest.mark.parametrize("damage", [lambda b: b[:100], lambda b: b"", lambda b: b[:-1] + b"!"])
 def test_damaged_device_functions_are_built_again(store, tmp_path, damage):
     obtain_again()

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+from dxgemm._errors import BuildError
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.toolkit import NVRTC, installed_versions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_functions
@@ -41,6 +42,21 @@ def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
             functions = build_functions(descriptor)
         header = asdict(functions)
         files.save(key, header, zlib.compress(header.pop("ltoir")))
+    return functions
+
+
+def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceFunctions:
+    """The same, if their pipeline fits into the shared memory that a kernel has for it.
+
+    Raises:
+        MissingPackageError, BuildError: as `build_functions` does, or it does not fit.
+    """
+    functions = obtain_functions(descriptor)
+    if functions.buffer.size > smem_bytes:
+        raise BuildError(
+            f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {descriptor}; "
+            f"{smem_bytes} were expected."
+        )
     return functions
 
 

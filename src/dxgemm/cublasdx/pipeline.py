@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dxgemm._errors import BuildError
-from dxgemm.cublasdx.function_store import obtain_functions
+from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
@@ -206,12 +206,8 @@ def descriptor(
 
 def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
     """What a kernel needs of cuBLASDx, from disk or built."""
-    functions = obtain_functions(descriptor(config, dtype, *variant, arch=arch))
-    if functions.buffer.size > config.pipeline_bytes(dtype):
-        raise BuildError(
-            f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
-            f"{dtype}; {config.pipeline_bytes(dtype)} were expected."
-        )
+    what = descriptor(config, dtype, *variant, arch=arch)
+    functions = obtain_fitting_functions(what, config.pipeline_bytes(dtype))
     if functions.device_pipeline.size > MOST_OBJECT_BYTES:
         raise BuildError(
             f"cuBLASDx's pipeline object for {config}, {dtype} {' '.join(variant)} takes "

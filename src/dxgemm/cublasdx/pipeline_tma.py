@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dxgemm._errors import BuildError
-from dxgemm.cublasdx.function_store import obtain_functions
+from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
@@ -207,12 +207,8 @@ def descriptor(
 
 def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
     """What a kernel needs of cuBLASDx, from disk or built."""
-    functions = obtain_functions(descriptor(config, dtype, *variant, arch=arch))
-    if functions.buffer.size > config.smem_bytes(dtype):
-        raise BuildError(
-            f"cuBLASDx wants {functions.buffer.size} bytes of shared memory for {config}, "
-            f"{dtype}; {config.smem_bytes(dtype)} were expected."
-        )
+    what = descriptor(config, dtype, *variant, arch=arch)
+    functions = obtain_fitting_functions(what, config.smem_bytes(dtype))
     if functions.device_pipeline.size != PARAMETER_BLOCK_BYTES:
         raise BuildError(
             f"cuBLASDx's pipeline object takes {functions.device_pipeline.size} bytes; the layout "
