@@ -212,10 +212,11 @@ def pipeline_rectangles(results: Results) -> str:
             and other["batch"] == 1
             and other["implementation"] not in (*PIPELINES, "cublas")
         ]
-        best = max(others, key=lambda other: other["tflops"])
+        best = max(others, key=lambda other: other["tflops"], default=None)
+        by_hand = [best["implementation"], ratio(best["vs_cublas"])] if best else ["", ""]
         text = [row["dtype"], " x ".join(map(str, shape)), row["config"] or ""]
         text += [figure(row["tflops"]), ratio(row["vs_cublas"])]
-        lines.append([*text, best["implementation"], ratio(best["vs_cublas"])])
+        lines.append([*text, *by_hand])
     header = ["dtype", "m x n x k", "config", "TFLOP/s", "x cuBLAS", "best by hand", "x cuBLAS"]
     title = "Other shapes, row-major:"
     return f"{title}\n\n{table(header, lines, text_columns=3)}"

@@ -194,6 +194,52 @@ def test_gemm_lists_every_case() -> None:
     assert row in report.gemm_full(GEMM).splitlines()
 
 
+def pipeline_row(implementation: str, tflops: float, vs_cublas: float, **changes: Any) -> Any:
+    plain = {"precision": None, "result_dtype": None}
+    return {**gemm_row(implementation, tflops, vs_cublas), **plain, **changes}
+
+
+def test_pipelines_are_shown_by_arithmetic_and_arrangement() -> None:
+    squares = [
+        pipeline_row("pipeline", 40.0, ratio, m=size, n=size, k=size)
+        for size, ratio in ((1024, 0.5), (2048, 2.0), (4096, 1.0), (8192, 1.0), (16384, 1.0))
+    ]
+    tf32 = {"precision": "tf32", "arrangement": "row_col_row"}
+    half = {"dtype": "float16", "result_dtype": "float32"}
+    others = [
+        pipeline_row("pipeline", 40.0, 0.1, **tf32),
+        pipeline_row("pipeline_tma", 300.0, 0.9, **tf32),  # of the two that serve it the faster
+        pipeline_row("pipeline_tma", 500.0, 0.8, **half),
+        pipeline_row("pipeline", 1.0, 0.1, batch=2),
+        pipeline_row("tuned", 50.0, 1.1),
+    ]
+    lines = report.pipeline_squares(results_of([*squares, *others])).splitlines()
+    row = "| float32 | row_row_row |  | 40.0 (0.50) | 40.0 (2.00) | 40.0 (1.00) | 40.0 (1.00) |"
+    assert lines[4:] == [
+        f"{row} 40.0 (1.00) | 1.00 |",
+        "| tf32 | row_col_row |  | 300 (0.90) |  |  |  |  |  |",
+        "| float16 to float32 | row_row_row |  | 500 (0.80) |  |  |  |  |  |",
+    ]
+    assert report.pipeline_squares(GEMM) == ""
+
+
+def test_other_shapes_name_the_best_hand_written_kernel() -> None:
+    shape = {"m": 4096, "n": 64, "k": 27}
+    rows = [
+        pipeline_row("pipeline", 3.0, 0.3, **shape),
+        pipeline_row("coalesced", 5.0, 0.5, **shape),
+        pipeline_row("tuned", 11.0, 1.1, **shape),
+        pipeline_row("cublas", 10.0, 1.0, **shape),
+        pipeline_row("pipeline", 40.0, 0.8),  # a square
+        pipeline_row("pipeline", 2.0, 0.2, m=7),  # nothing to compare with
+    ]
+    lines = report.pipeline_rectangles(results_of(rows)).splitlines()
+    assert lines[4:] == [
+        "| float32 | 4096 x 64 x 27 | 128x128x8 | 3.00 | 0.30 | tuned | 1.10 |",
+        "| float32 | 7 x 1024 x 1024 | 128x128x8 | 2.00 | 0.20 |  |  |",
+    ]
+
+
 def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
     lines = report.gemm_short(GEMM).splitlines()
     assert "| m = n = k | best kernel | its rate | cublas | best / cublas |" in lines
