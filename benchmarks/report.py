@@ -172,21 +172,19 @@ def pipeline_squares(results: Results) -> str:
             if row.get("result_dtype"):
                 kind += f" to {row['result_dtype']}"
             by_size = rates.setdefault((kind, row["arrangement"]), {})
-            best = by_size.setdefault(row["m"], row)  # either serves float32 where TF32 would do
-            by_size[row["m"]] = max(best, row, key=lambda row: row["tflops"])
+            # Where TF32 is permitted, either pipeline may serve: the faster one is shown.
+            rivals = (by_size.get(row["m"], row), row)
+            by_size[row["m"]] = max(rivals, key=lambda rival: rival["tflops"])
     lines = []
     for (kind, arrangement), by_size in rates.items():
         cells = [
             f"{figure(row['tflops'])} ({ratio(row['vs_cublas'])})" if row else ""
             for row in map(by_size.get, PIPELINE_SIZES)
         ]
-        ratios = [row["vs_cublas"] for size, row in by_size.items() if size in LADDER_MEAN_SIZES]
-        mean = (
-            ratio(statistics.geometric_mean(ratios))
-            if len(ratios) == len(LADDER_MEAN_SIZES)
-            else ""
-        )
-        lines.append([kind, arrangement, *cells, mean])
+        ratios = [by_size[size]["vs_cublas"] for size in LADDER_MEAN_SIZES if size in by_size]
+        is_complete = len(ratios) == len(LADDER_MEAN_SIZES)
+        mean = statistics.geometric_mean(ratios) if is_complete else None
+        lines.append([kind, arrangement, *cells, ratio(mean)])
     if not lines:
         return ""
     header = ["arithmetic", "a_b_out", *map(str, PIPELINE_SIZES), "mean"]
