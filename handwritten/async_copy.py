@@ -162,7 +162,16 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(
-        tile_m, tile_n, config.threads, thread_m, thread_n, row_group, col_group, 1, dtype
+        tile_m,
+        tile_n,
+        config.threads,
+        thread_m,
+        thread_n,
+        width,
+        row_group,
+        col_group,
+        1,
+        dtype,
     )
 
     def async_copy_kernel(

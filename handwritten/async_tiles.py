@@ -62,51 +62,70 @@ def make_tile_copy(
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size if way == "outer16" else 1
     size = width * item_size
-    copies = tile_outer * tile_k // (width * threads)
-    # Thread t copies unit t, t + threads, ... of the tile, counted along the way.
-    along = tile_k if way == "k" else tile_outer // width
-    if copies * width * threads != tile_outer * tile_k or (threads % along and along % threads):
-        raise ValueError(f"{threads} threads cannot share a tile of {tile_outer} x {tile_k} evenly")
+    # The tile is lines of units, along the way: along k, or along outer with a line for each k.
+    units, lines = (tile_k, tile_outer) if way == "k" else (tile_outer // width, tile_k)
+    if units > threads and units % threads:
+        raise ValueError(f"{threads} threads cannot share lines of {units} copies evenly")
+    # Neighbouring threads copy neighbouring units, of several lines at once if a line is shorter
+    # than the block; threads that would make up part of a line have nothing to copy.
+    line_threads = min(units, threads)
+    lines_at_once = threads // line_threads
+    steps = tuple(
+        (line, unit)
+        for line in range(0, lines, lines_at_once)
+        for unit in range(0, units, line_threads)
+    )
+    copies, lines_of = len(steps), tuple(line for line, _ in steps)
+    has_idle_threads = lines_at_once * line_threads < threads
+    # Steps that not every thread takes part in: a thread's line may lie behind the last.
+    partial = tuple(has_idle_threads or line + lines_at_once > lines for line in lines_of)
     if way == "k":
-        k_offsets = tuple(i * threads % along for i in range(copies))
-        outer_offsets = tuple(i * threads // along for i in range(copies))
+        outer_offsets, k_offsets = (
+            tuple(line for line, _ in steps),
+            tuple(unit for _, unit in steps),
+        )
     else:
-        k_offsets = tuple(i * threads // along for i in range(copies))
-        outer_offsets = tuple(i * threads % along * width for i in range(copies))
+        outer_offsets = tuple(unit * width for _, unit in steps)
+        k_offsets = tuple(line for line, _ in steps)
     smem_offsets = tuple(
         k * row_bytes + outer * item_size for k, outer in zip(k_offsets, outer_offsets, strict=True)
     )
 
     def begin(thread, smem, address, outers, stride_outer, stride_k):
+        line, unit = int32(thread // line_threads), int32(thread % line_threads)
+        if has_idle_threads and line >= lines_at_once:
+            line = int32(lines)
         if way == "k":
-            first_outer, first_k = int32(thread // along), int32(thread % along)
+            first_outer, first_k = line, unit
         else:
-            first_outer, first_k = int32(thread % along * width), int32(thread // along)
+            first_outer, first_k = int32(unit * width), line
         target = int32(smem + first_k * row_bytes + first_outer * item_size)
         outers_left = int32(min(outers, tile_outer) - first_outer)
         source = address + first_outer * stride_outer + first_k * stride_k
-        return (target, stride_outer, stride_k, outers_left, first_k), source
+        return (target, stride_outer, stride_k, outers_left, first_k, line), source
 
     def copy(state, stage, source):
-        target, stride_outer, stride_k, _, _ = state
+        target, stride_outer, stride_k, _, _, line = state
         for i in static_range(copies):
-            offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
-            copy_async(size, int32(target + stage), smem_offsets[i], source + offset)
+            if not partial[i] or line < lines - lines_of[i]:
+                offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+                copy_async(size, int32(target + stage), smem_offsets[i], source + offset)
 
     def copy_guarded(state, stage, source, depth):
-        target, stride_outer, stride_k, outers, first_k = state
+        target, stride_outer, stride_k, outers, first_k, line = state
         depth_left = int32(depth - first_k)
         for i in static_range(copies):
-            offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
-            for part in static_range(width):
-                is_inside = outer_offsets[i] + part < outers and k_offsets[i] < depth_left
-                copy_async_part(
-                    item_size,
-                    int32(target + stage),
-                    smem_offsets[i] + part * item_size,
-                    source + offset + part * item_size,
-                    int32(item_size * is_inside),
-                )
+            if not partial[i] or line < lines - lines_of[i]:
+                offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+                for part in static_range(width):
+                    is_inside = outer_offsets[i] + part < outers and k_offsets[i] < depth_left
+                    copy_async_part(
+                        item_size,
+                        int32(target + stage),
+                        smem_offsets[i] + part * item_size,
+                        source + offset + part * item_size,
+                        int32(item_size * is_inside),
+                    )
 
     inlined = cuda.jit(device=True, forceinline=True)
     return TileCopy(*(inlined(unroll_static_loops(f)) for f in (begin, copy, copy_guarded)))

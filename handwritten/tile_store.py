@@ -56,8 +56,8 @@ def make_store_from_smem(
     width = VECTOR_BYTES // np.dtype(dtype).itemsize
     smem_row_bytes = row_bytes(tile_n, dtype)
     rows, row_vectors = tile_m // split_k, tile_n // width
-    if rows * split_k != tile_m or (threads % row_vectors and row_vectors % threads):
-        raise ValueError(f"{threads} threads cannot share a tile of {rows} x {tile_n} evenly")
+    if rows * split_k != tile_m:
+        raise ValueError(f"{split_k} blocks cannot share {tile_m} rows evenly")
 
     def store_from_smem(
         smem, rank, tile_row, tile_col, m, n, beta, is_vector,
@@ -110,6 +110,7 @@ def make_store_tile(
     threads: int,
     thread_m: int,
     thread_n: int,
+    row_width: int,
     row_group: int,
     col_group: int,
     split_k: int,
@@ -117,10 +118,10 @@ def make_store_tile(
 ) -> Callable[..., Any]:
     """A device function: scale the accumulators of a block and write them.
 
-    A thread's rows and columns come in vectors of 16 bytes of neighbours, row_group rows and
-    col_group columns apart; `thread_row` and `thread_col` are its first. All threads of the block,
-    and of the cluster if split_k > 1, must call it together, when no copy is under way to shared
-    memory any more and nobody needs what is in it.
+    A thread's columns come in vectors of 16 bytes, col_group columns apart, and its rows row_width
+    neighbours at a time, row_group rows apart; `thread_row` and `thread_col` are its first. All
+    threads of the block, and of the cluster if split_k > 1, must call it together, when no copy is
+    under way to shared memory any more and nobody needs what is in it.
     """
     from numba import cuda, int32
 
@@ -163,7 +164,7 @@ def make_store_tile(
                     if beta != 0:
                         added = load_vector(
                             scalar, width, c_gmem,
-                            c_first + (i // width * row_group + i % width) * c_stride_m
+                            c_first + (i // row_width * row_group + i % row_width) * c_stride_m
                             + j * col_group,
                         )  # fmt: skip
                         sums = ()
@@ -172,7 +173,7 @@ def make_store_tile(
                         values = sums
                     store_vector(
                         out_gmem,
-                        out_first + (i // width * row_group + i % width) * out_stride_m
+                        out_first + (i // row_width * row_group + i % row_width) * out_stride_m
                         + j * col_group,
                         values,
                     )  # fmt: skip
@@ -188,7 +189,7 @@ def make_store_tile(
                         values = values + (alpha * acc[i * thread_n + j * width + element],)
                     store_shared(
                         target,
-                        (i // width * row_group + i % width) * smem_row_bytes
+                        (i // row_width * row_group + i % row_width) * smem_row_bytes
                         + j * col_group * item_size,
                         values,
                     )
