@@ -317,6 +317,7 @@ def test_unsupported_dtypes_on_the_device_are_refused(dtype):
         "OverlapError": ValueError,
         "PrecisionError": ValueError,
         "LayoutError": ValueError,
+        "EpilogueError": ValueError,
         "SettingError": ValueError,
         "DeviceMismatchError": ValueError,
         "UnknownImplementationError": ValueError,

@@ -17,6 +17,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 LAYERS = (
     ("_errors", "_gpu", "_occupancy"),
     ("_problem",),
+    ("epilogues",),
     ("compiler",),
     ("runtime",),
     ("handwritten", "_cublas"),

@@ -8,6 +8,7 @@ Importing touches no GPU and imports neither numba nor any array library but Num
 """
 
 from dxgemm import _errors as errors
+from dxgemm import epilogues
 from dxgemm._api import (
     Plan,
     build,
@@ -21,6 +22,7 @@ from dxgemm._api import (
 )
 from dxgemm._errors import DxgemmError
 from dxgemm._explain import Explanation
+from dxgemm.epilogues import epilogue
 
 __version__ = "0.1.0"
 
@@ -31,6 +33,8 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "epilogue",
+    "epilogues",
     "errors",
     "explain",
     "explain_shape",

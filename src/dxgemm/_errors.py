@@ -8,6 +8,7 @@ __all__ = [
     "DeviceMismatchError",
     "DtypeError",
     "DxgemmError",
+    "EpilogueError",
     "GpuUnavailableError",
     "LaunchError",
     "LayoutError",
@@ -67,6 +68,10 @@ class LayoutError(DxgemmError, ValueError):
 
 class PrecisionError(DxgemmError, ValueError):
     """`precision=` is unknown, or means nothing for the operands' dtype."""
+
+
+class EpilogueError(DxgemmError, ValueError):
+    """A function cannot be an epilogue, or an epilogue's operands are missing or unknown."""
 
 
 class SettingError(DxgemmError, ValueError):

@@ -1,0 +1,189 @@
+"""Epilogues ready to use, each an ordinary `@epilogue` function.
+
+Only floats as literals: an integer would promote a float32 value to float64. Choices are written as
+comparisons and never as `max` or `min`, so that what becomes of NaN is what the comparison says.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dxgemm.epilogues.function import epilogue
+from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, RowVector, Scalar
+from dxgemm.epilogues.philox import philox_4x32
+
+SQRT_HALF = math.sqrt(0.5)
+SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+# Below these, gelu and silu are zero in every dtype, and their formulas NaN at minus infinity.
+GELU_VANISHES = -40.0
+SILU_VANISHES = -1000.0
+UNIT = 2.0**-24  # the distance of two random numbers: all are exact in float32
+UNUSED_BITS = np.uint64(8)
+ZERO = np.uint64(0)
+WORD_BITS = 32
+WORD_MASK = 0xFFFFFFFF
+
+
+@epilogue
+def bias(value, row, col, vector: RowVector):
+    """value + vector[col]: one number per column of the result.
+
+    The bias of `torch.nn.Linear`, whose output features are the columns.
+    """
+    return value + vector
+
+
+@epilogue
+def bias_column(value, row, col, vector: ColumnVector):
+    """value + vector[row]: one number per row of the result.
+
+    That of `CUBLASLT_EPILOGUE_BIAS`, whose vector is as long as the result has rows.
+    """
+    return value + vector
+
+
+@epilogue
+def relu(value, row, col):
+    """max(value, 0): NaN stays NaN, as in torch; -0.0 becomes 0.0, as in `numpy.maximum`.
+
+    Nair and Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
+    """
+    return value if value > 0.0 or value != value else 0.0
+
+
+@epilogue
+def leaky_relu(value, row, col, slope: Scalar = 0.01):
+    """value where it is positive, else slope * value; NaN stays NaN.
+
+    Maas, Hannun and Ng, "Rectifier nonlinearities improve neural network acoustic models", ICML
+    2013; the default slope is torch's.
+    """
+    return value if value > 0.0 else slope * value
+
+
+@epilogue
+def gelu(value, row, col):
+    """value * Phi(value) = 0.5 * value * (1 + erf(value / sqrt(2))); -0.0 at minus infinity.
+
+    Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
+    """
+    cdf = 0.5 * (1.0 + math.erf(SQRT_HALF * value))
+    return -0.0 if value < GELU_VANISHES else value * cdf
+
+
+@epilogue
+def gelu_tanh(value, row, col):
+    """0.5 * value * (1 + tanh(sqrt(2 / pi) * (value + 0.044715 * value**3))).
+
+    It is -0.0 at minus infinity.
+
+    The approximation of Hendrycks and Gimpel, "Gaussian error linear units (GELUs)",
+    arXiv:1606.08415, section 2.
+    """
+    inner = SQRT_2_OVER_PI * value * (1.0 + 0.044715 * value * value)
+    return -0.0 if value < GELU_VANISHES else 0.5 * value * (1.0 + math.tanh(inner))
+
+
+@epilogue
+def sigmoid(value, row, col):
+    """1 / (1 + exp(-value)), from exp(-|value|), which cannot overflow; NaN stays NaN."""
+    small = math.exp(-abs(value))
+    return (1.0 if value >= 0.0 else small) / (1.0 + small)
+
+
+@epilogue
+def silu(value, row, col):
+    """value / (1 + exp(-value)); -0.0 at minus infinity.
+
+    Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units for neural network function
+    approximation in reinforcement learning", Neural Networks 107, 2018.
+    """
+    return -0.0 if value < SILU_VANISHES else value * sigmoid(value, row, col)
+
+
+@epilogue
+def tanh(value, row, col):
+    """tanh(value)."""
+    return math.tanh(value)
+
+
+@epilogue
+def clamp(value, row, col, low: Scalar, high: Scalar):
+    """min(max(value, low), high), as `torch.clamp`: NaN stays NaN, and low > high gives high.
+
+    A bound that is NaN bounds nothing.
+    """
+    raised = low if value < low else value
+    return high if raised > high else raised
+
+
+@epilogue
+def residual(value, row, col, matrix: Matrix):
+    """value + matrix[row, col]: a skip connection.
+
+    He, Zhang, Ren and Sun, "Deep residual learning for image recognition", CVPR 2016.
+    """
+    return value + matrix
+
+
+@epilogue
+def scale(value, row, col, factor: Scalar):
+    """factor * value."""
+    return factor * value
+
+
+@epilogue
+def scale_rows(value, row, col, factors: ColumnVector):
+    """factors[row] * value: each row by its own factor."""
+    return factors * value
+
+
+@epilogue
+def scale_columns(value, row, col, factors: RowVector):
+    """factors[col] * value: each column by its own factor."""
+    return factors * value
+
+
+@epilogue
+def dequantise(value, row, col, row_scales: ColumnVector, column_scales: RowVector):
+    """float32(value) * row_scales[row] * column_scales[col], for the int32 sums of int8 products.
+
+    Dettmers, Lewis, Belkada and Zettlemoyer, "LLM.int8(): 8-bit matrix multiplication for
+    transformers at scale", NeurIPS 2022, section 2: vector-wise quantisation.
+    """
+    return np.float32(value) * row_scales * column_scales
+
+
+@epilogue(outputs=("kept",))
+def keep(value, row, col):
+    """value, which is also stored in `kept`, as it is at this place of the chain.
+
+    `bias(v) | keep(kept=array) | gelu` keeps what the derivative of gelu will need.
+    """
+    return value, value
+
+
+@epilogue
+def dropout(value, row, col, probability: Scalar, seed: Integer):
+    """0 with the given probability, else value / (1 - probability).
+
+    The random number of an element depends on its row, its column and the seed alone: every kernel,
+    and every matrix of a batch, drops the same elements. It is u = w >> 8, in units of 2**-24, of
+    the first word w of Philox4x32-10 with the counter (row, col, 0, 0) and the seed as the key; the
+    element is dropped where u < probability. What is dropped is 0 even if it was NaN.
+
+    Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent
+    neural networks from overfitting", JMLR 15, 2014.
+    """
+    word = philox_4x32(
+        np.uint64(row & WORD_MASK),
+        np.uint64(col & WORD_MASK),
+        ZERO,
+        ZERO,
+        np.uint64(seed & WORD_MASK),
+        np.uint64((seed >> WORD_BITS) & WORD_MASK),
+    )[0]
+    uniform = np.float32(word >> UNUSED_BITS) * UNIT
+    return 0.0 if uniform < probability else value / (1.0 - probability)

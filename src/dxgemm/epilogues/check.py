@@ -1,0 +1,153 @@
+"""Do the operands of an epilogue fit the result of a call? Answered before anything is launched."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dxgemm._errors import (
+    DeviceMismatchError,
+    DtypeError,
+    LayoutError,
+    OverlapError,
+    ReadOnlyError,
+    ScalarError,
+    ShapeError,
+)
+from dxgemm._problem import ITEM_SIZES, Layout, _overlaps_itself, scalar_dtype
+from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.epilogues.kinds import (
+    KINDS,
+    OUTPUT,
+    BoundOperand,
+    check_number,
+    fits,
+    fitting_shapes,
+)
+
+# By the type of sums. A float64 operand would widen float32 arithmetic without a word, a float32
+# one would bring fewer digits into float64 results than they seem to have: neither is accepted.
+READABLE = {
+    "float32": ("float32", "float16", "bfloat16", "int32", "int8"),
+    "float64": ("float64", "int32", "int8"),
+    "int32": ("float32", "float16", "bfloat16", "int32", "int8"),
+}
+WRITABLE = {
+    "float32": ("float32", "float16", "bfloat16"),
+    "float64": ("float64",),
+    "int32": ("int32", "float32", "float16", "bfloat16"),
+}
+
+
+def check_operands(
+    bound: BoundEpilogue,
+    layouts: Sequence[Layout | None],
+    m: int,
+    n: int,
+    batch: int,
+    device: int,
+    dtype: str,
+) -> None:
+    """Check the operands of an epilogue against a problem.
+
+    Overlap with other arrays depends on addresses and is not checked here.
+
+    Args:
+        bound: the epilogue.
+        layouts: one for each of `bound.operands`; None for numbers.
+        m, n, batch: the result as the caller sees it; batch is 1 for a two-dimensional one.
+        device: CUDA ordinal of the call's operands; -1 if all are in host memory.
+        dtype: of a and b.
+
+    Raises:
+        ShapeError, DtypeError, DeviceMismatchError, LayoutError, ReadOnlyError, OverlapError,
+        ScalarError: the first that applies, with the epilogue, the operand and the way out.
+    """
+    sums = scalar_dtype(dtype)
+    arrays = []
+    for operand, layout in zip(bound.operands, layouts, strict=True):
+        where = f"gemm: epilogue {operand.epilogue}: {operand.name}"
+        if layout is None:
+            _check_number(where, operand, sums)
+        else:
+            arrays.append((operand, layout))
+            _check_dtype(where, operand, layout, dtype, sums)
+            _check_shape(where, operand, layout, (m, n, batch))
+            _check_alignment(where, layout)
+            if operand.kind == "output":
+                _check_output(where, layout)
+    _check_devices(arrays, device)
+
+
+def _check_number(where: str, operand: BoundOperand, sums: str) -> None:
+    kind = KINDS[operand.kind]
+    check_number(operand.epilogue, operand.name, kind, operand.value)
+    if operand.kind != "scalar" or not math.isfinite(value := float(operand.value)):
+        return
+    floating = "float64" if sums == "float64" else "float32"
+    with np.errstate(over="ignore"):
+        overflows = not np.isfinite(np.dtype(floating).type(value))
+    if overflows:
+        raise ScalarError(f"{where} is {operand.value}, which overflows {floating}.")
+
+
+def _check_dtype(where: str, operand: BoundOperand, layout: Layout, dtype: str, sums: str) -> None:
+    allowed = (WRITABLE if operand.kind == "output" else READABLE)[sums]
+    if layout.dtype not in allowed:
+        listed = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        role = "an output" if operand.kind == "output" else "an operand"
+        raise DtypeError(
+            f"{where} has dtype {layout.dtype}, but {dtype} products are summed in {sums}, so that "
+            f"{role} can be {listed} in native byte order: convert {operand.name}, for example "
+            f"{operand.name}.astype('{allowed[0]}')."
+        )
+
+
+def _check_shape(
+    where: str, operand: BoundOperand, layout: Layout, sizes: tuple[int, int, int]
+) -> None:
+    kind = KINDS[operand.kind]
+    if fits(kind, layout.shape, *sizes):
+        return
+    m, n, batch = sizes
+    result = f"a {m} x {n} result" if batch == 1 else f"{batch} results of {m} x {n}"
+    remark = "; what is written cannot be broadcast" if kind is OUTPUT else ""
+    raise ShapeError(
+        f"{where} is {layout.shape}, but {kind.meaning} for {result} has shape "
+        f"{fitting_shapes(kind, *sizes)}{remark}."
+    )
+
+
+def _check_alignment(where: str, layout: Layout) -> None:
+    item_size = ITEM_SIZES[layout.dtype]
+    if layout.alignment < item_size or any(stride % item_size for stride in layout.strides):
+        raise LayoutError(
+            f"{where} starts at an address or has strides, {layout.strides} bytes, that are not "
+            f"multiples of the {item_size}-byte {layout.dtype}; copy it to a contiguous array."
+        )
+
+
+def _check_output(where: str, layout: Layout) -> None:
+    if layout.read_only:
+        raise ReadOnlyError(f"{where} is read-only, but it is an output, which is written.")
+    if _overlaps_itself(layout):
+        raise OverlapError(
+            f"{where} overlaps itself: shape {layout.shape} with strides {layout.strides} bytes "
+            "reaches one element by several indices; pass an array of its own."
+        )
+
+
+def _check_devices(arrays: list[tuple[BoundOperand, Layout]], device: int) -> None:
+    # Host operands go wherever the others are.
+    for operand, layout in arrays:
+        if layout.device < 0:
+            continue
+        if device < 0:
+            device = layout.device
+        if layout.device != device:
+            raise DeviceMismatchError(
+                f"gemm: epilogue {operand.epilogue}: {operand.name} is on GPU {layout.device}, "
+                f"but other operands of the call are on GPU {device}; move them to one."
+            )

@@ -1,0 +1,352 @@
+"""`@epilogue`: a Python function of an element of the result, its place, and operands."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, update_wrapper
+from types import FunctionType
+from typing import Any, overload
+
+import numpy as np
+
+from dxgemm._errors import EpilogueError, ScalarError
+from dxgemm.epilogues.host import apply_on_host
+from dxgemm.epilogues.kinds import (
+    OUTPUT,
+    BoundOperand,
+    Parameter,
+    StageFunction,
+    check_number,
+    epilogue_error,
+    kind_of,
+)
+from dxgemm.epilogues.literals import copied_function
+from dxgemm.epilogues.reads import FunctionHolder, cell_value, check_unchanged, examine
+
+LEADING = ("value", "row", "col")
+KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
+
+
+class Epilogue(FunctionHolder):
+    """A function fused into the kernel; called with its operands, it is bound to them.
+
+    Attributes:
+        function: the function that was decorated.
+        parameters: its parameters after value, row and col.
+        outputs: the matrices it writes besides the result.
+    """
+
+    def __init__(self, function: FunctionType, outputs: tuple[str, ...] = ()) -> None:
+        update_wrapper(self, function)
+        super().__init__(function)
+        self.name = function.__name__
+        self.parameters = _parameters(function)
+        self.outputs = _outputs(self.name, outputs, self.parameters)
+        self._by_name = {entry.name: entry for entry in (*self.parameters, *self.outputs)}
+        self._arguments = len(LEADING) + len(self.parameters)
+        self._digest, self._reads = examine(function, self.name)
+
+    def __repr__(self) -> str:
+        return f"<epilogue {self.name}({', '.join(self._by_name)})>"
+
+    def __call__(self, /, *operands: Any, **named: Any) -> Any:
+        """Bind operands, or apply the function where value, row and col come first.
+
+        Args:
+            *operands: a number or array for each parameter; or value, row, col and an operand for
+                each parameter, exactly, which calls the function inside another one's body.
+            **named: parameters by their names, and an array to write for each output.
+
+        Returns:
+            A `BoundEpilogue`, or what the function returns.
+
+        Raises:
+            EpilogueError: an operand is missing, unknown, or passed twice, or a global or closure
+                variable that the function reads has changed since it was decorated.
+            ScalarError: a `Scalar` or `Integer` is bound to something else.
+        """
+        if len(operands) == self._arguments and not named:
+            return self.function(*operands)
+        check_unchanged(self._reads, self.name)
+        return BoundEpilogue((Stage(self, self._bind(operands, named)),))
+
+    def __or__(self, other: Any) -> BoundEpilogue:
+        return self.bound | other
+
+    @property
+    def bound(self) -> BoundEpilogue:
+        """This epilogue without operands, or with all at their defaults.
+
+        Raises:
+            EpilogueError: there are operands without a default, or outputs.
+        """
+        bound: BoundEpilogue = self()
+        return bound
+
+    @cached_property
+    def stage_function(self) -> StageFunction:
+        """What kernels are compiled from; asked for only after `check_unchanged`."""
+        return StageFunction(
+            copied_function(self.function), len(self.parameters), len(self.outputs), self._digest
+        )
+
+    def _bind(self, operands: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        if len(operands) > len(self.parameters):
+            raise epilogue_error(
+                self.name,
+                f"{len(operands)} operands were passed, but it has {len(self.parameters)}: "
+                f"{_listed(self.parameters)}.",
+            )
+        given = {
+            parameter.name: value
+            for parameter, value in zip(self.parameters, operands, strict=False)
+        }
+        for name, value in named.items():
+            if name not in self._by_name:
+                raise epilogue_error(
+                    self.name,
+                    f"it has no operand {name}; its operands are {_listed(self.parameters)}, its "
+                    f"outputs {_listed(self.outputs)}.",
+                )
+            if name in given:
+                raise epilogue_error(self.name, f"{name} was passed by position and by name.")
+            given[name] = value
+        bound = {}
+        for name, entry in self._by_name.items():
+            if name in given:
+                bound[name] = given[name]
+            elif entry.default:
+                (bound[name],) = entry.default
+            else:
+                way_out = (
+                    f"pass {name}=array, which is written" if entry.kind is OUTPUT else "bind it"
+                )
+                raise epilogue_error(
+                    self.name, f"{name} ({entry.kind.meaning}) is missing; {way_out}."
+                )
+            if entry.kind.is_number:
+                check_number(self.name, name, entry.kind, bound[name])
+        return bound
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """An epilogue and its operands and outputs by name, parameters first."""
+
+    epilogue: Epilogue
+    operands: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundEpilogue:
+    """Epilogues with their operands, applied from left to right: what `gemm(epilogue=)` takes."""
+
+    stages: tuple[Stage, ...]
+
+    def __post_init__(self) -> None:
+        for stage in self.stages:
+            # Copied while globals are known to be as they were, whatever becomes of them later.
+            _ = stage.epilogue.stage_function
+        names = [output.name for stage in self.stages for output in stage.epilogue.outputs]
+        for name in names:
+            if names.count(name) > 1:
+                raise EpilogueError(
+                    f"epilogue {self!r}: two stages have an output called {name}; outputs are "
+                    "found by their names, so each needs its own."
+                )
+
+    def __repr__(self) -> str:
+        return " | ".join(stage.epilogue.name for stage in self.stages)
+
+    def __or__(self, other: Any) -> BoundEpilogue:
+        """Both, the right one applied to the result of the left one."""
+        if isinstance(other, FunctionHolder | BoundEpilogue):
+            return BoundEpilogue(self.stages + bound_epilogue(other).stages)
+        return NotImplemented
+
+    @cached_property
+    def functions(self) -> tuple[StageFunction, ...]:
+        """What a kernel is compiled from, one per stage."""
+        return tuple(stage.epilogue.stage_function for stage in self.stages)
+
+    @cached_property
+    def operands(self) -> tuple[BoundOperand, ...]:
+        """What a kernel is launched with: for each stage its parameters, then its outputs."""
+        return tuple(
+            BoundOperand(
+                stage.epilogue.name, entry.name, entry.kind.name, stage.operands[entry.name]
+            )
+            for stage in self.stages
+            for entry in (*stage.epilogue.parameters, *stage.epilogue.outputs)
+        )
+
+    def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The same on NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
+
+        Args:
+            values: (m, n) or (batch, m, n), in the type of sums: alpha * a @ b + beta * c.
+            dtype: of the result; None for that of values.
+
+        Returns:
+            The result, and a new array for each output by its name.
+        """
+        return apply_on_host(self.functions, self.operands, values, dtype)
+
+
+def bound_epilogue(value: Any) -> BoundEpilogue:
+    """What was passed as an epilogue, bound.
+
+    Raises:
+        EpilogueError: it is no epilogue, or one whose operands are missing.
+    """
+    if isinstance(value, BoundEpilogue):
+        return value
+    if isinstance(value, Epilogue):
+        return value.bound
+    raise EpilogueError(
+        f"epilogue is {value!r} ({type(value).__name__}); pass an epilogue of dxgemm.epilogues, or "
+        "a function decorated with @dxgemm.epilogue, called with its operands."
+    )
+
+
+@overload
+def epilogue(function: Callable[..., Any], /) -> Epilogue: ...
+@overload
+def epilogue(*, outputs: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Epilogue]: ...
+def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
+    """result = function(value, row, col, operands...), for each element, inside the kernel.
+
+        @dxgemm.epilogue
+        def scaled_tanh(value, row, col, scale: Scalar, shift: RowVector):
+            return scale * math.tanh(value + shift)
+
+        dxgemm.gemm(a, b, epilogue=scaled_tanh(0.5, vector) | relu)
+
+    value is the element of alpha * a @ b + beta * c in the type of sums, row and col its place in
+    its matrix. The operands' annotations, of `dxgemm.epilogues`, say what may be bound to them:
+
+        Scalar: a real number; it may have a default.
+        Integer: an integer of 64 bits; it may have a default.
+        RowVector: (n,) or (batch, n), of which the function gets element [col].
+        ColumnVector: (m,) or (batch, m), of which it gets element [row].
+        Matrix: (m, n) or (batch, m, n), of which it gets element [row, col].
+
+    Args:
+        function: a Python function that numba-cuda can compile. It may call plain functions and
+            other epilogues (`relu(value, row, col)`), and read globals and closure variables that
+            are numbers, strings or tuples of these. They must keep their values.
+        outputs: names of the matrices, (m, n) or (batch, m, n), that are written besides the
+            result: the function then returns the result and a value for each. The arrays are
+            bound by name.
+
+    Raises:
+        EpilogueError: it is no plain Python function, has fewer than three parameters, an operand
+            without a kind, or depends on something that could change under a compiled kernel.
+    """
+    if function is None:
+        return lambda function: _epilogue_of(function, outputs)
+    return _epilogue_of(function, outputs)
+
+
+def _epilogue_of(function: Any, outputs: Any) -> Epilogue:
+    """What `epilogue` makes of a function."""
+    if not isinstance(function, FunctionType):
+        name = getattr(function, "__name__", None) or repr(function)
+        raise epilogue_error(
+            name, f"it is a {type(function).__name__}; decorate a plain Python function."
+        )
+    unsuitable = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    if function.__code__.co_flags & unsuitable:
+        raise epilogue_error(
+            function.__name__, "it is a generator or async function; return the result."
+        )
+    return Epilogue(function, outputs)
+
+
+def _parameters(function: FunctionType) -> tuple[Parameter, ...]:
+    name = function.__name__
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except NameError as error:  # annotations that are evaluated only now
+        raise epilogue_error(name, f"its annotations cannot be read: {error}.") from None
+    parameters = list(signature.parameters.values())
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise epilogue_error(name, f"{parameter} takes any number; name each operand.")
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            raise epilogue_error(
+                name, f"{parameter.name} is keyword-only; kernels pass operands by position."
+            )
+    leading, operands = parameters[: len(LEADING)], parameters[len(LEADING) :]
+    if len(leading) < len(LEADING):
+        listed = ", ".join(parameter.name for parameter in parameters) or "none"
+        raise epilogue_error(
+            name, f"its parameters are {listed}; the first three are value, row and col."
+        )
+    for parameter in leading:
+        if parameter.default is not parameter.empty:
+            raise epilogue_error(name, f"{parameter.name} has a default, but is always passed.")
+    return tuple(_parameter(function, parameter) for parameter in operands)
+
+
+def _parameter(function: FunctionType, parameter: inspect.Parameter) -> Parameter:
+    epilogue, name = function.__name__, parameter.name
+    kind = kind_of(_evaluated(function, parameter))
+    if kind is None:
+        annotation = "no annotation"
+        if parameter.annotation is not parameter.empty:
+            annotation = f"the annotation {parameter.annotation!r}"
+        raise epilogue_error(
+            epilogue, f"{name} has {annotation}; annotate it as {KIND_NAMES} of dxgemm.epilogues."
+        )
+    if parameter.default is parameter.empty:
+        return Parameter(name, kind)
+    if not kind.is_number:
+        raise epilogue_error(epilogue, f"{name} is {kind.meaning}, which cannot have a default.")
+    try:
+        check_number(epilogue, name, kind, parameter.default)
+    except ScalarError as error:
+        raise EpilogueError(str(error)) from None
+    return Parameter(name, kind, (parameter.default,))
+
+
+def _evaluated(function: FunctionType, parameter: inspect.Parameter) -> Any:
+    """The annotation of a parameter, also where it is text (PEP 563)."""
+    annotation = parameter.annotation
+    if not isinstance(annotation, str):
+        return annotation
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    closure = {name: cell_value(cell) for name, cell in cells}
+    try:
+        return eval(annotation, function.__globals__, closure)
+    except Exception as error:
+        raise epilogue_error(
+            function.__name__,
+            f"the annotation {annotation!r} of {parameter.name} cannot be read: {error}; import "
+            f"{KIND_NAMES} from dxgemm.epilogues at the top of the module.",
+        ) from None
+
+
+def _outputs(
+    epilogue: str, outputs: Any, parameters: tuple[Parameter, ...]
+) -> tuple[Parameter, ...]:
+    names = [] if isinstance(outputs, str) else list(outputs)
+    taken = {parameter.name for parameter in parameters}
+    are_names = all(
+        isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
+        for name in names
+    )
+    if isinstance(outputs, str) or not are_names:
+        raise epilogue_error(epilogue, f'outputs is {outputs!r}; pass names, such as ("before",).')
+    if len(set(names)) < len(names) or taken & set(names):
+        raise epilogue_error(
+            epilogue, f"outputs is {outputs!r}; names of operands and outputs must all differ."
+        )
+    return tuple(Parameter(name, OUTPUT) for name in names)
+
+
+def _listed(parameters: tuple[Parameter, ...]) -> str:
+    return ", ".join(parameter.name for parameter in parameters) or "none"

@@ -1,0 +1,932 @@
+"""Epilogues without kernels: what can be one, binding, identity, the twin on the host, checks."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from math import exp
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import epilogues, errors
+from dxgemm._problem import Layout
+from dxgemm.epilogues import (
+    BoundEpilogue,
+    ColumnVector,
+    Integer,
+    Matrix,
+    RowVector,
+    Scalar,
+    bias,
+    bias_column,
+    bound_epilogue,
+    check_operands,
+    clamp,
+    compiled_function,
+    dequantise,
+    dropout,
+    gelu,
+    gelu_tanh,
+    keep,
+    leaky_relu,
+    relu,
+    residual,
+    scale,
+    scale_columns,
+    scale_rows,
+    sigmoid,
+    silu,
+    tanh,
+)
+from dxgemm.epilogues.kinds import KINDS
+from dxgemm.epilogues.philox import philox_4x32
+
+HALF = 0.5
+PAIR = (0.25, 0.75)
+TABLE = [1.0, 2.0]
+CHANGING = 1.0
+AWKWARD = (
+    math.nan, math.inf, -math.inf, 0.0, -0.0, 1e-30, -1e-30, 0.5, -0.5, 3.0, -3.0, 30.0, -30.0,
+    100.0, -100.0, 1e30, -1e30,
+)  # fmt: skip
+FLOATS = ("float32", "float64")
+
+
+def halved(x):
+    return HALF * x
+
+
+def circular(x):
+    return circular_too(x)
+
+
+def circular_too(x):
+    return circular(x)
+
+
+@dxgemm.epilogue
+def scaled_tanh(value, row, col, factor: Scalar, shift: RowVector):
+    return factor * math.tanh(value + shift)
+
+
+@dxgemm.epilogue(outputs=("before",))
+def relu_keeping(value, row, col):
+    return (value if value > 0.0 else 0.0), value
+
+
+@dxgemm.epilogue
+def place(value, row, col):
+    return value + 10.0 * row + col
+
+
+def digest(function):
+    return dxgemm.epilogue(function).stage_function.digest
+
+
+def on_host(epilogue, values, **options):
+    return bound_epilogue(epilogue).on_host(np.asarray(values), **options)[0]
+
+
+def awkward(dtype):
+    return np.array([AWKWARD], dtype)
+
+
+# what can be an epilogue
+
+
+def no_col(value, row):
+    return value
+
+
+def without_annotation(value, row, col, shift):
+    return value
+
+
+def with_another_annotation(value, row, col, shift: float):
+    return value
+
+
+def with_an_unknown_annotation(value, row, col, shift: Nowhere):  # noqa: F821
+    return value
+
+
+def with_many(value, row, col, *shifts):
+    return value
+
+
+def with_keywords(value, row, col, **shifts):
+    return value
+
+
+def keyword_only(value, row, col, *, shift: Scalar):
+    return value
+
+
+def default_vector(value, row, col, shift: RowVector = None):
+    return value
+
+
+def default_value(value, row, col=0):
+    return value
+
+
+def default_text(value, row, col, shift: Scalar = "1"):
+    return value
+
+
+def generator(value, row, col):
+    yield value
+
+
+async def coroutine(value, row, col):
+    return value
+
+
+async def asynchronous_generator(value, row, col):
+    yield value
+
+
+def reads_list(value, row, col):
+    return value + TABLE[0]
+
+
+def reads_module(value, row, col):
+    return epilogues.relu(value, row, col)
+
+
+def reads_nothing_there(value, row, col):
+    return value + NOWHERE  # noqa: F821
+
+
+def calls_in_a_circle(value, row, col):
+    return circular(value)
+
+
+class Callable:
+    def __call__(self, value, row, col):
+        return value
+
+
+@pytest.mark.parametrize(
+    "function, match",
+    [
+        (no_col, "no_col.*value, row"),
+        (without_annotation, "without_annotation.*shift has no annotation"),
+        (with_another_annotation, "with_another_annotation.*shift has the annotation.*float"),
+        (with_an_unknown_annotation, "with_an_unknown_annotation.*Nowhere.*shift"),
+        (with_many, r"with_many.*\*shifts"),
+        (with_keywords, r"with_keywords.*\*\*shifts"),
+        (keyword_only, "keyword_only.*shift is keyword-only"),
+        (default_vector, "default_vector.*shift.*row vector.*default"),
+        (default_value, "default_value.*col has a default"),
+        (default_text, "default_text.*shift is '1'"),
+        (generator, "generator.*is a generator"),
+        (coroutine, "coroutine.*async"),
+        (asynchronous_generator, "asynchronous_generator.*async"),
+        (Callable, "Callable.*plain Python function"),
+        (Callable(), "plain Python function"),
+        (math.tanh, "tanh.*plain Python function"),
+        (functools.partial(halved), "partial.*plain Python function"),
+        (relu, "relu.*plain Python function"),
+        (reads_list, r"reads_list.*TABLE.*\[1.0, 2.0\].*operand"),
+        (reads_module, "reads_module.*module dxgemm.epilogues.*from dxgemm.epilogues import"),
+        (reads_nothing_there, "reads_nothing_there.*NOWHERE has no value"),
+        (calls_in_a_circle, "calls_in_a_circle.*calls itself"),
+    ],
+)
+def test_what_cannot_be_an_epilogue_is_refused(function, match):
+    with pytest.raises(errors.EpilogueError, match=f"epilogue .*{match}"):
+        dxgemm.epilogue(function)
+
+
+@pytest.mark.parametrize(
+    "value", [[1.0], {}, {1.0}, np.ones(2), object(), (1.0, [2.0]), errors, [].append], ids=repr
+)
+def test_a_closure_that_could_change_is_refused(value):
+    def closing(v, row, col):
+        return v + value
+
+    with pytest.raises(errors.EpilogueError, match="closing: closure variable value"):
+        dxgemm.epilogue(closing)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 1, 1.0, "text", (1.0, (2, "x")), np.float32(1), np.dtype("f4"), np.float32, math,
+     np.exp, math.exp, max, halved, relu],
+    ids=repr,
+)  # fmt: skip
+def test_a_closure_that_keeps_its_value_is_accepted(value):
+    def closing(v, row, col):
+        return v, value
+
+    assert len(digest(closing)) == 64
+
+
+@pytest.mark.parametrize(
+    "outputs", ["kept", ("a b",), ("a", "a"), ("shift",), (3,), ("if",)], ids=repr
+)
+def test_outputs_must_be_names_of_their_own(outputs):
+    def shifted(value, row, col, shift: Scalar):
+        return value + shift, value
+
+    with pytest.raises(errors.EpilogueError, match="shifted: outputs is"):
+        dxgemm.epilogue(outputs=outputs)(shifted)
+
+
+def test_annotations_as_text_and_as_objects_mean_the_same():
+    def as_text(value, row, col, a: Scalar, b: RowVector, c: ColumnVector, d: Matrix, e: Integer):
+        return value
+
+    def as_objects(value, row, col, a, b, c, d, e):
+        return value
+
+    kinds = (Scalar, RowVector, ColumnVector, Matrix, Integer)
+    as_objects.__annotations__ = dict(zip("abcde", kinds, strict=True))
+    for function in (as_text, as_objects):
+        parameters = dxgemm.epilogue(function).parameters
+        names = [parameter.kind.name for parameter in parameters]
+        assert names == ["scalar", "row", "column", "matrix", "integer"]
+
+
+def test_a_lambda_is_an_epilogue():
+    doubled = dxgemm.epilogue(lambda value, row, col: value + value)
+    assert on_host(doubled, np.float32([[1.5]])) == 3
+
+
+# binding
+
+
+@pytest.mark.parametrize(
+    "bind, match",
+    [
+        (lambda: scaled_tanh(), "scaled_tanh.*factor .*missing"),
+        (lambda: scaled_tanh(0.5), "scaled_tanh.*shift .*missing"),
+        (lambda: scaled_tanh.bound, "scaled_tanh.*factor .*missing"),
+        (lambda: relu | scaled_tanh, "scaled_tanh.*factor .*missing"),
+        (lambda: scaled_tanh(0.5, shif=1), "scaled_tanh.*no operand shif.*factor, shift"),
+        (lambda: scaled_tanh(0.5, factor=1, shift=1), "scaled_tanh.*factor .*by position"),
+        (lambda: scaled_tanh(1, 2, 3), "scaled_tanh.*3 operands.*factor, shift"),
+        (lambda: relu_keeping(), "relu_keeping.*before .*missing.*before=array"),
+        (lambda: relu_keeping(1), "relu_keeping.*1 operands"),
+        (lambda: bound_epilogue(halved), "decorated with @dxgemm.epilogue"),
+        (lambda: bound_epilogue("relu"), "'relu'"),
+        (lambda: keep(kept=1) | relu | keep(kept=2), "keep [|] relu [|] keep.*kept"),
+    ],
+)
+def test_binding_that_does_not_fit_is_refused(bind, match):
+    with pytest.raises(errors.EpilogueError, match=match):
+        bind()
+
+
+@pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, [1.0], np.ones(1), 10**400])
+def test_what_is_no_number_is_refused_as_a_scalar(value):
+    with pytest.raises(errors.ScalarError, match="scale: factor is"):
+        scale(value)
+
+
+@pytest.mark.parametrize("value", [True, 1.0, np.float32(1), 2**63, -(2**63) - 1, "1"])
+def test_what_is_no_number_of_int64_is_refused_as_an_integer(value):
+    with pytest.raises(errors.ScalarError, match="dropout: seed is"):
+        dropout(0.5, value)
+
+
+def test_only_epilogues_compose():
+    with pytest.raises(TypeError):
+        relu | halved
+    with pytest.raises(TypeError):
+        relu | 1
+
+
+def test_defaults_stand_in_for_scalars():
+    assert leaky_relu().operands[0].value == leaky_relu.bound.operands[0].value == 0.01
+    assert leaky_relu(0.5).operands[0].value == leaky_relu(slope=0.5).operands[0].value == 0.5
+
+
+def test_the_flat_view_is_in_the_order_of_stages_parameters_and_outputs():
+    vector, before, matrix = (np.ones(3) for _ in range(3))
+    bound = scaled_tanh(shift=vector, factor=2) | (relu_keeping(before=before) | residual(matrix))
+    assert isinstance(bound, BoundEpilogue)
+    assert [stage.epilogue for stage in bound.stages] == [scaled_tanh, relu_keeping, residual]
+    assert list(bound.stages[0].operands) == ["factor", "shift"]
+    seen = [(operand.epilogue, operand.name, operand.kind) for operand in bound.operands]
+    assert seen == [
+        ("scaled_tanh", "factor", "scalar"),
+        ("scaled_tanh", "shift", "row"),
+        ("relu_keeping", "before", "output"),
+        ("residual", "matrix", "matrix"),
+    ]
+    values = [operand.value for operand in bound.operands]
+    assert all(map(operator.is_, values[1:], (vector, before, matrix))) and values[0] == 2
+    counts = [(stage.operand_count, stage.output_count) for stage in bound.functions]
+    assert counts == [(2, 0), (0, 1), (1, 0)]
+
+
+def test_equal_epilogues_have_equal_functions():
+    assert (bias(np.ones(2)) | gelu).functions == (bias(np.ones(3)) | gelu).functions
+    assert hash((relu | gelu).functions) == hash((relu | gelu).functions)
+    assert (relu | gelu).functions != (gelu | relu).functions
+
+
+def test_an_epilogue_with_its_element_is_the_plain_function():
+    assert scaled_tanh(1.0, 0, 0, 2.0, 0.5) == 2.0 * math.tanh(1.5)
+    assert relu_keeping(-1.0, 0, 0) == (0.0, -1.0)
+    assert scaled_tanh.__doc__ is None and gelu.__doc__.startswith("value * Phi")
+
+
+# identity
+
+
+def test_a_digest_follows_what_a_function_computes():
+    def shifted(shift, constant=lambda x: x + 1.0):
+        def function(value, row, col):
+            return constant(value) + shift
+
+        return function
+
+    def with_default(value, row, col, factor: Scalar = 1.0):
+        return value
+
+    def with_another_default(value, row, col, factor: Scalar = 2.0):
+        return value
+
+    different = [
+        shifted(1.0),
+        shifted(2.0),
+        shifted(1),
+        shifted(np.float32(1)),
+        shifted(-0.0),
+        shifted(0.0),
+        shifted(1.0, lambda x: x + 2.0),
+        shifted(1.0, lambda x: x - 1.0),
+        shifted(1.0, lambda x, y=1.0: x + y),
+        shifted(1.0, lambda x, y=2.0: x + y),
+        shifted(1.0, lambda x, *, y=2.0: x + y),
+        shifted(1.0, lambda x: halved(x)),
+        shifted(1.0, lambda x: math.exp(x)),
+        shifted(1.0, lambda x: math.tanh(x)),
+        shifted(1.0, lambda x: exp(x)),
+        shifted(1.0, lambda x: x + HALF),
+        shifted(1.0, lambda x: x + PAIR[0]),
+        shifted(1.0, lambda x: sum([x + 1.0 for _ in PAIR])),
+        shifted(1.0, lambda x: sum([x + 2.0 for _ in PAIR])),
+        with_default,
+        with_another_default,
+    ]
+    digests = [digest(function) for function in different]
+    assert len(set(digests)) == len(digests)
+    assert digest(shifted(1.0)) == digests[0]
+
+
+def test_a_digest_follows_helpers_and_globals(monkeypatch):
+    def function(value, row, col):
+        return halved(value)
+
+    before = digest(function)
+    monkeypatch.setitem(globals(), "HALF", 0.25)
+    assert digest(function) != before
+    monkeypatch.setitem(globals(), "HALF", 0.5)
+    assert digest(function) == before
+
+
+def test_names_of_attributes_are_no_globals(monkeypatch):
+    def function(value, row, col):
+        return math.tanh(value)
+
+    monkeypatch.setitem(globals(), "tanh", TABLE)
+    digest(function)
+
+
+def test_digests_are_the_same_in_every_process(run_python, tmp_path):
+    (tmp_path / "mine.py").write_text("""
+import math
+import numpy as np
+import dxgemm
+from dxgemm.epilogues import Scalar, gelu
+
+SHIFTS, NAMES, TINY = (0.5, 1.5), "abc", np.float32(1e-3)
+
+def helper(x):
+    return x + SHIFTS[0] if NAMES in {"abc", "def", "ghi", "jkl"} else -x
+
+@dxgemm.epilogue
+def mine(value, row, col, factor: Scalar = 2.0):
+    return math.tanh(helper(gelu(value, row, col))) * factor + max(TINY, 0.1)
+""")
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import mine; " + (
+        "print(mine.mine.stage_function.digest)"
+    )
+    digests = {run_python(program, str(tmp_path), PYTHONHASHSEED=seed) for seed in ("1", "2", "3")}
+    assert len(digests) == 1 and len(digests.pop().strip()) == 64
+    source = (tmp_path / "mine.py").read_text()
+    (tmp_path / "mine.py").write_text(source.replace("1.5", "1.25"))
+    assert run_python(program, str(tmp_path), PYTHONHASHSEED="1").strip() not in digests
+
+
+def test_a_global_that_changed_is_refused_and_one_that_changed_back_is_not(monkeypatch):
+    @dxgemm.epilogue
+    def shifted(value, row, col):
+        return value + CHANGING
+
+    kept = shifted.bound
+    monkeypatch.setitem(globals(), "CHANGING", 2.5)
+    with pytest.raises(errors.EpilogueError, match=r"CHANGING was 1.0 when .* is 2.5 now.*operand"):
+        shifted()
+    assert on_host(kept, np.float32([[1]])) == 2, "what was bound keeps its values"
+    monkeypatch.setitem(globals(), "CHANGING", float("1.0"))
+    assert on_host(shifted, np.float32([[1]])) == 2
+
+
+def test_a_global_of_a_helper_that_changed_is_refused(monkeypatch):
+    @dxgemm.epilogue
+    def function(value, row, col):
+        return halved(value)
+
+    @dxgemm.epilogue
+    def outer(value, row, col):
+        return function(value, row, col)
+
+    monkeypatch.setitem(globals(), "HALF", 0.25)
+    for epilogue in (function, outer):
+        with pytest.raises(errors.EpilogueError, match=r"global HALF was 0.5 .* is 0.25 now"):
+            epilogue()
+
+
+def test_a_closure_that_changed_is_refused():
+    shift = 1.0
+
+    @dxgemm.epilogue
+    def shifted(value, row, col):
+        return value + shift
+
+    shifted()
+    shift = 2.0
+    with pytest.raises(errors.EpilogueError, match=r"closure variable shift was 1.0 .* is 2.0 now"):
+        shifted()
+
+
+def test_a_helper_that_was_replaced_is_refused_unless_it_does_the_same(monkeypatch):
+    @dxgemm.epilogue
+    def function(value, row, col):
+        return halved(value)
+
+    def again(x):
+        return HALF * x
+
+    def otherwise(x):
+        return HALF * x * HALF
+
+    monkeypatch.setitem(globals(), "halved", again)
+    function()
+    monkeypatch.setitem(globals(), "halved", otherwise)
+    with pytest.raises(errors.EpilogueError, match="global halved"):
+        function()
+
+
+def test_a_global_in_the_way_of_a_builtin_is_noticed(monkeypatch):
+    @dxgemm.epilogue
+    def function(value, row, col):
+        return max(value, 0.0)
+
+    monkeypatch.setitem(globals(), "max", min)
+    with pytest.raises(errors.EpilogueError, match="global max was undefined"):
+        function()
+
+
+# literals
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_literals_take_the_type_of_the_kernel(dtype):
+    shift = 0.5
+
+    def function(value, row, col, factor=0.5):
+        nested = (lambda x: x + 0.125)(value)
+        constants = 0.5, 0.25 + shift, HALF, PAIR, (1.5, 2.5), ((0.5,), (1.5,)), (1, 1.5)
+        return nested, factor, row + 1, True, *constants
+
+    result = compiled_function(function, dtype, lambda f: f)(dtype(1), 0, 0)
+    nested, factor, following, flag, half, total, global_half, pair, tail, deep, mixed = result
+    for number in (nested, factor, half, total, global_half, *pair, *tail, deep[0][0]):
+        assert type(number) is dtype
+    assert type(following) is int and flag is True
+    assert [type(entry) for entry in mixed] == [int, float]
+    assert (nested, total, pair, tail, deep) == (1.125, 0.75, PAIR, (1.5, 2.5), ((0.5,), (1.5,)))
+    assert type(function(1.0, 0, 0)[0]) is float, "the original is as it was"
+
+
+def test_numbers_of_numpy_keep_their_type():
+    wide, narrow = np.float64(0.5), np.float32(0.5)
+    copy = compiled_function(lambda value: (value * wide, value * narrow), np.float32, lambda f: f)
+    assert [type(number) for number in copy(np.float32(1))] == [np.float64, np.float32]
+
+
+def test_helpers_and_epilogues_are_compiled_once_each():
+    compiled = []
+
+    def device(function):
+        compiled.append(function.__name__)
+        return function
+
+    def doubled(value):
+        return halved(value) + halved(value)
+
+    def function(value, row, col):
+        return (
+            doubled(value) + halved(value) + gelu(value, row, col) + math.exp(0.0) * max(0.0, 1.0)
+        )
+
+    copy = compiled_function(function, np.float32, device)
+    assert sorted(compiled) == ["doubled", "gelu", "halved"]
+    assert copy.__globals__ is not function.__globals__
+    result = copy(np.float32(1), 0, 0)
+    assert type(result) is np.float64 or type(result) is np.float32
+    assert result == pytest.approx(1.5 + 0.5 * (1 + math.erf(math.sqrt(0.5))) + 1)
+
+
+def test_circles_of_functions_cannot_be_compiled():
+    with pytest.raises(errors.EpilogueError, match="circular calls itself"):
+        compiled_function(circular, np.float32, lambda f: f)
+
+
+# the twin on the host
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_stages_are_applied_from_left_to_right(dtype):
+    values = np.array([[-1.0, 2.0], [3.0, -4.0]], dtype)
+    shift = np.array([1.0, -1.0], dtype)
+    bound = bias(shift) | relu | scale(2.0)
+    result = on_host(bound, values)
+    assert result.dtype == dtype
+    np.testing.assert_array_equal(result, 2 * np.maximum(values + shift, 0))
+    np.testing.assert_array_equal(
+        on_host(scale(2.0) | bias(shift) | relu, values), np.maximum(2 * values + shift, 0)
+    )
+
+
+def test_functions_get_row_and_column_of_each_matrix():
+    result = on_host(place, np.zeros((2, 3, 4), np.float32))
+    rows, cols = np.mgrid[:3, :4]
+    np.testing.assert_array_equal(result, np.stack([10 * rows + cols] * 2))
+
+
+@pytest.mark.parametrize("lead", [(), (1,), (2,)], ids=["shared", "batch of one", "batched"])
+def test_operands_are_taken_from_their_place(lead):
+    rng = np.random.default_rng(0)
+    values = rng.integers(-9, 9, (2, 3, 4)).astype(np.float32)
+    row, column, matrix = (
+        rng.integers(-9, 9, (*lead, *shape)).astype(np.float32) for shape in ((4,), (3,), (3, 4))
+    )
+    np.testing.assert_array_equal(on_host(bias(row), values), values + row[..., None, :])
+    np.testing.assert_array_equal(on_host(bias_column(column), values), values + column[..., None])
+    np.testing.assert_array_equal(on_host(residual(matrix), values), values + matrix)
+    np.testing.assert_array_equal(on_host(scale_columns(row), values), values * row[..., None, :])
+    np.testing.assert_array_equal(on_host(scale_rows(column), values), values * column[..., None])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 1), (3, 4), (3, 1), (2, 3, 4)])
+def test_operands_of_other_shapes_are_refused_on_the_host(shape):
+    with pytest.raises(errors.ShapeError, match=r"bias: vector is .*\(4,\)"):
+        on_host(bias(np.zeros(shape)), np.zeros((3, 4)))
+
+
+def test_outputs_are_new_arrays_in_the_dtype_of_those_bound():
+    values = np.float32([[-1.1, 2.0]])
+    kept, before = np.zeros((1, 2), np.float16), np.zeros((1, 2), np.float32)
+    bound = keep(kept=kept) | bias([1.0, 1.0]) | relu_keeping(before=before) | scale(2)
+    result, outputs = bound.on_host(values)
+    np.testing.assert_array_equal(outputs["kept"], values.astype(np.float16))
+    np.testing.assert_array_equal(outputs["before"], values + np.float32(1))
+    np.testing.assert_array_equal(result, 2 * np.maximum(values + np.float32(1), 0))
+    assert (outputs["kept"].dtype, outputs["before"].dtype) == (np.float16, np.float32)
+    assert not kept.any() and not before.any()
+
+
+def test_the_number_of_values_returned_must_fit_the_outputs():
+    forgetful = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: value)
+    with pytest.raises(errors.EpilogueError, match=r"lambda.*kept"):
+        on_host(forgetful(kept=None), np.zeros((1, 1), np.float32))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_arithmetic_has_the_width_of_the_values(dtype):
+    @dxgemm.epilogue
+    def matching(value, row, col, factor: Scalar, shift: RowVector, term: Matrix):
+        width = value.dtype.itemsize
+        used = (factor, shift, term, 0.5 * value, math.exp(value), HALF * exp(value) / 3.0)
+        return 1.0 if all(number.dtype.itemsize == width for number in used) else 0.0
+
+    for term in (np.ones((1, 1), ml_dtypes.bfloat16), np.ones((1, 1), np.float16), [[1.0]]):
+        assert on_host(matching(2, [0.1], term), np.ones((1, 1), dtype)) == 1
+
+
+def test_the_result_is_rounded_once_to_the_dtype_asked_for():
+    values = np.float32([[1 + 2**-11 + 2**-20]])
+    result = on_host(scale(1.0), values, dtype=np.float16)
+    assert result.dtype == np.float16 and result == np.float16(1 + 2**-10)
+
+
+def test_functions_of_math_give_what_a_gpu_gives_where_python_raises():
+    @dxgemm.epilogue
+    def logarithm(value, row, col):
+        return math.log(value)
+
+    @dxgemm.epilogue
+    def exponential(value, row, col):
+        return exp(value)
+
+    @dxgemm.epilogue
+    def inverse(value, row, col):
+        return 1.0 / math.sqrt(value)
+
+    values = np.float32([[0, -1, np.inf, np.nan, 1000]])
+    assert on_host(logarithm, values)[0, :4].tolist() == pytest.approx(
+        [-math.inf, math.nan, math.inf, math.nan], nan_ok=True
+    )
+    assert on_host(exponential, values)[0, [0, 2, 4]].tolist() == [1, math.inf, math.inf]
+    assert on_host(inverse, values)[0, [0, 2]].tolist() == [math.inf, 0]
+    assert np.isnan(on_host(inverse, values)[0, 1])
+
+
+def test_a_literal_is_passed_on_in_the_type_of_the_values():
+    @dxgemm.epilogue
+    def inverse(value, row, col):
+        return 1.0 / value
+
+    zero = dxgemm.epilogue(lambda value, row, col: 0.0)
+    assert on_host(zero | inverse, np.float32([[1]])) == math.inf
+
+
+def test_epilogues_can_be_called_in_a_body():
+    @dxgemm.epilogue
+    def both(value, row, col, slope: Scalar):
+        return relu(value, row, col) + leaky_relu(value, row, col, slope)
+
+    np.testing.assert_array_equal(on_host(both(0.5), np.float32([[-2, 3]])), [[-1, 6]])
+
+
+# the catalogue
+
+
+def reference(function, values):
+    """A function of float64, computed for each element and rounded to the values' dtype."""
+    with np.errstate(all="ignore"):
+        return np.array([[function(float(x)) for x in values[0]]]).astype(values.dtype)
+
+
+def relative(dtype):
+    return 8 * np.finfo(dtype).eps
+
+
+def normal_gelu(x):
+    return -0.0 if x == -math.inf else 0.5 * x * (1 + math.erf(x / math.sqrt(2)))
+
+
+def tanh_gelu(x):
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return -0.0 if x == -math.inf else 0.5 * x * (1 + math.tanh(inner))
+
+
+def logistic(x):
+    if math.isnan(x):
+        return x
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    "epilogue, function",
+    [
+        (relu, lambda x: np.maximum(x, 0.0)),
+        (leaky_relu(), lambda x: x if x > 0 else 0.01 * x),
+        (leaky_relu(0.25), lambda x: x if x > 0 else 0.25 * x),
+        (gelu, normal_gelu),
+        (gelu_tanh, tanh_gelu),
+        (sigmoid, logistic),
+        (silu, lambda x: -0.0 if x == -math.inf else x * logistic(x)),
+        (tanh, np.tanh),
+        (clamp(-1.0, 2.0), lambda x: np.clip(x, -1.0, 2.0)),
+        (scale(-3.0), lambda x: -3.0 * x),
+    ],
+    ids=repr,
+)
+def test_the_catalogue_computes_its_formulas_on_awkward_values(epilogue, function, dtype):
+    values = awkward(dtype)
+    result = on_host(epilogue, values)
+    # 1 + erf(x) and 1 + tanh(x) lose their relative accuracy where they vanish, subnormals always.
+    info = np.finfo(dtype)
+    absolute = 4 * info.eps if epilogue in (gelu, gelu_tanh) else 1e-5 * info.smallest_normal
+    expected = reference(function, values)
+    np.testing.assert_allclose(result, expected, rtol=relative(dtype), atol=absolute)
+    assert np.isnan(result[0, 0]) and np.isnan(expected[0, 0])
+    assert result.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_minus_zero_is_no_positive_number_to_relu(dtype):
+    assert not np.signbit(on_host(relu, np.array([[-0.0]], dtype))).any()
+
+
+def test_clamp_is_that_of_torch():
+    values = np.float32([[-5, 0, 5, np.nan]])
+    np.testing.assert_array_equal(on_host(clamp(-1, 1), values), [[-1, 0, 1, np.nan]])
+    np.testing.assert_array_equal(on_host(clamp(2, 1), values), [[1, 1, 1, np.nan]])
+    np.testing.assert_array_equal(on_host(clamp(math.nan, 1), values), [[-5, 0, 1, np.nan]])
+
+
+def test_dequantised_sums_are_float32():
+    sums = np.array([[1, -(2**31)], [2**24 + 1, 7]], np.int32)
+    rows, columns = np.float32([0.5, 0.1]), np.float32([3, 0.25])
+    result = on_host(dequantise(rows, columns), sums, dtype=np.float32)
+    expected = sums.astype(np.float32) * rows[:, None] * columns
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_integers_survive_epilogues_without_floats():
+    sums = np.array([[-3, 2**31 - 1]], np.int32)
+    kept = np.zeros((1, 2), np.int32)
+    result, outputs = (keep(kept=kept) | relu).on_host(sums)
+    np.testing.assert_array_equal(result, [[0, 2**31 - 1]])
+    np.testing.assert_array_equal(outputs["kept"], sums)
+
+
+# Known answers of Random123, the library of the paper's authors.
+@pytest.mark.parametrize(
+    "counter, key, words",
+    [
+        ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
+        ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),
+        (
+            [0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344],
+            [0xA4093822, 0x299F31D0],
+            [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1],
+        ),
+    ],
+)
+def test_philox_gives_the_known_answers(counter, key, words):
+    with np.errstate(all="raise"):
+        assert list(philox_4x32(*map(np.uint64, counter + key))) == words
+
+
+def dropped(probability, seed, shape=(40, 50), dtype=np.float32):
+    return on_host(dropout(probability, seed), np.full(shape, 3, dtype)) == 0
+
+
+def test_dropout_keeps_or_drops_and_rescales():
+    values = np.full((40, 50), 3, np.float32)
+    result = on_host(dropout(0.25, 7), values)
+    assert set(np.unique(result)) == {np.float32(0), np.float32(3) / np.float32(0.75)}
+    assert 0.2 < (result == 0).mean() < 0.3
+    np.testing.assert_array_equal(on_host(dropout(0.0, 7), values), values)
+    assert not on_host(dropout(1.0, 7), values).any()
+
+
+def test_dropout_follows_the_first_word_of_philox():
+    seed = -(2**40) + 12345
+    key = [np.uint64(seed & 0xFFFFFFFF), np.uint64((seed >> 32) & 0xFFFFFFFF)]
+    for (row, col), is_dropped in np.ndenumerate(dropped(0.3, seed, (4, 5))):
+        counter = [np.uint64(word) for word in (row, col, 0, 0)]
+        word = int(philox_4x32(*counter, *key)[0])
+        assert is_dropped == ((word >> 8) / 2**24 < np.float32(0.3))
+
+
+def test_dropout_depends_on_place_and_seed_alone():
+    wide = dropped(0.5, 1)
+    np.testing.assert_array_equal(dropped(0.5, 1, (10, 20)), wide[:10, :20])
+    np.testing.assert_array_equal(dropped(0.5, 1, dtype=np.float64), wide)
+    np.testing.assert_array_equal(dropped(0.5, 1, (2, 40, 50)), [wide, wide])
+    for seed in (2, -1, 1 + 2**24, 1 + 2**32, -(2**63), 2**63 - 1):
+        assert (dropped(0.5, seed) != wide).mean() > 0.4
+    assert (wide != np.roll(wide, 1, 0)).any() and (wide != np.roll(wide, 1, 1)).any()
+
+
+def test_the_catalogue_is_documented_and_exported():
+    catalogue = {
+        name for name, value in vars(epilogues).items() if isinstance(value, epilogues.Epilogue)
+    }
+    assert len(catalogue) == 17 and catalogue <= set(epilogues.__all__)
+    assert all(len(getattr(epilogues, name).__doc__) > 10 for name in catalogue)
+
+
+# operands against a problem
+
+
+def layout(shape, dtype="float32", strides=None, device=0, read_only=False, alignment=16):
+    item_size = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1}.get(dtype, 4)
+    if strides is None:
+        strides = [item_size * math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    return Layout(tuple(shape), tuple(strides), dtype, device, read_only, alignment)
+
+
+def check(bound, *layouts, m=5, n=7, batch=1, device=0, dtype="float32"):
+    check_operands(bound_epilogue(bound), layouts, m, n, batch, device, dtype)
+
+
+FITTING = {
+    "row": [(7,), (1, 7), (3, 7)],
+    "column": [(5,), (1, 5), (3, 5)],
+    "matrix": [(5, 7), (1, 5, 7), (3, 5, 7)],
+    "output": [(3, 5, 7)],
+}
+BY_KIND = {"row": bias(0), "column": bias_column(0), "matrix": residual(0), "output": keep(kept=0)}
+SHAPES = [(), (1,), (5,), (7,), (1, 5), (1, 7), (3, 5), (3, 7), (5, 1), (7, 5), (5, 7), (2, 7),
+          (1, 5, 7), (3, 5, 7), (2, 5, 7), (3, 7, 5), (1, 3, 5, 7)]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FITTING)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_shapes_of_operands(kind, shape):
+    if shape in FITTING[kind]:
+        check(BY_KIND[kind], layout(shape), batch=3)
+        return
+    meaning = KINDS[kind].meaning
+    with pytest.raises(errors.ShapeError, match=f"gemm: epilogue .*{meaning} for 3 results of 5 x"):
+        check(BY_KIND[kind], layout(shape), batch=3)
+
+
+def test_an_output_of_one_result_may_have_the_batch_or_not():
+    check(keep(kept=0), layout((5, 7)))
+    check(keep(kept=0), layout((1, 5, 7)))
+
+
+def test_a_wrong_shape_names_epilogue_operand_and_the_shape_that_fits():
+    expected = (
+        r"gemm: epilogue scaled_tanh: shift is \(3, 4\), but a row vector for a 5 x 7 result has "
+        r"shape \(7,\)"
+    )
+    with pytest.raises(errors.ShapeError, match=expected):
+        check(scaled_tanh(0.5, 0), None, layout((3, 4)))
+    with pytest.raises(errors.ShapeError, match=r"shift is .*\(7,\) or \(2, 7\)"):
+        check(relu | scaled_tanh(0.5, 0), None, layout((3, 4)), batch=2)
+
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8")
+HALVES = {"float16", "bfloat16"}
+READ = {
+    "float32": {"float32", "int32", "int8"} | HALVES,
+    "float64": {"float64", "int32", "int8"},
+    "float16": {"float32", "int32", "int8"} | HALVES,
+    "int8": {"float32", "int32", "int8"} | HALVES,
+}
+WRITTEN = {
+    "float32": {"float32"} | HALVES,
+    "float64": {"float64"},
+    "float16": {"float32"} | HALVES,
+    "int8": {"float32", "int32"} | HALVES,
+}
+
+
+@pytest.mark.parametrize("problem", READ)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_of_operands(problem, dtype):
+    for bound, allowed in ((residual(0), READ[problem]), (keep(kept=0), WRITTEN[problem])):
+        if dtype in allowed:
+            check(bound, layout((5, 7), dtype), dtype=problem)
+        else:
+            match = f"has dtype {dtype}, but {problem} products .*astype"
+            with pytest.raises(errors.DtypeError, match=match):
+                check(bound, layout((5, 7), dtype), dtype=problem)
+
+
+def test_what_is_written_must_be_writable_and_have_its_own_elements():
+    with pytest.raises(errors.ReadOnlyError, match="keep: kept is read-only"):
+        check(keep(kept=0), layout((5, 7), read_only=True))
+    for strides in ((0, 4), (28, 0), (4, 4)):
+        with pytest.raises(errors.OverlapError, match="keep: kept overlaps itself"):
+            check(keep(kept=0), layout((5, 7), strides=strides))
+        check(residual(0), layout((5, 7), strides=strides, read_only=True))
+    check(keep(kept=0), layout((1, 5, 7), strides=(0, 4, 20)))
+
+
+def test_operands_must_be_on_the_device_of_the_call():
+    with pytest.raises(errors.DeviceMismatchError, match=r"vector is on GPU 1.*GPU 0"):
+        check(bias(0), layout((7,), device=1))
+    check(bias(0), layout((7,), device=1), device=1)
+    check(bias(0), layout((7,), device=-1))
+    check(bias(0), layout((7,), device=1), device=-1)
+    with pytest.raises(errors.DeviceMismatchError, match=r"matrix is on GPU 2.*GPU 1"):
+        check(bias(0) | residual(0), layout((7,), device=1), layout((5, 7), device=2), device=-1)
+
+
+@pytest.mark.parametrize(
+    "spoiled", [layout((5, 7), strides=(28, 5)), layout((5, 7), alignment=2)], ids=repr
+)
+def test_misaligned_operands_are_refused(spoiled):
+    for bound in (residual(0), keep(kept=0)):
+        with pytest.raises(errors.LayoutError, match="multiples of the 4-byte float32"):
+            check(bound, spoiled)
+
+
+def test_scalars_must_fit_the_type_of_sums():
+    for dtype in ("float32", "float16", "int8"):
+        with pytest.raises(errors.ScalarError, match=r"scale: factor is 1e[+]300.*float32"):
+            check(scale(1e300), None, dtype=dtype)
+    check(scale(1e300), None, dtype="float64")
+    for value in (math.inf, math.nan, np.float32(2), 3):
+        check(scale(value), None)
+    check(dropout(0.5, 2**63 - 1), None, None)
