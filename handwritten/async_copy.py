@@ -115,7 +115,9 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
-def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, a_way: str, b_way: str, epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32, int64
 
@@ -172,12 +174,14 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
         col_group,
         1,
         dtype,
+        epilogue,
     )
 
     def async_copy_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = shared_address(cuda.shared.array(0, scalar))
 
@@ -270,9 +274,9 @@ def make_kernel(config: Config, dtype: str, a_way: str, b_way: str) -> Callable[
 
         wait_copies(0)
         store_tile(
-            acc, smem, 0, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+            acc, smem, 0, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
             c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
     return unroll_static_loops(async_copy_kernel)

@@ -107,7 +107,9 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
-def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
@@ -136,12 +138,13 @@ def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callabl
     )
     load_a_frag = make_load_fragment(thread_m, row_group, a_layout, dtype)
     load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
-    store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype)
+    store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype, epilogue)
 
     def double_buffer_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = cuda.shared.array(2 * stage_size, scalar, alignment)
 
@@ -210,7 +213,7 @@ def make_kernel(config: Config, dtype: str, a_mode: str, b_mode: str) -> Callabl
         store_result(
             acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
             c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, matrix, extra,
         )  # fmt: skip
 
     return unroll_static_loops(double_buffer_kernel)

@@ -24,6 +24,8 @@ if _config.ENABLE_CUDASIM:
     def load_vector(scalar: Any, width: int, array: Any, index: Any) -> Any:
         return tuple(array[index + i] for i in range(width))
 
+    read_vector = load_vector
+
     def store_vector(array: Any, index: Any, values: Any) -> None:
         for i, value in enumerate(values):
             array[index + i] = value
@@ -110,6 +112,31 @@ else:
             )
 
         return signature(types.UniTuple(element, count), scalar, width, array, index), generate
+
+    @intrinsic
+    def read_vector(typing_context, scalar, width, pointer, index):
+        """`load_vector` of what no thread writes while the kernel runs.
+
+        The compiler may then read ahead of earlier stores: many reads are on their way at a time.
+        """
+        count, element = literal(width), scalar.instance_type
+        ptx_type, constraint = _PTX_TYPES[element]
+
+        def generate(context, builder, sig, args):
+            register = context.get_value_type(element)
+            address = builder.gep(args[2], [args[3]])
+            names = [f"${i}" for i in range(count)]
+            text = f"ld.global.nc.v{count}.{ptx_type} {{{', '.join(names)}}}, [${count}];"
+            result = ir.LiteralStructType([register] * count)
+            if count == 1:
+                text, result = f"ld.global.nc.{ptx_type} $0, [$1];", register
+            function = ir.FunctionType(result, [address.type])
+            constraints = ",".join([f"={constraint}"] * count + ["l"])
+            loaded = builder.call(ir.InlineAsm(function, text, constraints, False), [address])
+            elements = [loaded] if count == 1 else unpack(builder, loaded, count)
+            return pack_array(builder, elements)
+
+        return signature(types.UniTuple(element, count), scalar, width, pointer, index), generate
 
     @intrinsic
     def store_vector(typing_context, array, index, values):

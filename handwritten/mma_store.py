@@ -97,3 +97,83 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
                     store_global(out + row * out_row_bytes + col * out_col_bytes, 0, (value,))
 
     return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store))
+
+
+def make_store_finished(config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any) -> Any:
+    """A device function that writes what an epilogue makes of alpha * sums + beta * c.
+
+    The block's tile goes through shared memory, as rows of the result, which must hold it and which
+    nobody needs any more. All threads of the block, and of the cluster if there is one, must call
+    it together. lane_row, lane_col and tile_row, tile_col are the first element of the lane in the
+    tile, and of the tile in the product of the left and the right operand.
+
+    Args:
+        config: of `tensor_core`.
+        pairs_in_rows: whether that product is the result, or its transpose.
+        epilogue: what `dxgemm.handwritten.epilogue` takes.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import cluster_sync, store_shared
+    from dxgemm.handwritten.mma_operands import MMA_COLS, MMA_ROWS
+    from dxgemm.handwritten.tile_store import (
+        make_allows_vectors,
+        make_store_from_smem,
+        row_bytes,
+    )
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    split_k = config.split_k
+    tile_m, tile_n = config.tile_left, config.tile_right
+    if not pairs_in_rows:
+        tile_m, tile_n = tile_n, tile_m
+    item_bytes = np.dtype(dtype).itemsize
+    # From one row of the product to the next in shared memory, and from one column.
+    row_step, col_step = row_bytes(tile_n, dtype), item_bytes
+    if not pairs_in_rows:
+        row_step, col_step = col_step, row_step
+    right_mmas = config.warp_right // MMA_COLS
+    mmas = config.warp_left // MMA_ROWS * right_mmas
+    allows_vectors = make_allows_vectors(dtype)
+    store_from_smem = make_store_from_smem(
+        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
+    )
+
+    def store_finished(
+        acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        cuda.syncthreads()
+        target = int32(smem + lane_row * row_step + lane_col * col_step)
+        for mma in static_range(mmas):
+            for i in static_range(2):
+                if pairs_in_rows:
+                    first, second = acc[4 * mma + 2 * i], acc[4 * mma + 2 * i + 1]
+                else:
+                    first, second = acc[4 * mma + i], acc[4 * mma + i + 2]
+                store_shared(
+                    target,
+                    mma // right_mmas * MMA_ROWS * row_step
+                    + mma % right_mmas * MMA_COLS * col_step
+                    + i * (row_step if pairs_in_rows else col_step),
+                    (alpha * first, alpha * second),
+                )
+        if split_k == 1:
+            cuda.syncthreads()
+        else:
+            cluster_sync()
+        is_vector = allows_vectors(
+            beta, c_gmem, c_start, c_stride_m, c_stride_n,
+            out_gmem, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
+        store_from_smem(
+            smem, rank, matrix,
+            tile_row if pairs_in_rows else tile_col, tile_col if pairs_in_rows else tile_row,
+            m, n, beta, is_vector, c_gmem, c_start, c_stride_m, c_stride_n,
+            out_gmem, out_start, out_stride_m, out_stride_n, extra,
+        )  # fmt: skip
+        if split_k > 1:
+            cluster_sync()  # until then, others read this block's shared memory
+
+    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_finished))

@@ -61,14 +61,17 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
-def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
     from numba import cuda
 
+    from dxgemm.handwritten.epilogue import make_finish
+
     scalar = np.dtype(dtype).type
+    finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n = config.tile_m, config.tile_n
     # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
     int31 = 0x7FFFFFFF
@@ -77,6 +80,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
@@ -102,6 +106,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
             value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
+        value = finish(value, matrix, row, col, extra)
         out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
 
     return naive_kernel

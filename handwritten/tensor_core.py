@@ -31,6 +31,7 @@ from dxgemm.handwritten.mma_operands import (
     choose_sides,
     make_operand_tile,
 )
+from dxgemm.handwritten.tile_store import tile_bytes
 
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90
@@ -96,8 +97,9 @@ class Config:
 
     def smem_bytes(self, dtype: str) -> int:
         tiles = self.stages * (self.tile_left + self.tile_right) * self.tile_k
-        sums = self.tile_left * self.tile_right if self.split_k > 1 else 0
-        return max(tiles * np.dtype(dtype).itemsize + 32, sums * np.dtype(dtype).itemsize)
+        shorter, longer = sorted((self.tile_left, self.tile_right))
+        sums = max(tile_bytes(longer, shorter, dtype), tile_bytes(shorter, longer, dtype))
+        return max(tiles * np.dtype(dtype).itemsize + 32, sums)
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.warp_left * self.warp_right // 32 * np.dtype(dtype).itemsize
@@ -151,7 +153,7 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 
 def make_kernel(
-    config: Config, dtype: str, a_side: str, left_mode: str, right_mode: str
+    config: Config, dtype: str, a_side: str, left_mode: str, right_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile."""
     from numba import cuda, int32
@@ -168,7 +170,7 @@ def make_kernel(
         zeros,
     )
     from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.mma_store import make_gather, make_store
+    from dxgemm.handwritten.mma_store import make_gather, make_store, make_store_finished
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
@@ -193,11 +195,14 @@ def make_kernel(
     prepare = round_to_tf32 if dtype == "float32" else as_is
     put_sums, take_sums = make_gather(split_k, threads, dtype)
     store = make_store(a_is_left, dtype)
+    is_fused = epilogue is not None
+    store_finished = make_store_finished(config, a_is_left, dtype, epilogue)
 
     def tensor_core_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = shared_address(cuda.shared.array(0, scalar, alignment=1024))
         if a_is_left:
@@ -390,50 +395,63 @@ def make_kernel(
                         if write == ring_bytes:
                             write = int32(0)
 
-        # Epilogue: one mma's sums after the other; a cluster shares them out among its blocks.
         lane_col = int32(lane_col + member * 2)
-        out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
-        c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
-        out_tile = global_address(out_gmem) + (
-            item_bytes * matrix * out_stride_batch
-            + tile_row * out_row_bytes
-            + tile_col * out_col_bytes
-        )
-        c_tile = global_address(c_gmem) + (
-            item_bytes * matrix * c_stride_batch + tile_row * c_row_bytes + tile_col * c_col_bytes
-        )
-        # Pairs of neighbours can be stored at once, whatever the lane.
-        if a_is_left:
-            out_fits = out_stride_col == 1 and (out_tile | out_row_bytes) % (2 * item_bytes) == 0
-            c_fits = c_stride_col == 1 and (c_tile | c_row_bytes) % (2 * item_bytes) == 0
+        if is_fused:
+            store_finished(
+                acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
+                c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+                out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+            )  # fmt: skip
         else:
-            out_fits = out_stride_row == 1 and (out_tile | out_col_bytes) % (2 * item_bytes) == 0
-            c_fits = c_stride_row == 1 and (c_tile | c_col_bytes) % (2 * item_bytes) == 0
-        is_full = rows_inside == tile_left and cols_inside == tile_right
-        in_pairs = is_full and out_fits and (beta == 0 or c_fits)
-        out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
-        c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
-        sums_smem = int32(smem + thread * CHUNK_BYTES)
-        if split_k > 1:
-            cuda.syncthreads()  # the pipeline is empty: the sums take its memory
+            # Epilogue: one mma's sums after the other; a cluster shares them out among its blocks.
+            out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
+            c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
+            out_tile = global_address(out_gmem) + (
+                item_bytes * matrix * out_stride_batch
+                + tile_row * out_row_bytes
+                + tile_col * out_col_bytes
+            )
+            c_tile = global_address(c_gmem) + (
+                item_bytes * matrix * c_stride_batch
+                + tile_row * c_row_bytes
+                + tile_col * c_col_bytes
+            )
+            # Pairs of neighbours can be stored at once, whatever the lane.
+            if a_is_left:
+                out_fits = (
+                    out_stride_col == 1 and (out_tile | out_row_bytes) % (2 * item_bytes) == 0
+                )
+                c_fits = c_stride_col == 1 and (c_tile | c_row_bytes) % (2 * item_bytes) == 0
+            else:
+                out_fits = (
+                    out_stride_row == 1 and (out_tile | out_col_bytes) % (2 * item_bytes) == 0
+                )
+                c_fits = c_stride_row == 1 and (c_tile | c_col_bytes) % (2 * item_bytes) == 0
+            is_full = rows_inside == tile_left and cols_inside == tile_right
+            in_pairs = is_full and out_fits and (beta == 0 or c_fits)
+            out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
+            c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
+            sums_smem = int32(smem + thread * CHUNK_BYTES)
+            if split_k > 1:
+                cuda.syncthreads()  # the pipeline is empty: the sums take its memory
+                for i in static_range(mmas):
+                    put_sums(sums_smem, int32(i), acc[4 * i : 4 * i + 4])
+                cluster_sync()
             for i in static_range(mmas):
-                put_sums(sums_smem, int32(i), acc[4 * i : 4 * i + 4])
-            cluster_sync()
-        for i in static_range(mmas):
-            if split_k == 1 or i % split_k == rank:
-                if split_k == 1:
-                    sums = acc[4 * i : 4 * i + 4]
-                else:
-                    sums = take_sums(sums_smem, int32(i))
-                row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
-                store(
-                    sums, alpha, beta, in_pairs,
-                    int32(rows_inside - lane_row - row), int32(cols_inside - lane_col - col),
-                    c_lane + (row * c_row_bytes + col * c_col_bytes), c_row_bytes, c_col_bytes,
-                    out_lane + (row * out_row_bytes + col * out_col_bytes),
-                    out_row_bytes, out_col_bytes,
-                )  # fmt: skip
-        if split_k > 1:
-            cluster_sync()  # no block may leave while others read its memory
+                if split_k == 1 or i % split_k == rank:
+                    if split_k == 1:
+                        sums = acc[4 * i : 4 * i + 4]
+                    else:
+                        sums = take_sums(sums_smem, int32(i))
+                    row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
+                    store(
+                        sums, alpha, beta, in_pairs,
+                        int32(rows_inside - lane_row - row), int32(cols_inside - lane_col - col),
+                        c_lane + (row * c_row_bytes + col * c_col_bytes), c_row_bytes, c_col_bytes,
+                        out_lane + (row * out_row_bytes + col * out_col_bytes),
+                        out_row_bytes, out_col_bytes,
+                    )  # fmt: skip
+            if split_k > 1:
+                cluster_sync()  # no block may leave while others read its memory
 
     return unroll_static_loops(tensor_core_kernel)

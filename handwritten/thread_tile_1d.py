@@ -82,7 +82,7 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
-def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
@@ -90,9 +90,11 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
     from numba import cuda
     from numba.core.config import ENABLE_CUDASIM
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
+    finish = make_finish(epilogue, dtype, dtype)
     tile_size, tile_k, thread_m = config.tile, config.tile_k, config.thread_m
     copies = config.copies
     a_rows, b_rows = (
@@ -108,6 +110,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
@@ -155,12 +158,13 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         col = tile_col + thread_col
         c_index = matrix * c_stride_batch + col * c_stride_n
         out_index = matrix * out_stride_batch + col * out_stride_n
-        for i in range(thread_m):
+        for i in static_range(thread_m):
             row = tile_row + thread_row + i
             if row < m and col < n:
                 value = alpha * acc[i]
                 if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
                     value += beta * c_gmem[c_index + row * c_stride_m]
+                value = finish(value, matrix, row, col, extra)
                 out_gmem[out_index + row * out_stride_m] = value
 
     return unroll_static_loops(thread_tile_1d_kernel)

@@ -104,16 +104,18 @@ def block_count(config: Config, problem: Any) -> int:
     return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
-def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
+def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
     from numba import cuda, int32
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
+    finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
@@ -128,6 +130,7 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
         b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
@@ -207,14 +210,15 @@ def make_kernel(config: Config, dtype: str) -> Callable[..., None]:
 
         c_tile = matrix * c_stride_batch
         out_tile = matrix * out_stride_batch
-        for i in range(thread_m):
+        for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
-            for j in range(thread_n):
+            for j in static_range(thread_n):
                 col = tile_col + thread_col + j * threads_n
                 if row < m and col < n:
                     value = alpha * acc[i, j]
                     if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
                         value += beta * c_gmem[c_tile + row * c_stride_m + col * c_stride_n]
+                    value = finish(value, matrix, row, col, extra)
                     out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
 
     return unroll_static_loops(thread_tile_2d_kernel)

@@ -30,19 +30,67 @@ def tile_bytes(tile_m: int, tile_n: int, dtype: str) -> int:
     return tile_m * row_bytes(tile_n, dtype)
 
 
+def make_allows_vectors(dtype: str) -> Callable[..., Any]:
+    """A device function: whether 16 bytes of c and out can be accessed at once, at their vectors.
+
+    Args:
+        dtype: of c and out.
+    """
+    from numba import cuda
+
+    from dxgemm.handwritten.intrinsics import global_address
+    from dxgemm.handwritten.widening import stored_type
+
+    item_bytes = np.dtype(stored_type(dtype)).itemsize
+
+    def allows_vectors(
+        beta,
+        c_gmem,
+        c_start,
+        c_stride_m,
+        c_stride_n,
+        out_gmem,
+        out_start,
+        out_stride_m,
+        out_stride_n,
+    ):
+        # All addresses in one: a multiple of 16 if each of them is.
+        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
+        are_rows_contiguous = out_stride_n == 1
+        if beta != 0:
+            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
+            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        return are_rows_contiguous and places % VECTOR_BYTES == 0
+
+    return cuda.jit(device=True, forceinline=True)(allows_vectors)
+
+
 def make_store_from_smem(
-    tile_m: int, tile_n: int, threads: int, split_k: int, dtype: str
+    tile_m: int,
+    tile_n: int,
+    threads: int,
+    split_k: int,
+    dtype: str,
+    out_dtype: str | None = None,
+    epilogue: Any = None,
 ) -> Callable[..., Any]:
     """A device function: write a tile from shared memory, 16 bytes of a row at a time.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    tile's first row and column, m, n, beta, whether vectors of c and out can be accessed at once,
-    and the pointers, offsets and strides of c and out. Before it is called every thread must have
-    stored its part, times alpha, and passed a barrier, of the cluster if split_k > 1; no block of a
-    cluster may exit before all have returned from it.
+    matrix, the tile's first row and column, m, n, beta, whether vectors of c and out can be
+    accessed at once, the pointers, offsets and strides of c and out, and the epilogue's operands.
+    Before it is called every thread must have stored its part, times alpha, and passed a barrier,
+    of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
+
+    Args:
+        dtype: of the tile.
+        out_dtype: of c and out, None for that of the tile; float32 after int32 is for an epilogue,
+            and c is not added then.
+        epilogue: what `dxgemm.handwritten.epilogue` takes.
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.intrinsics import (
         cluster_address,
         load_cluster,
@@ -58,50 +106,92 @@ def make_store_from_smem(
     rows, row_vectors = tile_m // split_k, tile_n // width
     if rows * split_k != tile_m:
         raise ValueError(f"{split_k} blocks cannot share {tile_m} rows evenly")
+    vectors = rows * row_vectors
+    out_dtype = out_dtype or dtype
+    adds_c = out_dtype == dtype
+    finish = make_finish(epilogue, dtype, out_dtype)
+    finish_vector = make_finish(epilogue, dtype, out_dtype, width)
+    # With an epilogue, where the tile is inside: vectors that a thread writes without a branch
+    # between them, so that what is read for them is on its way together.
+    together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
+    groups = vectors // (threads * together) if epilogue is not None and together else 0
+
+    def sum_vector(address):
+        """A vector of the tile; of a cluster, its blocks' parts summed in their order."""
+        if split_k == 1:
+            values = load_shared(scalar, width, address, 0)
+        else:
+            parts = ()
+            for block in static_range(split_k):
+                other = cluster_address(address, int32(block))
+                parts = parts + load_cluster(scalar, width, other, 0)
+            values = ()
+            for element in static_range(width):
+                total = parts[element]
+                for block in static_range(1, split_k):
+                    total = scalar(total + parts[block * width + element])
+                values = values + (total,)
+        return values
+
+    def write_vector(values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra):
+        if adds_c and beta != 0:
+            added = load_vector(scalar, width, c_gmem, c_index)
+            sums = ()
+            for element in static_range(width):
+                total = values[element] + beta * added[element]
+                sums = sums + (scalar(total),)
+            values = sums
+        store_vector(out_gmem, out_index, finish_vector(values, matrix, row, col, extra))
+
+    inlined = cuda.jit(device=True, forceinline=True)
+    sum_vector = inlined(unroll_static_loops(sum_vector))
+    write_vector = inlined(unroll_static_loops(write_vector))
 
     def store_from_smem(
-        smem, rank, tile_row, tile_col, m, n, beta, is_vector,
+        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
-        for vector in range(int32(cuda.threadIdx.x & 1023), rows * row_vectors, threads):
+        first = int32(cuda.threadIdx.x & 1023)
+        is_whole = is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n
+        if groups > 0 and is_whole:
+            for _ in range(groups):
+                for _ in static_range(together):
+                    smem_row = int32(rank * rows + first // row_vectors)
+                    smem_vector = int32(first % row_vectors)
+                    row, col = tile_row + smem_row, tile_col + smem_vector * width
+                    values = sum_vector(
+                        int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+                    )
+                    write_vector(
+                        values, beta, c_gmem, c_start + row * c_stride_m + col,
+                        out_gmem, out_start + row * out_stride_m + col, matrix, row, col, extra,
+                    )  # fmt: skip
+                    first = int32(first + threads)
+        for vector in range(first, vectors, threads):
             smem_row = int32(rank * rows + vector // row_vectors)
             smem_vector = int32(vector % row_vectors)
             row, col = tile_row + smem_row, tile_col + smem_vector * width
             if row < m and col < n:
-                address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
-                if split_k == 1:
-                    values = load_shared(scalar, width, address, 0)
-                else:
-                    parts = ()
-                    for block in static_range(split_k):
-                        other = cluster_address(address, int32(block))
-                        parts = parts + load_cluster(scalar, width, other, 0)
-                    values = ()
-                    for element in static_range(width):
-                        total = parts[element]
-                        for block in static_range(1, split_k):
-                            total = scalar(total + parts[block * width + element])
-                        values = values + (total,)
+                values = sum_vector(
+                    int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+                )
                 c_index = c_start + row * c_stride_m + col * c_stride_n
                 out_index = out_start + row * out_stride_m + col * out_stride_n
                 if is_vector and col + width <= n:
-                    if beta != 0:
-                        added = load_vector(scalar, width, c_gmem, c_index)
-                        sums = ()
-                        for element in static_range(width):
-                            total = values[element] + beta * added[element]
-                            sums = sums + (scalar(total),)
-                        values = sums
-                    store_vector(out_gmem, out_index, values)
+                    write_vector(
+                        values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
+                    )
                 else:
                     for element in static_range(width):
                         if col + element < n:
                             value = values[element]
-                            if beta != 0:
+                            if adds_c and beta != 0:
                                 value += beta * c_gmem[c_index + element * c_stride_n]
+                            value = finish(value, matrix, row, col + element, extra)
                             out_gmem[out_index + element * out_stride_n] = value
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_from_smem))
+    return inlined(unroll_static_loops(store_from_smem))
 
 
 def make_store_tile(
@@ -115,8 +205,9 @@ def make_store_tile(
     col_group: int,
     split_k: int,
     dtype: str,
+    epilogue: Any = None,
 ) -> Callable[..., Any]:
-    """A device function: scale the accumulators of a block and write them.
+    """A device function: scale the accumulators of a block, finish them, and write them.
 
     A thread's columns come in vectors of 16 bytes, col_group columns apart, and its rows row_width
     neighbours at a time, row_group rows apart; `thread_row` and `thread_col` are its first. All
@@ -127,7 +218,6 @@ def make_store_tile(
 
     from dxgemm.handwritten.intrinsics import (
         cluster_sync,
-        global_address,
         load_vector,
         store_shared,
         store_vector,
@@ -139,21 +229,25 @@ def make_store_tile(
     width = VECTOR_BYTES // item_size
     col_vectors = thread_n // width
     smem_row_bytes = row_bytes(tile_n, dtype)
-    store_from_smem = make_store_from_smem(tile_m, tile_n, threads, split_k, dtype)
+    allows_vectors = make_allows_vectors(dtype)
+    # An epilogue works on the tile in shared memory: written out for each element that a thread
+    # keeps, it would be a hundred times as long.
+    is_direct = split_k == 1 and epilogue is None
+    store_from_smem = make_store_from_smem(
+        tile_m, tile_n, threads, split_k, dtype, epilogue=epilogue
+    )
 
     def store_tile(
-        acc, smem, rank, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+        acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
-        # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out_gmem) | (out_start | out_stride_m) * item_size
-        are_rows_contiguous = out_stride_n == 1
-        if beta != 0:
-            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_size
-            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
-        is_vector = are_rows_contiguous and places % VECTOR_BYTES == 0
+        is_vector = allows_vectors(
+            beta, c_gmem, c_start, c_stride_m, c_stride_n,
+            out_gmem, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        if split_k == 1 and is_inside and is_vector:
+        if is_direct and is_inside and is_vector:
             out_first = out_start + (tile_row + thread_row) * out_stride_m + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c_stride_m + tile_col + thread_col
             for i in static_range(thread_m):
@@ -198,9 +292,9 @@ def make_store_tile(
             else:
                 cluster_sync()
             store_from_smem(
-                smem, rank, tile_row, tile_col, m, n, beta, is_vector,
+                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
                 c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, extra,
             )  # fmt: skip
             if split_k > 1:
                 cluster_sync()  # until then, others read this block's shared memory

@@ -215,9 +215,9 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
 
 
 def make_store_result(
-    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str
+    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str, epilogue: Any = None
 ) -> Any:
-    """A device function: write a thread's elements of the result, alpha * acc + beta * c.
+    """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
     They lie in vectors of 16 bytes along rows and, along columns, in as many neighbouring rows;
     vectors are row_group and col_group elements apart. (row, col) is the first element, counted in
@@ -225,6 +225,7 @@ def make_store_result(
     """
     from numba import int32
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.intrinsics import load_vector, store_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
@@ -240,27 +241,33 @@ def make_store_result(
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size
     col_vectors = thread_n // width
+    finish = make_finish(epilogue, dtype, dtype)
+    finish_vector = make_finish(epilogue, dtype, dtype, width)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
-    def write_element(value, alpha, beta, c_gmem, c_index, out_gmem, out_index):
+    def write_element(
+        value, alpha, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
+    ):
         value = alpha * value
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
             value += beta * c_gmem[c_index]
-        out_gmem[out_index] = value
+        out_gmem[out_index] = finish(value, matrix, row, col, extra)
 
-    def write_vector(values, alpha, beta, c_gmem, c_index, out_gmem, out_index):
+    def write_vector(
+        values, alpha, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
+    ):
         result = ()
         if beta != 0:
             added = load_vector(scalar, width, c_gmem, c_index)
             for element in static_range(width):
                 total = (alpha * values[element] + beta * added[element],)
                 result = result + total
-            store_vector(out_gmem, out_index, result)
+            store_vector(out_gmem, out_index, finish_vector(result, matrix, row, col, extra))
         else:
             for element in static_range(width):
                 product = (alpha * values[element],)
                 result = result + product
-            store_vector(out_gmem, out_index, result)
+            store_vector(out_gmem, out_index, finish_vector(result, matrix, row, col, extra))
 
     # Functions of their own, because numba then works out their types once and not for each call.
     write_element = _device_function(write_element)
@@ -269,6 +276,7 @@ def make_store_result(
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        matrix, extra,
     ):  # fmt: skip
         is_vector = (
             is_inside and out_stride_n == 1
@@ -288,6 +296,7 @@ def make_store_result(
                     write_vector(
                         acc[i * thread_n + j * width : i * thread_n + (j + 1) * width], alpha, beta,
                         c_gmem, c_index + j * col_group, out_gmem, out_index + j * col_group,
+                        matrix, i_row, col + j * col_group, extra,
                     )  # fmt: skip
         else:
             rows, cols = int32(min(m - row, far)), int32(min(n - col, far))
@@ -305,6 +314,7 @@ def make_store_result(
                             acc[i * thread_n + j], alpha, beta,
                             c_gmem, c_row + j_step * c_step,
                             out_gmem, out_row + j_step * out_step,
+                            matrix, row + i_step, col + j_step, extra,
                         )  # fmt: skip
 
     return _device_function(unroll_static_loops(store_result))

@@ -102,6 +102,10 @@ class _Unroller(ast.NodeTransformer):
         return self.visit(node.body if value else node.orelse)
 
     def _value(self, node: ast.AST) -> tuple[bool, Any]:
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            parts = [self._value(part) for part in node.values]
+            if any(is_known and not value for is_known, value in parts):
+                return True, False  # whatever the others are
         names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
         calls = any(isinstance(inner, ast.Call) for inner in ast.walk(node))
         if calls or not all(

@@ -167,7 +167,12 @@ def _is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
 
 
 def make_kernel(
-    config: Config, dtype: str, a_innermost: str, b_innermost: str, out_dtype: str | None = None
+    config: Config,
+    dtype: str,
+    a_innermost: str,
+    b_innermost: str,
+    out_dtype: str | None = None,
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and one arrangement, as a Python function to compile."""
     from numba import cuda, float32, int32, uint8
@@ -205,9 +210,11 @@ def make_kernel(
     rows_are_split = kind == "tf32" and a_across
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or exchanged
-    store_vectors, store_rounded, store_elements = make_store(
-        out_dtype, not exchanged, rows_are_split, has_edges
+    store_vectors, store_rounded, store_elements, store_finished = make_store(
+        out_dtype, not exchanged, rows_are_split, has_edges, epilogue
     )
+    is_fused = epilogue is not None
+    rounds_first = out_is_short and not is_fused
 
     @cuda.jit(device=True, forceinline=True)
     def locate(index, tiles_m, tiles_n):
@@ -232,6 +239,7 @@ def make_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         if exchanged:
             m, n = n, m
@@ -315,7 +323,7 @@ def make_kernel(
                 if not has_edges:
                     are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
                 if are_vectors:
-                    if out_is_short and beta == 0:
+                    if rounds_first and beta == 0:
                         for pair in static_range(chunks // 2):
                             store_rounded(
                                 acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols,
@@ -325,10 +333,17 @@ def make_kernel(
                             cols = int32(cols - 2 * CHUNK_COLS)
                     else:
                         for chunk in static_range(chunks):
-                            store_vectors(
-                                acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
-                                alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                            )  # fmt: skip
+                            if is_fused:
+                                store_finished(
+                                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                    matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                                )  # fmt: skip
+                            else:
+                                store_vectors(
+                                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                )  # fmt: skip
                             c_at += c_chunk_bytes
                             out_at += out_chunk_bytes
                             cols = int32(cols - CHUNK_COLS)
@@ -337,7 +352,7 @@ def make_kernel(
                         store_elements(
                             acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
                             beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
-                            out_col_bytes,
+                            out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
                         )  # fmt: skip
                         c_at += c_chunk_bytes
                         out_at += out_chunk_bytes

@@ -18,7 +18,7 @@ _LANES = 32
 
 
 def make_store(
-    out_dtype: str, along_rows: bool, rows_are_split: bool, has_edges: bool
+    out_dtype: str, along_rows: bool, rows_are_split: bool, has_edges: bool, epilogue: Any = None
 ) -> tuple[Callable[..., Any], ...]:
     """The device functions that store a chunk of a warp's result, as vectors or as elements.
 
@@ -30,9 +30,12 @@ def make_store(
         rows_are_split: whether the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
             thread's are neighbours: what `wgmma` makes of an a in registers.
         has_edges: whether chunks stored as vectors may lie across an edge of the result.
+        epilogue: what `dxgemm.handwritten.epilogue` takes; the function that stores elements, and
+            the last one, which stores vectors, apply it.
     """
     from numba import cuda, float32, int32, uint16
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.hopper import pack_pair, unpack_pair
     from dxgemm.handwritten.intrinsics import load_global, load_shared, store_global, store_shared
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
@@ -45,6 +48,8 @@ def make_store(
     lanes_per_line = line_items // vector_items
     lines_per_step = _LANES // lanes_per_line
     steps = lines // lines_per_step
+    finish = make_finish(epilogue, "float32", "float32")
+    finish_vector = make_finish(epilogue, "float32", "float32", vector_items)
 
     @cuda.jit(device=True, forceinline=True)
     def sum_pair(alpha, x, y, beta, old):
@@ -166,9 +171,56 @@ def make_store(
             target += int32(4 * out_line_bytes)
 
     @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def store_finished(
+        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
+        matrix, top, left, extra,
+    ):  # fmt: skip
+        """`store_vectors` of what the epilogue makes of the chunk, which begins at (top, left)."""
+        write_chunk(chunk_smem, lane, frag)
+        item = int32(lane % lanes_per_line * vector_items)
+        for step in static_range(steps):
+            line = int32(lane // lanes_per_line + step * lines_per_step)
+            source = int32(chunk_smem + line * line_bytes + item * 4)
+            row, col = place(line, item)
+            if row < rows and col < cols:
+                line, along = (row, col) if along_rows else (col, row)
+                old = c + int32(line * c_line_bytes + along * item_bytes)
+                target = out + int32(line * out_line_bytes + along * item_bytes)
+                sums, added, values = load_shared(float32, 4, source, 0), (), ()
+                if not is_float:
+                    sums = sums + load_shared(float32, 4, source, 16)
+                for i in static_range(vector_items):
+                    values = values + (alpha * sums[i],)
+                if beta != 0:
+                    if is_float:
+                        added = load_global(float32, 4, old, 0)
+                    else:
+                        pairs = load_global(int32, 4, old, 0)
+                        for i in static_range(4):
+                            added = added + unpack_pair(kind, pairs[i])
+                    totals = ()
+                    for i in static_range(vector_items):
+                        totals = totals + (float32(values[i] + beta * added[i]),)
+                    values = totals
+                if along_rows:
+                    values = finish_vector(values, matrix, top + row, left + col, extra)
+                else:
+                    values = finish_vector(values, matrix, left + col, top + row, extra)
+                if is_float:
+                    store_global(target, 0, values)
+                else:
+                    packed = ()
+                    for i in static_range(4):
+                        packed = packed + (pack_pair(kind, values[2 * i], values[2 * i + 1]),)
+                    store_global(target, 0, packed)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
     def store_elements(
         frag, chunk_smem, lane, rows, cols, alpha, beta,
         c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
+        matrix, top, left, extra,
     ):  # fmt: skip
         """One element a thread and step: of a result that allows no vectors."""
         write_chunk(chunk_smem, lane, frag)
@@ -182,8 +234,12 @@ def make_store(
                 if beta != 0:
                     old = c + row * c_row_bytes + col * c_col_bytes
                     value += beta * load_element(old)
+                if along_rows:
+                    value = finish(value, matrix, top + row, left + col, extra)
+                else:
+                    value = finish(value, matrix, left + col, top + row, extra)
                 store_element(out + row * out_row_bytes + col * out_col_bytes, value)
             line = int32(line + _LANES // line_items)
             source = int32(source + _LANES // line_items * line_bytes)
 
-    return store_vectors, store_rounded, store_elements
+    return store_vectors, store_rounded, store_elements, store_finished

@@ -31,10 +31,8 @@ if _config.ENABLE_CUDASIM:
         bits = int(np.float32(value).view(np.uint32))
         return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
-    def as_float32(pointer: Any) -> Any:
+    def view_as(scalar: Any, pointer: Any) -> Any:
         return pointer
-
-    as_int32 = as_float32
 
 else:
     from llvmlite import ir
@@ -80,25 +78,21 @@ else:
         return signature(types.uint16, types.float32), generate
 
     @intrinsic
-    def as_float32(typing_context, pointer):
-        """An operand that holds float32, whatever its pointer's type says."""
+    def view_as(typing_context, scalar, pointer):
+        """An operand as the elements it holds, whatever its pointer's type says."""
+        element = scalar.instance_type
 
         def generate(context, builder, sig, args):
-            return builder.bitcast(args[0], _float.as_pointer())
+            return builder.bitcast(args[1], context.get_value_type(element).as_pointer())
 
-        return signature(types.CPointer(types.float32), pointer), generate
-
-    @intrinsic
-    def as_int32(typing_context, pointer):
-        """An operand that holds int32, whatever its pointer's type says."""
-
-        def generate(context, builder, sig, args):
-            return builder.bitcast(args[0], _int32.as_pointer())
-
-        return signature(types.CPointer(types.int32), pointer), generate
+        return signature(types.CPointer(element), scalar, pointer), generate
 
 
-# By dtype: an element to the type of its sums, a sum to an element, and an operand of sums.
+# By dtype: an element to the type of its sums, and a sum to an element.
 WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16, "int8": np.int32}
 NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16}
-AS_SUMS = {"float16": as_float32, "bfloat16": as_float32, "int8": as_int32}
+
+
+def stored_type(dtype: str) -> Any:
+    """As what kernels see elements: half precision as bits."""
+    return np.uint16 if dtype in NARROW else np.dtype(dtype).type

@@ -58,8 +58,8 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Whether the result is rounded to the operands' dtype, or has the type of sums."""
-    return ("wide",) if problem.out_dtype == SUMS[problem.dtype] else ("narrow",)
+    """What the result is stored as."""
+    return (problem.out_dtype,)
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -67,19 +67,28 @@ def block_count(config: Config, problem: Any) -> int:
     return thread_tile_2d.block_count(config, problem)
 
 
-def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, out_dtype: str, epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
     from numba import cuda, int32
 
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.widening import AS_SUMS, NARROW, WIDEN
+    from dxgemm.handwritten.widening import NARROW, WIDEN, stored_type, view_as
 
-    scalar = np.dtype(SUMS[dtype]).type
-    widen, narrow, as_sums = WIDEN[dtype], NARROW.get(dtype), AS_SUMS[dtype]
-    is_wide = result == "wide"
+    sums = SUMS[dtype]
+    scalar = np.dtype(sums).type
+    widen = WIDEN[dtype]
+    # What of a result in half precision is added and stored: as float32, and as bits.
+    stored = stored_type(out_dtype)
+    result = "float32" if out_dtype in NARROW else out_dtype
+    widen_c, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, stored)
+    adds_c = result == sums
+    finish = make_finish(epilogue, sums, result)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
@@ -94,6 +103,7 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
         b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
@@ -168,25 +178,19 @@ def make_kernel(config: Config, dtype: str, result: str) -> Callable[..., None]:
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
-        c_wide, out_wide = as_sums(c_gmem), as_sums(out_gmem)
+        c_typed, out_typed = view_as(stored, c_gmem), view_as(stored, out_gmem)
         c_tile = matrix * c_stride_batch
         out_tile = matrix * out_stride_batch
-        for i in range(thread_m):
+        for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
-            for j in range(thread_n):
+            for j in static_range(thread_n):
                 col = tile_col + thread_col + j * threads_n
                 if row < m and col < n:
                     c_index = c_tile + row * c_stride_m + col * c_stride_n
                     out_index = out_tile + row * out_stride_m + col * out_stride_n
                     value = alpha * acc[i, j]
-                    if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                        if is_wide:
-                            value += beta * c_wide[c_index]
-                        else:
-                            value += beta * widen(c_gmem[c_index])
-                    if is_wide:
-                        out_wide[out_index] = value
-                    else:
-                        out_gmem[out_index] = narrow(value)
+                    if adds_c and beta != 0:  # BLAS: beta == 0 must not read c: it may hold NaN
+                        value += beta * widen_c(c_typed[c_index])
+                    out_typed[out_index] = narrow(finish(value, matrix, row, col, extra))
 
     return unroll_static_loops(widening_tile_kernel)

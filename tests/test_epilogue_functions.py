@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import pickle
 from math import exp
 
 import ml_dtypes
@@ -54,6 +55,12 @@ AWKWARD = (
     100.0, -100.0, 1e30, -1e30,
 )  # fmt: skip
 FLOATS = ("float32", "float64")
+
+
+def name_of(value):
+    """A parameter's name in a test's id, the same in every process."""
+    text = repr(value)
+    return type(value).__name__ if " at 0x" in text else text
 
 
 def halved(x):
@@ -204,7 +211,7 @@ def test_what_cannot_be_an_epilogue_is_refused(function, match):
 
 
 @pytest.mark.parametrize(
-    "value", [[1.0], {}, {1.0}, np.ones(2), object(), (1.0, [2.0]), errors, [].append], ids=repr
+    "value", [[1.0], {}, {1.0}, np.ones(2), object(), (1.0, [2.0]), errors, [].append], ids=name_of
 )
 def test_a_closure_that_could_change_is_refused(value):
     def closing(v, row, col):
@@ -218,7 +225,7 @@ def test_a_closure_that_could_change_is_refused(value):
     "value",
     [None, True, 1, 1.0, "text", (1.0, (2, "x")), np.float32(1), np.dtype("f4"), np.float32, math,
      np.exp, math.exp, max, halved, relu],
-    ids=repr,
+    ids=name_of,
 )  # fmt: skip
 def test_a_closure_that_keeps_its_value_is_accepted(value):
     def closing(v, row, col):
@@ -228,7 +235,7 @@ def test_a_closure_that_keeps_its_value_is_accepted(value):
 
 
 @pytest.mark.parametrize(
-    "outputs", ["kept", ("a b",), ("a", "a"), ("shift",), (3,), ("if",)], ids=repr
+    "outputs", ["kept", ("a b",), ("a", "a"), ("shift",), (3,), ("if",)], ids=name_of
 )
 def test_outputs_must_be_names_of_their_own(outputs):
     def shifted(value, row, col, shift: Scalar):
@@ -713,7 +720,7 @@ def logistic(x):
         (clamp(-1.0, 2.0), lambda x: np.clip(x, -1.0, 2.0)),
         (scale(-3.0), lambda x: -3.0 * x),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_the_catalogue_computes_its_formulas_on_awkward_values(epilogue, function, dtype):
     values = awkward(dtype)
@@ -914,7 +921,7 @@ def test_operands_must_be_on_the_device_of_the_call():
 
 
 @pytest.mark.parametrize(
-    "spoiled", [layout((5, 7), strides=(28, 5)), layout((5, 7), alignment=2)], ids=repr
+    "spoiled", [layout((5, 7), strides=(28, 5)), layout((5, 7), alignment=2)], ids=name_of
 )
 def test_misaligned_operands_are_refused(spoiled):
     for bound in (residual(0), keep(kept=0)):
@@ -930,3 +937,16 @@ def test_scalars_must_fit_the_type_of_sums():
     for value in (math.inf, math.nan, np.float32(2), 3):
         check(scale(value), None)
     check(dropout(0.5, 2**63 - 1), None, None)
+
+
+def test_a_stage_is_pickled_by_value_for_builds_in_other_processes():
+    half = 0.5
+
+    @dxgemm.epilogue
+    def local(value, row, col):
+        return half * relu(value, row, col)
+
+    (stage,) = local.bound.functions
+    copy = pickle.loads(pickle.dumps(stage))
+    assert copy == stage and copy.digest == stage.digest
+    assert copy.function(-3.0, 0, 0) == 0.0 and copy.function(3.0, 0, 0) == 1.5

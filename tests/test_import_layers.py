@@ -15,7 +15,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
-    ("_errors", "_gpu", "_occupancy"),
+    ("_errors", "_fusion", "_gpu", "_occupancy"),
     ("_problem",),
     ("epilogues",),
     ("compiler",),
@@ -23,7 +23,7 @@ LAYERS = (
     ("handwritten", "_cublas"),
     ("cublasdx",),
     ("_registry",),
-    ("_dispatch",),
+    ("_dispatch", "_fused"),
     ("_route",),
     ("_host_launch", "_explain"),
     ("_calls",),

@@ -22,11 +22,12 @@ def gemm(
     beta: float = 0.0,
     *,
     out: Any = None,
+    epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """C = alpha * A @ B + beta * C.
+    """C = alpha * A @ B + beta * C, and what an epilogue makes of it.
 
     Args:
         a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64 or int8, any strides. An
@@ -40,6 +41,9 @@ def gemm(
         alpha, beta: real numbers on the host; for int8 integers that fit int32.
         out: dtype of c; receives the result instead of c, which is then only read, and may be
             read-only or broadcast.
+        epilogue: what is made of each element before it is written, in the same kernel: see
+            `dxgemm.epilogue`. It may turn int8's sums into float32, float16 or bfloat16, with out
+            of that dtype and beta 0.
         implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
             exactly that one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
@@ -70,7 +74,7 @@ def gemm(
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
         result, library, ordered, _,
-    ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)  # fmt: skip
+    ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)  # fmt: skip
     if launch is None:
         return result
     if stream is None:
@@ -105,6 +109,7 @@ def plan(
     beta: float = 0.0,
     *,
     out: Any = None,
+    epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
     stream: Any = None,
@@ -113,8 +118,8 @@ def plan(
 
     Takes what `gemm` takes and raises what it raises.
     """
-    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)
-    return Plan(prepared, (a, b, c))
+    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    return Plan(prepared, (a, b, c, epilogue))
 
 
 def explain(
@@ -125,12 +130,13 @@ def explain(
     beta: float = 0.0,
     *,
     out: Any = None,
+    epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
     stream: Any = None,
 ) -> Explanation:
     """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
-    *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream)
+    *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
     return explain_route(route)
 
 

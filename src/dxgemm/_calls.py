@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm._errors import LayoutError, OverlapError, ScalarError
+from dxgemm._fused import CallEpilogue, FusedLaunch
 from dxgemm._host_launch import HostLaunch
 from dxgemm._problem import ALIGNMENTS, share_elements
 from dxgemm._route import Route, make_route, routes
@@ -26,6 +27,7 @@ def prepare(
     implementation: Any,
     precision: Any,
     stream: Any,
+    epilogue: Any = None,
 ) -> tuple[Any, ...]:
     """Check everything a call says. Nothing is launched or written before every check has passed.
 
@@ -62,8 +64,12 @@ def prepare(
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
-        alpha == 0, beta == 0, precision, implementation,
+        alpha == 0, beta == 0, precision, implementation, None,
     )  # fmt: skip
+    call_epilogue = None
+    if epilogue is not None:
+        call_epilogue = CallEpilogue(epilogue)
+        key = (*key[:-1], *call_epilogue.key)
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: what is unhashable is refused as what it is
@@ -100,6 +106,11 @@ def prepare(
     ordered: tuple[tuple[Library, Any], ...] = ()
     if route.is_special:
         arrays = {"a": a, "b": b, "c": c, "out": out}
+        pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
+        if call_epilogue is not None:
+            arrays.update(call_epilogue.arrays)
+            pointers.update(call_epilogue.pointers)
+            call_epilogue.check(route.problem, route.layouts, pointers)
         for name in route.doubtful:
             route.libraries[name].verify(name, arrays[name])
         ordered = _to_order(route, arrays, stream)
@@ -107,11 +118,13 @@ def prepare(
             alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
         if route.k == 0:
             alpha = 0  # the product is zero whatever alpha is, NaN included
-        if route.is_empty or (route.k == 0 and beta == 1 and out is None):
+        keeps_all = route.k == 0 and beta == 1 and out is None and epilogue is None
+        if route.is_empty or keeps_all:
             launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
         elif route.host_operands:
-            pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
-            launch = HostLaunch(route, arrays, pointers, result, library)
+            launch = HostLaunch(route, arrays, pointers, result, library, call_epilogue)
+        elif call_epilogue is not None:
+            launch = FusedLaunch(launch, call_epilogue.arguments(route.epilogue_strides, pointers))
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     return (

@@ -20,6 +20,7 @@ class Explanation:
         m, n, k, batch, dtype: of the kernel's problem; m and n are exchanged if is_transposed.
         out_dtype: of c and out.
         precision: what the call permits instead of the dtype's own arithmetic; None for nothing.
+        epilogue: the functions that are applied to each element; None for none.
         is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: of a, b, c and out as the kernel sees them.
         alignments: bytes, the largest power of two up to 16 that divides the address of a and b.
@@ -43,6 +44,7 @@ class Explanation:
     dtype: str
     out_dtype: str
     precision: str | None
+    epilogue: str | None
     is_transposed: bool
     arrangements: dict[str, str]
     alignments: dict[str, int]
@@ -81,6 +83,8 @@ class Explanation:
             f"gemm {batch}{self.m} x {self.n} x {self.k} {dtype} on {self.device}",
             f"  operands        {arrangements}",
         ]
+        if self.epilogue is not None:
+            lines.append(f"  epilogue        {self.epilogue}")
         if self.is_transposed:
             lines.append("                  computed as out.T = b.T @ a.T: out is column-major")
         if self.copied:
@@ -115,7 +119,12 @@ class Explanation:
 def explain_route(route: Route) -> Explanation:
     """Explain a call whose operands are known."""
     return _explain(
-        route.on_device.problem, route.device, route.decision, route.candidate, route.host_operands
+        route.on_device.problem,
+        route.device,
+        route.decision,
+        route.candidate,
+        route.host_operands,
+        str(route.epilogue) if route.epilogue else None,
     )
 
 
@@ -156,6 +165,7 @@ def _explain(
     decision: Decision,
     candidate: Candidate,
     copied: tuple[str, ...],
+    epilogue: str | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     blocks = implementation.block_count(config, problem) or None
@@ -181,6 +191,7 @@ def _explain(
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         precision=problem.precision,
+        epilogue=epilogue,
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},

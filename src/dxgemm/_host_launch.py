@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from dxgemm._fused import CallEpilogue, FusedLaunch
 from dxgemm._route import Route
 from dxgemm.runtime.arrays import HOST, Library, host_view
 from dxgemm.runtime.host import DeviceCopy
@@ -25,6 +26,7 @@ class HostLaunch:
         pointers: dict[str, int],
         result: Any,
         library: Library,
+        epilogue: CallEpilogue | None,
     ) -> None:
         on_host = list(route.host_operands)
         self._target = "c" if arrays["out"] is None else "out"
@@ -36,6 +38,7 @@ class HostLaunch:
         self._pointers = pointers
         self._host_views = {name: host_view(arrays[name]) for name in on_host}
         self._route = route.on_device
+        self._epilogue = epilogue
 
     def __call__(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
@@ -44,21 +47,36 @@ class HostLaunch:
         reads = {"a": route.k > 0, "b": route.k > 0, "c": route.problem.reads_c}
         with ExitStack() as stack:
             pointers = dict(self._pointers)
-            copies = {}
+            copies: dict[str, DeviceCopy] = {}
+            outputs: list[DeviceCopy] = []
             for name, view in self._host_views.items():
                 copies[name] = stack.enter_context(DeviceCopy(view, route.ordinal, stream))
                 pointers[name] = copies[name].pointer
-                if reads.get(name):
+                if self._is_output(name):
+                    outputs.append(copies[name])
+                elif reads.get(name, name not in ("c", "out")):
                     copies[name].upload()
             first, second = ("b", "a") if route.is_transposed else ("a", "b")
             addend = "c" if route.reads_separate_c else target
             assert route.launch is not None  # its operands are on the device, and not empty
-            route.launch(
+            launch: Any = route.launch
+            if self._epilogue is not None:
+                launch = FusedLaunch(
+                    launch, self._epilogue.arguments(route.epilogue_strides, pointers)
+                )
+            launch(
                 pointers[first], pointers[second], pointers[addend], pointers[target],
                 alpha, beta, stream,
             )  # fmt: skip
             if target in copies:
                 copies[target].download()
+            for copy in outputs:
+                copy.download()
+
+    def _is_output(self, name: str) -> bool:
+        if self._epilogue is None or name not in self._epilogue.arrays:
+            return False
+        return self._epilogue.is_output(name)
 
     def fixed(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float

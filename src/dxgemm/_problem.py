@@ -6,7 +6,7 @@ shapes and the way out. Everything that decides, builds or explains works on the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from dxgemm._errors import (
     ReadOnlyError,
     ShapeError,
 )
+from dxgemm._fusion import Fusion
 
 # Bytes of an element of what may be an operand.
 ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
@@ -34,6 +35,9 @@ RESULT_DTYPES = {
     "float64": ("float64",),
     "int8": ("int32",),
 }
+
+# What an epilogue may make of int32 sums besides.
+DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
 
 # What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
 PRECISIONS = {"float32": ("tf32",)}
@@ -104,6 +108,7 @@ class Problem:
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
+        epilogue: what is made of alpha * a @ b + beta * c before it is written.
     """
 
     dtype: str
@@ -122,6 +127,7 @@ class Problem:
     reads_c: bool = False
     in_place: bool = True
     is_transposed: bool = False
+    epilogue: Fusion | None = None
 
     @property
     def scalar_dtype(self) -> str:
@@ -205,6 +211,7 @@ def define_problem(
     alpha_is_zero: bool,
     beta_is_zero: bool,
     precision: Any = None,
+    has_epilogue: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other.
 
@@ -214,6 +221,7 @@ def define_problem(
         out: layout of the array to write; None if that is c, or yet to be allocated.
         alpha_is_zero, beta_is_zero: which operands are never read.
         precision: None, or what is permitted instead of the dtype's own arithmetic.
+        has_epilogue: whether int32 sums may become something else.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -225,7 +233,7 @@ def define_problem(
     """
     named = {"a": a, "b": b, "c": c, "out": out}
     present = {name: layout for name, layout in named.items() if layout is not None}
-    _check_dtypes({name: layout.dtype for name, layout in present.items()})
+    _check_dtypes({name: layout.dtype for name, layout in present.items()}, has_epilogue)
     _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present)
     _check_devices(present)
@@ -284,7 +292,7 @@ def scalar_dtype(dtype: str) -> str:
     return {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
 
 
-def _check_dtypes(dtypes: dict[str, str]) -> None:
+def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
     for name, dtype in dtypes.items():
         supported = RESULT_DTYPES if name in ("a", "b") else ITEM_SIZES
         if dtype not in supported:
@@ -298,6 +306,8 @@ def _check_dtypes(dtypes: dict[str, str]) -> None:
         raise DtypeError(f"gemm: dtypes differ: {listed}; convert a and b to one dtype.")
     results = {dtypes[name] for name in ("c", "out") if name in dtypes}
     allowed = RESULT_DTYPES[dtypes["a"]]
+    if has_epilogue and dtypes["a"] == "int8":
+        allowed += DEQUANTISED_DTYPES
     if len(results) > 1 or not results <= set(allowed):
         raise DtypeError(
             f"gemm: dtypes differ: {listed}; c and out must both be {' or both '.join(allowed)}."
@@ -371,14 +381,14 @@ def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> N
         )
     if layout.read_only:
         raise ReadOnlyError(f"gemm: {name} is read-only, but the result is written to it.")
-    if _overlaps_itself(layout):
+    if overlaps_itself(layout):
         raise OverlapError(
             f"gemm: {name} overlaps itself: shape {layout.shape} with strides {layout.strides} "
             "bytes reaches one element by several indices; pass an array of its own."
         )
 
 
-def _overlaps_itself(layout: Layout) -> bool:
+def overlaps_itself(layout: Layout) -> bool:
     """Whether two different indices reach the same element.
 
     Exact for one or two dimensions of more than one element: i * s0 == j * s1 has its smallest
@@ -432,22 +442,16 @@ def _oriented(problem: Problem) -> Problem:
     rows_are_contiguous = problem.m > 1 and abs(problem.out.row) < abs(problem.out.col)
     if (problem.n > 1 and not rows_are_contiguous) or problem.m <= 1:
         return problem
-    return Problem(
-        dtype=problem.dtype,
+    return replace(
+        problem,
         m=problem.n,
         n=problem.m,
-        k=problem.k,
-        batch=problem.batch,
         a=problem.b.transposed(),
         b=problem.a.transposed(),
         c=problem.c.transposed(),
         out=problem.out.transposed(),
-        out_dtype=problem.out_dtype,
         a_alignment=problem.b_alignment,
         b_alignment=problem.a_alignment,
-        precision=problem.precision,
-        reads_c=problem.reads_c,
-        in_place=problem.in_place,
         is_transposed=True,
     )
 

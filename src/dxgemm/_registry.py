@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, ClassVar, Protocol
 
 from dxgemm._errors import UnknownImplementationError
+from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Problem, contiguous_problem
 from dxgemm.compiler import (
@@ -173,14 +174,20 @@ class KernelFile(Implementation):
             return configs
         return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
-    def spec(self, config: Any, dtype: str, variant: tuple[str, ...] = ()) -> KernelSpec:
-        return KernelSpec(self.name, self.module, config, dtype, variant)
+    def spec(
+        self,
+        config: Any,
+        dtype: str,
+        variant: tuple[str, ...] = (),
+        epilogue: Fusion | None = None,
+    ) -> KernelSpec:
+        return KernelSpec(self.name, self.module, config, dtype, variant, epilogue)
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         """The kernel that computes a problem."""
         choose_variant = getattr(self._kernel_file, "variant", None)
         variant = choose_variant(config, problem) if choose_variant else ()
-        return self.spec(config, problem.dtype, variant)
+        return self.spec(config, problem.dtype, variant, problem.epilogue)
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """The kernels to build ahead of time: each config for the common layouts."""
@@ -269,6 +276,8 @@ class Cublas(Implementation):
         return import_module("dxgemm._cublas")
 
     def supports(self, problem: Problem) -> str | None:
+        if problem.epilogue is not None:
+            return "cuBLAS fuses no function written in Python"
         reason: str | None = self._binding.supports(problem)
         return reason
 

@@ -14,10 +14,13 @@ import numpy as np
 
 from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._errors import BuildError, DeviceMismatchError, MissingPackageError
+from dxgemm._fused import fuse
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, Layout, byte_extent, define_problem
+from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
 from dxgemm._registry import Launch
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
+from dxgemm.epilogues.check import check_operands
+from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.host import device_copy_layout
@@ -37,7 +40,10 @@ class Route:
             bound them.
         misalignment: the bits that are 0 in a valid address of c and out.
         shape: of the result, as the caller sees it.
-        layouts: of the operands by name, as the caller passed them.
+        layouts: of the operands by name, as the caller passed them; the arrays of an epilogue are
+            named by its labels.
+        epilogue: what is fused; None for nothing.
+        epilogue_strides: of its operands, as the kernel walks over them; None for numbers.
         host_operands: names of those that are copied to the GPU and back.
         ordinal, device: the GPU.
         decision: the candidates and the rejected.
@@ -61,8 +67,11 @@ class Route:
         beta_is_zero: bool,
         precision: Any,
         implementation: Any,
+        epilogue: EpilogueShape | None = None,
     ) -> None:
         self.layouts = layouts
+        self.epilogue = epilogue
+        self.epilogue_strides: tuple[Strides | None, ...] = ()
         self.problem, self.shape = define_problem(
             layouts["a"],
             layouts["b"],
@@ -71,7 +80,10 @@ class Route:
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
             precision=precision,
+            has_epilogue=epilogue is not None,
         )
+        if epilogue is not None:
+            self._add_epilogue(epilogue)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -112,7 +124,7 @@ class Route:
                 for name, layout in layouts.items()
             }
             self.on_device = route_of_layouts(
-                copies, alpha_is_zero, beta_is_zero, precision, implementation
+                copies, alpha_is_zero, beta_is_zero, precision, implementation, epilogue
             )
             self.decision = self.on_device.decision
             self.candidate = self.on_device.candidate
@@ -122,6 +134,21 @@ class Route:
         self.candidate = self.decision.candidates[0]
         if not self.is_empty:
             self.candidate, self.launch = self._bind_first()
+
+    def _add_epilogue(self, epilogue: EpilogueShape) -> None:
+        """Check its operands against the result, and make it part of the problem."""
+        *batch, m, n = self.shape
+        devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}
+        check_operands(
+            epilogue,
+            [self.layouts[label] if label else None for label in epilogue.labels],
+            m,
+            n,
+            batch[0] if batch else 1,
+            max(devices),
+            self.problem.dtype,
+        )
+        self.problem, self.epilogue_strides = fuse(self.problem, epilogue, self.layouts)
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
         """This route for operands of these libraries."""
@@ -134,7 +161,12 @@ class Route:
             route.ordered = tuple(on_device)
         is_degenerate = self.k == 0 or self.is_empty
         route.is_special = bool(
-            route.ordered or doubtful or self.host_operands or self.takes_integers or is_degenerate
+            route.ordered
+            or doubtful
+            or self.host_operands
+            or self.takes_integers
+            or is_degenerate
+            or self.epilogue
         )
         return route
 
@@ -238,9 +270,10 @@ def route_of_layouts(
     beta_is_zero: bool,
     precision: Any,
     implementation: Any,
+    epilogue: EpilogueShape | None = None,
 ) -> Route:
     """The route of operands given by their layouts, whatever library they come from."""
-    rest = alpha_is_zero, beta_is_zero, precision, implementation
+    rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue
     key = (*layouts.items(), *rest)
     try:
         return routes[key]
@@ -253,17 +286,26 @@ def make_route(key: tuple[Any, ...]) -> Route:
 
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
-            alignments of a and b, whether alpha is 0, whether beta is 0, `precision` and
-            `implementation`.
+            alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
+            `implementation`, the shape of the epilogue or None, and for each of its arrays the
+            library, the key there and the alignment.
     """
-    operands, (a_alignment, b_alignment), rest = key[:8], key[8:10], key[10:]
+    operands, (a_alignment, b_alignment), rest, arrays = key[:8], key[8:10], key[10:15], key[15:]
     keys = {
         name: (library, layout_key)
         for name, library, layout_key in zip(("a", "b", "c", "out"), operands[::2], operands[1::2])
         if library is not None
     }
+    alignments = {}
+    epilogue: EpilogueShape | None = rest[-1]
+    labels = [label for label in epilogue.labels if label] if epilogue else []
+    for label, (library, layout_key, alignment) in zip(labels, arrays, strict=True):
+        keys[label], alignments[label] = (library, layout_key), alignment
     libraries = {name: library for name, (library, _) in keys.items()}
-    layouts = {name: library.layout(layout_key) for name, (library, layout_key) in keys.items()}
+    layouts = {
+        name: library.layout(layout_key)._replace(alignment=alignments.get(name, MAX_ALIGNMENT))
+        for name, (library, layout_key) in keys.items()
+    }
     layouts["a"] = layouts["a"]._replace(alignment=a_alignment)
     layouts["b"] = layouts["b"]._replace(alignment=b_alignment)
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
+from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import scalar_dtype
 from dxgemm.compiler.cubin import entry_name, read_resources
@@ -123,7 +124,13 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 def _compile_to_ptx(spec: KernelSpec, arch: str, file: Any) -> tuple[str, str]:
     """PTX of a kernel, and the name of its entry."""
     with _numba_lock:
-        ptx = _compile(spec, arch, lambda: file.make_kernel(spec.config, spec.dtype, *spec.variant))
+        ptx = _compile(
+            spec,
+            arch,
+            lambda: file.make_kernel(
+                spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
+            ),
+        )
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
@@ -143,7 +150,9 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tupl
     functions = file.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
 
     def make_kernel() -> Any:
-        return file.make_kernel(spec.config, spec.dtype, *spec.variant, functions=functions)
+        return file.make_kernel(
+            spec.config, spec.dtype, *spec.variant, functions=functions, epilogue=spec.epilogue
+        )
 
     with _numba_lock, _parameter_block(getattr(file, "PARAMETER_BLOCK_BYTES", 0)):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
@@ -165,7 +174,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
         with _device_functions_for(capability):
             code, _ = cuda.compile(
                 make_kernel(),
-                tuple(kinds[kind] for _, kind in PARAMETERS),
+                (*(kinds[kind] for _, kind in PARAMETERS), _extra_type(spec.epilogue)),
                 device=False,
                 abi="numba",
                 cc=capability,
@@ -175,6 +184,21 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     except Exception as error:
         raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
     return code
+
+
+def _extra_type(epilogue: Fusion | None) -> Any:
+    """The type of a kernel's last parameter: a tuple of the epilogue's operands."""
+    from numba import types
+
+    parameters = []
+    for operand in epilogue.operands if epilogue else ():
+        element = getattr(types, _ELEMENT_TYPES.get(operand.dtype, operand.dtype))
+        if operand.kind == "number":
+            parameters.append(element)
+        else:
+            strides = (types.int64,) * 3
+            parameters.append(types.Tuple((types.CPointer(element), *strides)))
+    return types.Tuple(tuple(parameters))
 
 
 def _min_blocks(spec: KernelSpec) -> int:

@@ -10,13 +10,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from dxgemm._fusion import Fusion
+
 # Part of every key: raise it when the argument list or the build changes what a cubin means.
-BUILD_VERSION = 2
+BUILD_VERSION = 3
 
 LADDER = "dxgemm.handwritten"  # the package whose files others build on
 
 # The parameters of every GEMM kernel, in order, with their kind. Strides count elements. What
-# changes from call to call comes first, so that a launch packs it in one piece.
+# changes from call to call comes first, so that a launch packs it in one piece. The operands of an
+# epilogue follow, in the kernel one tuple.
 PARAMETERS: tuple[tuple[str, str], ...] = (
     ("a_gmem", "pointer"),
     ("b_gmem", "pointer"),
@@ -45,7 +48,7 @@ PARAMETERS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel to build, by `make_kernel(config, dtype, *variant)` of its module.
+    """One kernel to build, by `make_kernel(config, dtype, *variant, epilogue=...)` of its module.
 
     Attributes:
         implementation: registered name, such as "thread_tile_2d".
@@ -53,6 +56,7 @@ class KernelSpec:
         config: the kernel file's own frozen `Config`; its `repr` is part of the key.
         dtype: of a and b, such as "float32".
         variant: what the problem decides beyond the dtype, such as how a and b lie in memory.
+        epilogue: what is fused into the kernel.
     """
 
     implementation: str
@@ -60,6 +64,7 @@ class KernelSpec:
     config: Any
     dtype: str
     variant: tuple[str, ...] = ()
+    epilogue: Fusion | None = None
 
     def key(self, arch: str) -> str:
         """Name of this kernel's cubin for one architecture, the same in every process.
@@ -68,11 +73,14 @@ class KernelSpec:
         machine without a toolkit can run what another one built. Its record names the toolkit.
         """
         source = _source_digest(self.module)
-        identity = (BUILD_VERSION, source, self.config, self.dtype, self.variant, arch)
+        epilogue = self.epilogue.key if self.epilogue else None
+        identity = (BUILD_VERSION, source, self.config, self.dtype, self.variant, epilogue, arch)
         return hashlib.sha256(repr(identity).encode()).hexdigest()
 
     def __str__(self) -> str:
-        return " ".join([self.implementation, str(self.config), self.dtype, *self.variant])
+        epilogue = (self.epilogue.label,) if self.epilogue else ()
+        parts = [self.implementation, str(self.config), self.dtype, *self.variant, *epilogue]
+        return " ".join(parts)
 
 
 @cache

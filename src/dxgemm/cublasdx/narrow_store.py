@@ -5,45 +5,60 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dxgemm.handwritten.tile_store import row_bytes
 
 WIDTH = 8  # elements of 16 bytes
 
 
-def make_narrow_store(tile_m: int, tile_n: int, threads: int, dtype: str) -> Callable[..., Any]:
+def make_narrow_store(
+    tile_m: int, tile_n: int, threads: int, sums: str, dtype: str, epilogue: Any = None
+) -> Callable[..., Any]:
     """A device function: write a tile of float32 from shared memory in another dtype.
 
     It takes what that of `tile_store.make_store_from_smem` takes.
-    """
-    from numba import cuda, float32, int32, uint16
 
+    Args:
+        sums: what the tile holds; int32 is for an epilogue, and c is not added then.
+        dtype: of c and out.
+        epilogue: what `dxgemm.handwritten.epilogue` takes.
+    """
+    from numba import cuda, int32, uint16
+
+    from dxgemm.handwritten.epilogue import make_finish
     from dxgemm.handwritten.intrinsics import load_shared, load_vector, store_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
     from dxgemm.handwritten.widening import NARROW, WIDEN
 
     widen, narrow = WIDEN[dtype], NARROW[dtype]
-    smem_row_bytes = row_bytes(tile_n, "float32")
+    scalar, adds_c = np.dtype(sums).type, sums == "float32"
+    smem_row_bytes = row_bytes(tile_n, sums)
     row_vectors = tile_n // WIDTH
+    finish = make_finish(epilogue, sums, "float32")
+    finish_vector = make_finish(epilogue, sums, "float32", WIDTH)
 
     def narrow_store(
-        smem, rank, tile_row, tile_col, m, n, beta, is_vector,
+        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         for vector in range(int32(cuda.threadIdx.x & 1023), tile_m * row_vectors, threads):
             smem_row, smem_vector = int32(vector // row_vectors), int32(vector % row_vectors)
             row, col = tile_row + smem_row, tile_col + smem_vector * WIDTH
             if row < m and col < n:
                 address = int32(smem + smem_row * smem_row_bytes + smem_vector * (4 * WIDTH))
-                values = load_shared(float32, 4, address, 0) + load_shared(float32, 4, address, 16)
+                values = load_shared(scalar, 4, address, 0) + load_shared(scalar, 4, address, 16)
                 c_index = c_start + row * c_stride_m + col * c_stride_n
                 out_index = out_start + row * out_stride_m + col * out_stride_n
                 if is_vector and col + WIDTH <= n:
-                    if beta != 0:
+                    if adds_c and beta != 0:
                         added = load_vector(uint16, WIDTH, c_gmem, c_index)
                         sums = ()
                         for element in static_range(WIDTH):
                             sums = sums + (values[element] + beta * widen(added[element]),)
                         values = sums
+                    values = finish_vector(values, matrix, row, col, extra)
                     bits = ()
                     for element in static_range(WIDTH):
                         bits = bits + (narrow(values[element]),)
@@ -52,8 +67,9 @@ def make_narrow_store(tile_m: int, tile_n: int, threads: int, dtype: str) -> Cal
                     for element in static_range(WIDTH):
                         if col + element < n:
                             value = values[element]
-                            if beta != 0:
+                            if adds_c and beta != 0:
                                 value += beta * widen(c_gmem[c_index + element * c_stride_n])
+                            value = finish(value, matrix, row, col + element, extra)
                             out_gmem[out_index + element * out_stride_n] = narrow(value)
 
     return cuda.jit(device=True, forceinline=True)(unroll_static_loops(narrow_store))

@@ -141,9 +141,11 @@ def efficiency(config: Config, problem: Any) -> float:
         ("float64", 64, 128): (1.54, 1.22),
         ("float64", 64, 64): (1.05, 0.9),
         ("float64", 128, 64): (1.36, 1.38),
+        ("float32", 128, 256): (0.62, 0.54),
+        ("float32", 64, 128): (0.575, 0.51),
         ("int8", 128, 128): (5.4, 2.0),
     }
-    vectors, items = by_tile.get((config.dtype, config.tile_m, config.tile_n), (0.6, 0.53))
+    vectors, items = by_tile[config.dtype, config.tile_m, config.tile_n]
     return items if _ways(problem)[2] == "item" else vectors
 
 
@@ -162,8 +164,9 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie, and whether 16 bytes can be copied at once wherever a tile begins."""
-    return ("row", "row", "16") if problem.k == 0 else _ways(problem)
+    """How a and b lie, whether 16 bytes can be copied at once, and what is stored if not sums."""
+    ways = ("row", "row", "16") if problem.k == 0 else _ways(problem)
+    return ways if problem.out_dtype == SUMS[problem.dtype] else (*ways, problem.out_dtype)
 
 
 def _ways(problem: Any) -> tuple[str, ...]:
@@ -186,7 +189,13 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def descriptor(
-    config: Config, dtype: str, a_direction: str, b_direction: str, alignment: str, *, arch: str
+    config: Config,
+    dtype: str,
+    a_direction: str,
+    b_direction: str,
+    alignment: str,
+    *out_dtype: str,
+    arch: str,
 ) -> Descriptor:
     """What a kernel asks cuBLASDx for; others may ask for the same."""
     return Descriptor(
@@ -223,8 +232,10 @@ def make_kernel(
     a_direction: str,
     b_direction: str,
     alignment: str,
+    out_dtype: str | None = None,
     *,
     functions: DeviceFunctions,
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile and link."""
     from numba import cuda, int32, int64, types
@@ -245,12 +256,15 @@ def make_kernel(
         functions, getattr(types, sums), getattr(types, dtype), config.pipeline_start(dtype)
     )
     multiply_tile, _, add_products, put_tile = intrinsics
-    store_result = make_store_result(tile_m, tile_n, config.threads, split_k, dtype, sums)
+    store_result = make_store_result(
+        tile_m, tile_n, config.threads, split_k, sums, out_dtype or sums, epilogue
+    )
 
     def pipeline_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
@@ -335,7 +349,7 @@ def make_kernel(
         store_result(
             tile_smem, rank, matrix, tile_row, tile_col, m, n, beta,
             c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, out_stride_batch, out_stride_m, out_stride_n,
+            out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
         if split_k > 1:
             meet_cluster()  # until then, others read this block's shared memory

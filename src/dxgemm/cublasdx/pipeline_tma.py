@@ -225,6 +225,7 @@ def make_kernel(
     out_dtype: str | None = None,
     *,
     functions: DeviceFunctions,
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile and link."""
     from numba import cuda, int32, types
@@ -241,12 +242,15 @@ def make_kernel(
     element = getattr(types, sums)
     _, multiply_boxes, _, put_tile = make_intrinsics(functions, element, element)
     find_tile = make_find_tile(tile_m, tile_n)
-    store_result = make_store_result(tile_m, tile_n, config.threads, 1, dtype, out_dtype or dtype)
+    store_result = make_store_result(
+        tile_m, tile_n, config.threads, 1, sums, out_dtype or dtype, epilogue
+    )
 
     def pipeline_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
@@ -268,7 +272,7 @@ def make_kernel(
         store_result(
             tile_smem, int32(0), matrix, row_tile * tile_m, col_tile * tile_n, m, n, beta,
             c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, out_stride_batch, out_stride_m, out_stride_n,
+            out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
     return unroll_static_loops(pipeline_kernel)

@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from dxgemm.handwritten.operands import VECTOR_BYTES
-
 BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
@@ -41,55 +37,57 @@ def make_find_tile(tile_m: int, tile_n: int) -> Callable[..., Any]:
 
 
 def make_store_result(
-    tile_m: int, tile_n: int, threads: int, split_k: int, dtype: str, out_dtype: str
+    tile_m: int,
+    tile_n: int,
+    threads: int,
+    split_k: int,
+    sums: str,
+    out_dtype: str,
+    epilogue: Any = None,
 ) -> Callable[..., Any]:
     """A device function: write a tile of sums, times alpha already, from shared memory.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
-    matrix, the tile's first row and column, m, n, beta, and the pointers and strides of c and out.
+    matrix, the tile's first row and column, m, n, beta, the pointers and strides of c and out, and
+    the epilogue's operands.
     See `tile_store.make_store_from_smem` for what must have happened before.
 
     Args:
         tile_m, tile_n, threads, split_k: of the config.
-        dtype: of a and b, after which c and out are typed.
-        out_dtype: of c and out in truth.
+        sums: what the tile holds.
+        out_dtype: of c and out.
+        epilogue: what `dxgemm.handwritten.epilogue` takes.
     """
     from numba import cuda
 
     from dxgemm.cublasdx.narrow_store import make_narrow_store
-    from dxgemm.handwritten.intrinsics import global_address
-    from dxgemm.handwritten.tile_store import make_store_from_smem
-    from dxgemm.handwritten.widening import AS_SUMS, NARROW
+    from dxgemm.handwritten.tile_store import make_allows_vectors, make_store_from_smem
+    from dxgemm.handwritten.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
-        store_from_smem = make_narrow_store(tile_m, tile_n, threads, out_dtype)
-        item_bytes = 2
+        store_from_smem = make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)
     else:
-        store_from_smem = make_store_from_smem(tile_m, tile_n, threads, split_k, out_dtype)
-        item_bytes = np.dtype(out_dtype).itemsize
-    as_typed = AS_SUMS[dtype] if dtype != out_dtype else None
+        store_from_smem = make_store_from_smem(
+            tile_m, tile_n, threads, split_k, sums, out_dtype, epilogue
+        )
+    element = stored_type(out_dtype)
+    allows_vectors = make_allows_vectors(out_dtype)
 
     def store_result(
         smem, rank, matrix, tile_row, tile_col, m, n, beta,
         c_gmem, c_stride_batch, c_stride_m, c_stride_n,
-        out_gmem, out_stride_batch, out_stride_m, out_stride_n,
+        out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
     ):  # fmt: skip
         c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
-        # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
-        are_rows_contiguous = out_stride_n == 1
-        if beta != 0:
-            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
-            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
-        is_vector = are_rows_contiguous and places % VECTOR_BYTES == 0
-        if as_typed is not None:
-            c_typed, out_typed = as_typed(c_gmem), as_typed(out_gmem)
-        else:
-            c_typed, out_typed = c_gmem, out_gmem
-        store_from_smem(
-            smem, rank, tile_row, tile_col, m, n, beta, is_vector,
-            c_typed, c_start, c_stride_m, c_stride_n,
+        c_typed, out_typed = view_as(element, c_gmem), view_as(element, out_gmem)
+        is_vector = allows_vectors(
+            beta, c_typed, c_start, c_stride_m, c_stride_n,
             out_typed, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
+        store_from_smem(
+            smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+            c_typed, c_start, c_stride_m, c_stride_n,
+            out_typed, out_start, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
     return cuda.jit(device=True, forceinline=True)(store_result)

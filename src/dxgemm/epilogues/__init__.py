@@ -27,16 +27,9 @@ from dxgemm.epilogues.catalogue import (
 )
 from dxgemm.epilogues.check import check_operands
 from dxgemm.epilogues.function import BoundEpilogue, Epilogue, Stage, bound_epilogue, epilogue
-from dxgemm.epilogues.kinds import (
-    BoundOperand,
-    ColumnVector,
-    Integer,
-    Matrix,
-    RowVector,
-    Scalar,
-    StageFunction,
-)
+from dxgemm.epilogues.kinds import BoundOperand, ColumnVector, Integer, Matrix, RowVector, Scalar
 from dxgemm.epilogues.literals import compiled_function
+from dxgemm.epilogues.stages import StageFunction
 
 __all__ = [
     "BoundEpilogue",

@@ -16,16 +16,10 @@ from dxgemm._errors import (
     ScalarError,
     ShapeError,
 )
-from dxgemm._problem import ITEM_SIZES, Layout, _overlaps_itself, scalar_dtype
+from dxgemm._problem import ITEM_SIZES, Layout, overlaps_itself, scalar_dtype
 from dxgemm.epilogues.function import BoundEpilogue
-from dxgemm.epilogues.kinds import (
-    KINDS,
-    OUTPUT,
-    BoundOperand,
-    check_number,
-    fits,
-    fitting_shapes,
-)
+from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, check_number, fits, fitting_shapes
+from dxgemm.epilogues.stages import EpilogueShape
 
 # By the type of sums. A float64 operand would widen float32 arithmetic without a word, a float32
 # one would bring fewer digits into float64 results than they seem to have: neither is accepted.
@@ -42,7 +36,7 @@ WRITABLE = {
 
 
 def check_operands(
-    bound: BoundEpilogue,
+    bound: BoundEpilogue | EpilogueShape,
     layouts: Sequence[Layout | None],
     m: int,
     n: int,
@@ -132,7 +126,7 @@ def _check_alignment(where: str, layout: Layout) -> None:
 def _check_output(where: str, layout: Layout) -> None:
     if layout.read_only:
         raise ReadOnlyError(f"{where} is read-only, but it is an output, which is written.")
-    if _overlaps_itself(layout):
+    if overlaps_itself(layout):
         raise OverlapError(
             f"{where} overlaps itself: shape {layout.shape} with strides {layout.strides} bytes "
             "reaches one element by several indices; pass an array of its own."

@@ -18,13 +18,13 @@ from dxgemm.epilogues.kinds import (
     OUTPUT,
     BoundOperand,
     Parameter,
-    StageFunction,
     check_number,
     epilogue_error,
     kind_of,
 )
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import FunctionHolder, cell_value, check_unchanged, examine
+from dxgemm.epilogues.stages import EpilogueShape, StageFunction
 
 LEADING = ("value", "row", "col")
 KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
@@ -182,6 +182,12 @@ class BoundEpilogue:
             for stage in self.stages
             for entry in (*stage.epilogue.parameters, *stage.epilogue.outputs)
         )
+
+    @cached_property
+    def shape(self) -> EpilogueShape:
+        """What of it does not change from call to call."""
+        names = tuple((operand.epilogue, operand.name, operand.kind) for operand in self.operands)
+        return EpilogueShape(self.functions, names)
 
     def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The same on NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.

@@ -16,13 +16,13 @@ from dxgemm.epilogues.kinds import (
     KINDS,
     ROW,
     BoundOperand,
-    StageFunction,
     epilogue_error,
     fits,
     fitting_shapes,
 )
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import dispatched_function
+from dxgemm.epilogues.stages import StageFunction
 
 # Where NumPy's name of a function of `math` is another.
 _NUMPY_NAMES = {

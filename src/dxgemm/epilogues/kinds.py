@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import FunctionType
+from dataclasses import dataclass
 from typing import Annotated, Any, get_origin
 
 import numpy as np
@@ -70,25 +69,6 @@ class BoundOperand:
     name: str
     kind: str
     value: Any
-
-
-@dataclass(frozen=True)
-class StageFunction:
-    """The function of one stage; equal to another one if a kernel may use either.
-
-    Attributes:
-        function: (value, row, col, operands...) to the result, or to a tuple of the result and a
-            value per output. A copy with the globals and closure variables as they were recorded,
-            so that what is compiled later is what the digest says.
-        operand_count: parameters after value, row and col.
-        output_count: outputs.
-        digest: sha256 of everything the function depends on, as hexadecimal text.
-    """
-
-    function: FunctionType = field(compare=False)
-    operand_count: int
-    output_count: int
-    digest: str
 
 
 def kind_of(annotation: Any) -> Kind | None:

@@ -77,9 +77,14 @@ class KernelLaunch:
         fixed = [arguments[name] for name, _ in PARAMETERS[_CALL_PARAMETERS:]]
         everything = struct.Struct("@" + "".join(formats))
         size = everything.size
+        operands = problem.epilogue.format if problem.epilogue else ""
+        self._pack_operands = struct.Struct("@" + operands).pack_into if operands else None
+        self._operands_offset = size
+        size += struct.calcsize("@" + operands)
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
         if self._tensor_maps:
-            self._tensor_maps_offset = _parameter_offset(self._function, len(formats))
+            parameters = len(formats) + len(operands)
+            self._tensor_maps_offset = _parameter_offset(self._function, parameters)
             size = self._tensor_maps_offset + self._tensor_maps.size
         self._buffer = bytearray(size)  # packed into twice as fast as a ctypes array
         everything.pack_into(self._buffer, 0, *(0,) * _CALL_PARAMETERS, *fixed)
@@ -93,28 +98,56 @@ class KernelLaunch:
         self._extra_address = ctypes.addressof(self._extra)
 
     def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
     ) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
+
+        `operands` are the arguments of the problem's epilogue, if it has one.
 
         Raises:
             LaunchError: the driver refused.
         """
         with self._lock:
-            self._set_arguments(a, b, c, out, alpha, beta)
+            self._set_arguments(a, b, c, out, alpha, beta, operands)
             self._queue(stream)
 
     def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
         """The launch with everything but the stream packed for good, in a buffer of its own."""
         maps = self._tensor_maps.maps if self._tensor_maps else ()
         launch = KernelLaunch(self._kernel, self._problem, self._blocks, self._ordinal, maps)
-        launch._set_arguments(a, b, c, out, alpha, beta)
+        launch._set_arguments(a, b, c, out, alpha, beta, operands)
         return launch._queue
 
-    def _set_arguments(self, a: int, b: int, c: int, out: int, alpha: float, beta: float) -> None:
+    def _set_arguments(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...],
+    ) -> None:
         self._pack(self._buffer, 0, a, b, c, out, alpha, beta)
+        if self._pack_operands:
+            self._pack_operands(self._buffer, self._operands_offset, *operands)
         if self._tensor_maps:
             self._buffer[self._tensor_maps_offset :] = self._tensor_maps.encode(a, b)
 

@@ -53,7 +53,15 @@ class SimulatedLaunch:
         self._blocks = blocks
 
     def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
     ) -> None:
         from numba import cuda
 
@@ -73,20 +81,40 @@ class SimulatedLaunch:
             "out_gmem": _pointer(out, problem.out_dtype, problem.out, (problem.batch, m, n)),
         }
         kernel = import_module(self._spec.module).make_kernel(
-            self._spec.config, dtype, *self._spec.variant
+            self._spec.config, dtype, *self._spec.variant, epilogue=problem.epilogue
         )
         with _lock, threads_take_turns(), warnings.catch_warnings():
             # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
             # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
             cuda.jit(kernel)[self._blocks, self._spec.config.threads](
-                *(arguments[name] for name, _ in PARAMETERS)
+                *(arguments[name] for name, _ in PARAMETERS), self._extra(operands)
             )
 
     def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
-        return lambda stream: self(a, b, c, out, alpha, beta, stream)
+        return lambda stream: self(a, b, c, out, alpha, beta, stream, operands)
+
+    def _extra(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The epilogue's operands as the kernel takes them."""
+        problem, left, extra = self._problem, iter(operands), []
+        for operand in problem.epilogue.operands if problem.epilogue else ():
+            value = next(left)
+            if operand.kind == "number":
+                extra.append(np.dtype(operand.dtype).type(value))
+                continue
+            strides = Strides(next(left), next(left), next(left))
+            sizes = problem.batch, problem.m, problem.n
+            extra.append((_pointer(value, operand.dtype, strides, sizes), *strides))
+        return tuple(extra)
 
 
 def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, int]) -> Pointer:

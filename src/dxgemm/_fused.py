@@ -1,0 +1,212 @@
+"""An epilogue in a call: its arrays among the operands, its operands among a kernel's arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dxgemm._errors import OverlapError, ScalarError, UnsupportedProblemError
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._problem import (
+    ALIGNMENTS,
+    ITEM_SIZES,
+    MAX_ALIGNMENT,
+    Layout,
+    Problem,
+    Strides,
+    byte_extent,
+    share_elements,
+)
+from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.runtime.arrays import libraries, library_of
+
+# By the dtype that a number is passed as.
+_LARGEST = {
+    "float32": float(np.finfo("float32").max),
+    "float64": float(np.finfo("float64").max),
+    "int64": np.iinfo("int64").max,
+}
+
+
+class FusedLaunch:
+    """A launch with the operands of its epilogue."""
+
+    def __init__(self, launch: Any, extra: tuple[Any, ...]) -> None:
+        self._launch = launch
+        self._extra = extra
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        self._launch(a, b, c, out, alpha, beta, stream, self._extra)
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        fixed: Callable[[int], None] = self._launch.fixed(a, b, c, out, alpha, beta, self._extra)
+        return fixed
+
+
+def fuse(
+    problem: Problem, shape: EpilogueShape, layouts: Mapping[str, Layout]
+) -> tuple[Problem, tuple[Strides | None, ...]]:
+    """The problem with an epilogue.
+
+    Args:
+        problem: without it.
+        shape: what epilogue.
+        layouts: of its arrays, by their labels, as they fit the result.
+
+    Returns:
+        The problem, and for each operand its strides in elements as the kernel walks over it; None
+        for numbers.
+    """
+    if problem.scalar_dtype == "int32" and problem.reads_c and problem.out_dtype != "int32":
+        raise UnsupportedProblemError(
+            f"gemm: a result of {problem.out_dtype} is not added to int32 sums; leave beta at 0."
+        )
+    number_dtype = "float64" if problem.scalar_dtype == "float64" else "float32"
+    operands: list[FusedOperand] = []
+    strides: list[Strides | None] = []
+    for operand, label in zip(shape.operands, shape.labels, strict=True):
+        if label is None:
+            dtype = "int64" if operand.kind == "integer" else number_dtype
+            operands.append(FusedOperand("number", dtype))
+            strides.append(None)
+            continue
+        layout = layouts[label]
+        steps = _steps(operand.kind, layout)
+        if problem.is_transposed:
+            steps = steps.transposed()
+        kind = "output" if operand.kind == "output" else "array"
+        operands.append(FusedOperand(kind, layout.dtype, _access(kind, layout, steps)))
+        strides.append(steps)
+    fusion = Fusion(shape.functions, tuple(operands), problem.is_transposed)
+    return replace(problem, epilogue=fusion), tuple(strides)
+
+
+def _steps(kind: str, layout: Layout) -> Strides:
+    """An array's strides in elements, 0 where it is the same for all."""
+    item_size = ITEM_SIZES[layout.dtype]
+    steps = [
+        stride // item_size if size > 1 else 0
+        for size, stride in zip(layout.shape, layout.strides, strict=True)
+    ]
+    own = {"row": 1, "column": 1}.get(kind, 2)  # dimensions of one matrix's operand
+    batch = steps.pop(0) if len(steps) > own else 0
+    if kind == "row":
+        return Strides(batch, 0, steps[0])
+    if kind == "column":
+        return Strides(batch, steps[0], 0)
+    return Strides(batch, *steps)
+
+
+def _access(kind: str, layout: Layout, steps: Strides) -> str:
+    """As `FusedOperand.access`."""
+    if steps.col == 0 and kind == "array":
+        return "same"
+    item_size = ITEM_SIZES[layout.dtype]
+    is_aligned = (steps.batch | steps.row) * item_size % MAX_ALIGNMENT == 0
+    if steps.col == 1 and is_aligned and layout.alignment == MAX_ALIGNMENT:
+        return "vector"
+    return "element"
+
+
+class CallEpilogue:
+    """The epilogue of one call.
+
+    Attributes:
+        key: what of it a route depends on.
+        arrays, pointers: of its array operands, by their labels.
+    """
+
+    def __init__(self, epilogue: Any) -> None:
+        bound = bound_epilogue(epilogue)
+        self._shape = bound.shape
+        self.arrays: dict[str, Any] = {}
+        self.pointers: dict[str, int] = {}
+        self._numbers = []
+        keys = []
+        for operand, label in zip(bound.operands, self._shape.labels, strict=True):
+            if label is None:
+                self._numbers.append(operand.value)
+                continue
+            library = libraries.get(type(operand.value)) or library_of(label, operand.value)
+            pointer, layout_key = library.inspect(operand.value)
+            self.arrays[label], self.pointers[label] = operand.value, pointer
+            keys.append((library, layout_key, ALIGNMENTS[pointer & 15]))
+        self.key = (self._shape, *keys)
+
+    def check(
+        self, problem: Problem, layouts: Mapping[str, Layout], pointers: Mapping[str, int]
+    ) -> None:
+        """What depends on numbers and addresses.
+
+        Args:
+            problem: with this epilogue.
+            layouts, pointers: of all operands by name.
+
+        Raises:
+            OverlapError: an array shares memory with what is written.
+            ScalarError: a number overflows the dtype it is passed as.
+        """
+        self._check_numbers(problem)
+        layouts = {name: layout for name, layout in layouts.items() if pointers[name]}
+        target = next((name for name in ("out", "c") if name in layouts), None)
+        written = [label for label in self.arrays if self._shape.is_output(label)]
+        written += [target] if target else []
+        extents = {}
+        for name, layout in layouts.items():
+            first, end = byte_extent(layout)
+            extents[name] = pointers[name] + first, pointers[name] + end
+        for name in written:
+            for other, layout in layouts.items():
+                are_own = name not in self.arrays and other not in self.arrays  # checked elsewhere
+                if other == name or are_own or layout.device != layouts[name].device:
+                    continue
+                (first, end), (other_first, other_end) = extents[name], extents[other]
+                if other_end <= first or end <= other_first:
+                    continue
+                if share_elements(pointers[name], layouts[name], pointers[other], layout):
+                    raise OverlapError(
+                        f"gemm: {name} shares memory with {other}, and is written while that is "
+                        "used; pass a copy. (A residual that is updated in place is c, with "
+                        "beta=1.)"
+                    )
+
+    def _check_numbers(self, problem: Problem) -> None:
+        assert problem.epilogue is not None
+        kinds = [operand for operand in problem.epilogue.operands if operand.kind == "number"]
+        for operand, value in zip(kinds, self._numbers, strict=True):
+            limit = _LARGEST[operand.dtype]
+            if math.isfinite(value) and abs(value) > limit:
+                raise ScalarError(
+                    f"gemm: the epilogue's operand {value} overflows {operand.dtype}."
+                )
+
+    def arguments(
+        self, strides: tuple[Strides | None, ...], pointers: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        """What the kernel takes.
+
+        Args:
+            strides: of each operand, as `fuse` gives them.
+            pointers: by label, where the kernel runs.
+        """
+        numbers = iter(self._numbers)
+        arguments: list[Any] = []
+        for label, steps in zip(self._shape.labels, strides, strict=True):
+            if label is None or steps is None:
+                arguments.append(next(numbers))
+            else:
+                arguments += [pointers[label], *steps]
+        return tuple(arguments)
+
+    def is_output(self, label: str) -> bool:
+        """Whether an array is written."""
+        return self._shape.is_output(label)

@@ -1,0 +1,84 @@
+"""What kernels and routes know of a bound epilogue: its functions, and which operands they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import FunctionType
+from typing import Any
+
+from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand
+from dxgemm.epilogues.literals import compiled_function
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """The function of one stage; equal to another one if a kernel may use either.
+
+    Attributes:
+        function: (value, row, col, operands...) to the result, or to a tuple of the result and a
+            value per output. A copy with the globals and closure variables as they were recorded,
+            so that what is compiled later is what the digest says.
+        operand_count: parameters after value, row and col.
+        output_count: outputs.
+        digest: sha256 of everything the function depends on, as hexadecimal text.
+    """
+
+    function: FunctionType = field(compare=False)
+    operand_count: int
+    output_count: int
+    digest: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By value: a build in another process may not be able to import the function."""
+        from numba.cloudpickle import dumps, loads
+
+        parts = dumps((self.function, self.operand_count, self.output_count, self.digest))
+        return _restored, (loads, parts)
+
+    def make_function(self, literal: Callable[[float], Any], device: Callable[..., Any]) -> Any:
+        """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`."""
+        return device(compiled_function(self.function, literal, device))
+
+
+def _restored(loads: Callable[[bytes], Any], parts: bytes) -> StageFunction:
+    return StageFunction(*loads(parts))
+
+
+@dataclass(frozen=True)
+class EpilogueShape:
+    """What of a bound epilogue does not change from call to call.
+
+    Attributes:
+        functions: one per stage.
+        names: of each operand, its epilogue, its own name and its kind.
+    """
+
+    functions: tuple[StageFunction, ...]
+    names: tuple[tuple[str, str, str], ...]
+
+    def __str__(self) -> str:
+        return " | ".join(stage.function.__name__ for stage in self.functions)
+
+    @cached_property
+    def operands(self) -> tuple[BoundOperand, ...]:
+        """The operands without what was passed for them."""
+        return tuple(BoundOperand(*names, value=0) for names in self.names)
+
+    @cached_property
+    def labels(self) -> tuple[str | None, ...]:
+        """A name for each array, different from all others of a call; None for numbers."""
+        labels: list[str | None] = []
+        for epilogue, name, kind in self.names:
+            label = f"{epilogue}.{name}"
+            times = sum(other == (epilogue, name, kind) for other in self.names[: len(labels)])
+            if KINDS[kind].is_number:
+                labels.append(None)
+            else:
+                labels.append(f"{label} ({times + 1})" if times else label)
+        return tuple(labels)
+
+    def is_output(self, label: str) -> bool:
+        """Whether an array is written."""
+        return self.names[self.labels.index(label)][2] == OUTPUT.name

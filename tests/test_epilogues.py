@@ -1,0 +1,284 @@
+"""Epilogues fused into every implementation, against the same functions on the host."""
+
+from __future__ import annotations
+
+import math
+from itertools import product as combinations
+
+import numpy as np
+import pytest
+from contract import fitting_layouts, inability
+
+import dxgemm
+from dxgemm import epilogues, errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm.epilogues import Matrix, RowVector, Scalar
+from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
+from dxgemm.testing.padded import Padded
+
+FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
+# Whole tiles, edges on every side, a single column, a single row; never square.
+SIZES = [(3, 5, 4), (4, 2, 3), (5, 1, 2), (1, 6, 3)]
+if not simulator_enabled():
+    SIZES = [(256, 512, 64), (130, 266, 43), (257, 1, 33), (1, 270, 40)]
+
+
+@pytest.fixture
+def make(home):
+    """Operands of small integers, whose sums are exact in every arithmetic, between guard pads."""
+    rng = np.random.default_rng(0)
+
+    def make(shape, dtype, layout="row", low=-3, high=4):
+        values = rng.integers(low, high, shape).astype(numpy_dtype(dtype))
+        return values, Padded(home, values, layout)
+
+    return make
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("kind", FLOATS)
+def test_every_operand_in_every_implementation(make, implementation, kind, size):
+    reason = inability(implementation, kind)
+    if reason is not None or not implementation.is_own:
+        pytest.skip(reason or "a baseline")
+    wanted = KINDS[kind]
+    m, n, k = size
+    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    sums = wanted.scalar_dtype
+    # Aligned rows; then vectors and matrices that begin in the middle of 16 bytes, and columns.
+    for c_layout, vector_layout, matrix_layout, beta in (
+        ("row_aligned", "row", "row_aligned", 0.0),
+        ("row@1", "row@1", "row+1", 2.0),
+        ("col", "row@1", "row", 1.0),
+    ):
+        a, a_sent = make((m, k), wanted.dtype, a_layout)
+        b, b_sent = make((k, n), wanted.dtype, b_layout)
+        c, c_sent = make((m, n), wanted.out_dtype, c_layout)
+        row, row_sent = make((1, n), sums, vector_layout)
+        column, column_sent = make((1, m), sums, vector_layout)
+        matrix, matrix_sent = make((m, n), sums, matrix_layout)
+        kept, kept_sent = make((m, n), sums, matrix_layout)
+
+        def chain(row, column, matrix, kept):
+            return (
+                epilogues.bias(row)
+                | epilogues.keep(kept=kept)
+                | epilogues.relu
+                | epilogues.scale_rows(column)
+                | epilogues.residual(matrix)
+                | marked(8.0)
+            )
+
+        result = dxgemm.gemm(
+            a_sent.array,
+            b_sent.array,
+            c_sent.array,
+            -2.0,
+            beta,
+            epilogue=chain(
+                row_sent.array[0], column_sent.array[0], matrix_sent.array, kept_sent.array
+            ),
+            implementation=implementation.name,
+            precision=wanted.precision,
+        )
+        assert result is c_sent.array
+        values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
+        expected, outputs = chain(row[0], column[0], matrix, kept).on_host(values.astype(sums))
+        np.testing.assert_array_equal(
+            c_sent.fetch().astype(float), round_to_dtype(expected, c.dtype).astype(float)
+        )
+        np.testing.assert_array_equal(kept_sent.fetch(), outputs["kept"])
+        for sent in (a_sent, b_sent, row_sent, column_sent, matrix_sent):
+            sent.assert_unchanged()
+
+
+@dxgemm.epilogue
+def marked(value, row, col, width: Scalar):
+    """Adds what only the right row and column give."""
+    return value + float(row % 3) * width + float(col % 5)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "epilogue",
+    [
+        epilogues.relu.bound,
+        epilogues.leaky_relu(0.125),
+        epilogues.gelu.bound,
+        epilogues.gelu_tanh.bound,
+        epilogues.silu.bound,
+        epilogues.sigmoid.bound,
+        epilogues.tanh.bound,
+        epilogues.clamp(-1.0, 2.0),
+        epilogues.scale(0.5),
+    ],
+    ids=repr,
+)
+def test_activations(home, kind, epilogue):
+    """Against the function itself in float64, within a few units in the last place."""
+    rng = np.random.default_rng(1)
+    m, n = (3, 16) if simulator_enabled() else (67, 130)
+    values = rng.normal(0, 3, (m, n)).astype(kind)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 88.0, -88.0, 1e30, -1e30]
+    values.flat[: len(special)] = special
+    values += 0.0  # as c they are added to zeros, which makes -0.0 0.0
+    a, b = np.zeros((m, 1), kind), np.zeros((1, n), kind)
+    c = home.send(values)
+    dxgemm.gemm(home.send(a), home.send(b), c, 0.0, 1.0, epilogue=epilogue)
+    expected, _ = epilogue.on_host(values.astype(float))
+    limit = np.finfo(kind)
+    np.testing.assert_allclose(
+        home.fetch(c), expected.astype(kind), rtol=16 * limit.eps, atol=4 * limit.eps
+    )
+
+
+def test_dropout_is_the_same_on_the_host(home):
+    m, n = (4, 6) if simulator_enabled() else (130, 257)
+    a, b = np.ones((m, 1), np.float32), np.ones((1, n), np.float32)
+    epilogue = epilogues.dropout(0.25, 1234567890123)
+    result = home.fetch(dxgemm.gemm(home.send(a), home.send(b), epilogue=epilogue))
+    expected, _ = epilogue.on_host(np.ones((m, n), np.float32))
+    np.testing.assert_array_equal(result == 0, expected == 0)
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    if not simulator_enabled():
+        assert 0.23 < np.mean(result == 0) < 0.27
+
+
+@pytest.mark.parametrize("out_dtype", ["int32", "float32", "float16", "bfloat16"])
+def test_int8_sums_become_anything(make, home, implementation, out_dtype):
+    reason = inability(implementation, "int8")
+    if reason is not None or not implementation.is_own:
+        pytest.skip(reason or "a baseline")
+    m, n, k = SIZES[1]
+    a_layout, b_layout, _ = fitting_layouts(implementation, "int8")
+    a, a_sent = make((m, k), "int8", a_layout)
+    b, b_sent = make((k, n), "int8", b_layout)
+    out, out_sent = make((m, n), out_dtype, "row+1")
+    rows, rows_sent = make((1, m), "float32", "row@1", 1)
+    cols, cols_sent = make((1, n), "float32", "row", 1)
+    epilogue = epilogues.dequantise(rows_sent.array[0], cols_sent.array[0])
+    dxgemm.gemm(
+        a_sent.array,
+        b_sent.array,
+        out=out_sent.array,
+        epilogue=epilogue,
+        implementation=implementation.name,
+    )
+    exact = (a.astype(float) @ b.astype(float)) * rows.T.astype(float) * cols.astype(float)
+    expected = round_to_dtype(exact, out.dtype).astype(float)
+    np.testing.assert_array_equal(out_sent.fetch().astype(float), expected)
+
+
+def test_batches_share_operands_or_have_their_own(make):
+    batch, (m, n, k) = 3, SIZES[0]
+    a, a_sent = make((batch, m, k), "float32")
+    b, b_sent = make((k, n), "float32")
+    rows, rows_sent = make((batch, n), "float32")
+    matrix, matrix_sent = make((m, n), "float32")
+    epilogue = epilogues.bias(rows_sent.array) | epilogues.residual(matrix_sent.array)
+    result = dxgemm.gemm(a_sent.array, b_sent.array, epilogue=epilogue)
+    expected = a @ b + rows[:, None, :] + matrix
+    fetched = result.get() if hasattr(result, "get") else result
+    np.testing.assert_array_equal(fetched, expected)
+
+
+def test_a_plan_and_changed_numbers(make, home):
+    m, n, k = SIZES[0]
+    a, a_sent = make((m, k), "float32")
+    b, b_sent = make((k, n), "float32")
+    plans = [
+        dxgemm.plan(a_sent.array, b_sent.array, epilogue=epilogues.scale(factor))
+        for factor in (2.0, 3.0)
+    ]
+    for _ in range(2):
+        for plan, factor in zip(plans, (2.0, 3.0), strict=True):
+            np.testing.assert_array_equal(home.fetch(plan()), factor * (a @ b))
+    assert "epilogue" in str(plans[0].explain())
+
+
+def test_host_arrays_of_an_epilogue_are_copied_too():
+    m, n, k = SIZES[0]
+    a, b = np.ones((m, k), np.float32), np.ones((k, n), np.float32)
+    kept = np.zeros((m, n), np.float32)
+    row = np.arange(n, dtype=np.float32)
+    epilogue = epilogues.bias(row) | epilogues.keep(kept=kept) | epilogues.scale(0.5)
+    result = dxgemm.gemm(a, b, epilogue=epilogue)
+    np.testing.assert_array_equal(kept, k + np.tile(row, (m, 1)))
+    np.testing.assert_array_equal(result, kept / 2)
+
+
+def test_k_of_zero_and_alpha_of_zero_still_finish(make, home):
+    m, n, _ = SIZES[0]
+    for alpha, k in ((1.0, 0), (0.0, 3)):
+        a_sent = make((m, k), "float32")[1]
+        b_sent = make((k, n), "float32")[1]
+        c, c_sent = make((m, n), "float32")
+        dxgemm.gemm(
+            a_sent.array, b_sent.array, c_sent.array, alpha, 1.0, epilogue=epilogues.scale(2.0)
+        )
+        np.testing.assert_array_equal(c_sent.fetch(), 2 * c)
+
+
+def test_bad_operands_raise_before_anything_is_written(make):
+    m, n, k = SIZES[0]
+    a_sent = make((m, k), "float32")[1]
+    b_sent = make((k, n), "float32")[1]
+    c_sent = make((m, n), "float32")[1]
+    wrong_sent = make((1, n + 1), "float32")[1]
+    double_sent = make((1, n), "float64")[1]
+    arrays = a_sent.array, b_sent.array, c_sent.array
+    for epilogue, error, words in (
+        (epilogues.bias(wrong_sent.array[0]), errors.ShapeError, "epilogue bias"),
+        (epilogues.bias(double_sent.array[0]), errors.DtypeError, "epilogue bias"),
+        (epilogues.residual(c_sent.array), errors.OverlapError, "residual"),
+        (epilogues.keep(kept=a_sent.array.T), errors.ShapeError, "keep"),
+        ("relu", errors.EpilogueError, "relu"),
+        (epilogues.scale(1e300), errors.ScalarError, "1e\\+300"),
+    ):
+        with pytest.raises(error, match=words):
+            dxgemm.gemm(*arrays, epilogue=epilogue)
+    with pytest.raises(errors.UnsupportedProblemError, match="Python"):
+        dxgemm.gemm(*arrays, epilogue=epilogues.relu, implementation="cublas")
+    for sent in (a_sent, b_sent, c_sent):
+        sent.assert_unchanged()
+
+
+@pytest.mark.gpu
+def test_what_numba_cannot_compile_says_so_with_the_line(make):
+    @dxgemm.epilogue
+    def unfit(value, row, col):
+        return value.nothing_like_that
+
+    a_sent = make((3, 4), "float32")[1]
+    with pytest.raises(errors.BuildError, match="nothing_like_that"):
+        dxgemm.gemm(a_sent.array, a_sent.array.T, epilogue=unfit)
+    a_sent.assert_unchanged()
+
+
+@pytest.mark.gpu
+def test_arithmetic_on_literals_stays_in_the_type_of_sums(make):
+    @dxgemm.epilogue
+    def third(value, row, col, shift: RowVector, other: Matrix):
+        return value / 3.0 + 0.1 * shift * math.exp(other * 0.5)
+
+    from dxgemm._registry import find_implementation
+    from dxgemm.compiler import compile_kernel
+
+    m, n, k = SIZES[0]
+    a, b = make((m, k), "float32")[1], make((k, n), "float32")[1]
+    row, matrix = make((1, n), "float32")[1], make((m, n), "float32")[1]
+    plan = dxgemm.plan(
+        a.array, b.array, epilogue=third(row.array[0], matrix.array), implementation="tuned"
+    )
+    candidate, problem = plan.route.candidate, plan.route.problem
+    spec = find_implementation("tuned").spec_for(candidate.config, problem)
+    assert ".f64" not in compile_kernel(spec, "sm_90a").ptx
+
+
+def test_the_same_epilogue_is_one_kernel(make):
+    fusions = set()
+    for (m, n, k), factor in combinations(SIZES[:2], (0.5, 0.25)):
+        a, b = make((m, k), "float32")[1], make((k, n), "float32")[1]
+        plan = dxgemm.plan(a.array, b.array, epilogue=epilogues.scale(factor))
+        fusions.add(plan.route.problem.epilogue)
+    assert len(fusions) == 1
