@@ -22,8 +22,7 @@ from dxgemm.handwritten.intrinsics import read_vector, store_vector
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.widening import NARROW, WIDEN, stored_type
 
-# What arithmetic on literals and results is done in, by the dtype of sums. An epilogue of integers
-# that returns floats returns float32.
+# The type of Python's floats in the function, by the dtype of sums.
 LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
 
 
@@ -43,7 +42,7 @@ def make_finish(
     known: dict[str, Any] = {
         "read_vector": read_vector,
         "store_vector": store_vector,
-        "as_result": LITERALS.get(out_dtype, np.int32),
+        "as_result": np.dtype(out_dtype).type,
     }
     for number, operand in enumerate(epilogue.operands):
         if operand.kind != "number":
@@ -77,9 +76,11 @@ def _reading(operands: Any, columns: range) -> list[str]:
             lines.append(f"operand_{number} = extra[{number}]")
             continue
         pointer, index, step = f"pointer_{number}", f"index_{number}", f"step_{number}"
+        rows = "row * row_step + " if operand.has_rows else ""
+        cols = "col" if operand.access == "vector" else f"col * {step}"
         lines += [
             f"{pointer}, batch_step, row_step, {step} = extra[{number}]",
-            f"{index} = matrix * batch_step + row * row_step + col * {step}",
+            f"{index} = matrix * batch_step + {rows}{cols}",
         ]
         if operand.kind == "output":
             continue

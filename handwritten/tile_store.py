@@ -111,10 +111,12 @@ def make_store_from_smem(
     adds_c = out_dtype == dtype
     finish = make_finish(epilogue, dtype, out_dtype)
     finish_vector = make_finish(epilogue, dtype, out_dtype, width)
-    # With an epilogue, where the tile is inside: vectors that a thread writes without a branch
-    # between them, so that what is read for them is on its way together.
+    # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
+    # several without a branch between them, so that what is read for them is on its way together.
+    row_step = threads // row_vectors
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
-    groups = vectors // (threads * together) if epilogue is not None and together else 0
+    keeps_columns = threads % row_vectors == 0 and together > 0
+    groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
 
     def sum_vector(address):
         """A vector of the tile; of a cluster, its blocks' parts summed in their order."""
@@ -153,21 +155,27 @@ def make_store_from_smem(
         extra,
     ):  # fmt: skip
         first = int32(cuda.threadIdx.x & 1023)
-        is_whole = is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n
-        if groups > 0 and is_whole:
+        if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
+            smem_row = int32(rank * rows + first // row_vectors)
+            smem_vector = int32(first % row_vectors)
+            address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+            row, col = tile_row + smem_row, tile_col + smem_vector * width
+            c_index = c_start + row * c_stride_m + col
+            out_index = out_start + row * out_stride_m + col
+            c_step, out_step = row_step * c_stride_m, row_step * out_stride_m
             for _ in range(groups):
-                for _ in static_range(together):
-                    smem_row = int32(rank * rows + first // row_vectors)
-                    smem_vector = int32(first % row_vectors)
-                    row, col = tile_row + smem_row, tile_col + smem_vector * width
-                    values = sum_vector(
-                        int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
-                    )
+                for member in static_range(together):
+                    values = sum_vector(int32(address + member * row_step * smem_row_bytes))
                     write_vector(
-                        values, beta, c_gmem, c_start + row * c_stride_m + col,
-                        out_gmem, out_start + row * out_stride_m + col, matrix, row, col, extra,
+                        values, beta, c_gmem, c_index + member * c_step,
+                        out_gmem, out_index + member * out_step,
+                        matrix, row + member * row_step, col, extra,
                     )  # fmt: skip
-                    first = int32(first + threads)
+                address = int32(address + together * row_step * smem_row_bytes)
+                row += together * row_step
+                c_index += together * c_step
+                out_index += together * out_step
+            first = int32(vectors)
         for vector in range(first, vectors, threads):
             smem_row = int32(rank * rows + vector // row_vectors)
             smem_vector = int32(vector % row_vectors)

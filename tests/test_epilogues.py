@@ -243,6 +243,13 @@ def test_bad_operands_raise_before_anything_is_written(make):
         sent.assert_unchanged()
 
 
+def test_int8_results_need_a_dtype(make):
+    m, n, k = SIZES[0]
+    arrays = make((m, k), "int8")[1].array, make((k, n), "int8")[1].array
+    with pytest.raises(errors.MissingOperandError, match="pass out"):
+        dxgemm.gemm(*arrays, epilogue=epilogues.scale(0.5))
+
+
 @pytest.mark.gpu
 def test_what_numba_cannot_compile_says_so_with_the_line(make):
     @dxgemm.epilogue

@@ -84,7 +84,8 @@ def fuse(
         if problem.is_transposed:
             steps = steps.transposed()
         kind = "output" if operand.kind == "output" else "array"
-        operands.append(FusedOperand(kind, layout.dtype, _access(kind, layout, steps)))
+        access = _access(kind, layout, steps)
+        operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
         strides.append(steps)
     fusion = Fusion(shape.functions, tuple(operands), problem.is_transposed)
     return replace(problem, epilogue=fusion), tuple(strides)
@@ -181,12 +182,12 @@ class CallEpilogue:
 
     def _check_numbers(self, problem: Problem) -> None:
         assert problem.epilogue is not None
-        kinds = [operand for operand in problem.epilogue.operands if operand.kind == "number"]
-        for operand, value in zip(kinds, self._numbers, strict=True):
-            limit = _LARGEST[operand.dtype]
-            if math.isfinite(value) and abs(value) > limit:
+        operands = zip(problem.epilogue.operands, self._shape.names, strict=True)
+        kinds = [(operand.dtype, names) for operand, names in operands if operand.kind == "number"]
+        for (dtype, (epilogue, name, _)), value in zip(kinds, self._numbers, strict=True):
+            if math.isfinite(value) and abs(value) > _LARGEST[dtype]:
                 raise ScalarError(
-                    f"gemm: the epilogue's operand {value} overflows {operand.dtype}."
+                    f"gemm: epilogue {epilogue}: {name} is {value}, which overflows {dtype}."
                 )
 
     def arguments(

@@ -43,11 +43,13 @@ class FusedOperand:
         dtype: of a number "float32", "float64" or "int64".
         access: of an array: "vector" where neighbours in a row of the result can be accessed 16
             bytes at a time, "same" where they are one element, else "element".
+        has_rows: whether rows of the result have different elements.
     """
 
     kind: str
     dtype: str
     access: str = "element"
+    has_rows: bool = True
 
     @property
     def format(self) -> str:

@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 
 from dxgemm._dispatch import Candidate, Decision, choose
-from dxgemm._errors import BuildError, DeviceMismatchError, MissingPackageError
+from dxgemm._errors import (
+    BuildError,
+    DeviceMismatchError,
+    MissingOperandError,
+    MissingPackageError,
+)
 from dxgemm._fused import fuse
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
@@ -82,8 +87,6 @@ class Route:
             precision=precision,
             has_epilogue=epilogue is not None,
         )
-        if epilogue is not None:
-            self._add_epilogue(epilogue)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -95,6 +98,8 @@ class Route:
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
         self.takes_integers = self.problem.scalar_dtype == "int32"
+        if epilogue is not None:
+            self._add_epilogue(epilogue)
         limits = (np.iinfo if self.takes_integers else np.finfo)(self.problem.scalar_dtype)
         self.least_scalar, self.largest_scalar = float(limits.min), float(limits.max)
         target = layouts.get("out") or layouts.get("c")
@@ -137,6 +142,11 @@ class Route:
 
     def _add_epilogue(self, epilogue: EpilogueShape) -> None:
         """Check its operands against the result, and make it part of the problem."""
+        if self.takes_integers and not {"c", "out"} & self.layouts.keys():
+            raise MissingOperandError(
+                "gemm: what an epilogue makes of int8 products may be int32, float32, float16 or "
+                "bfloat16; pass out, whose dtype says what to store."
+            )
         *batch, m, n = self.shape
         devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}
         check_operands(

@@ -25,6 +25,9 @@ PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 # Kernels see half precision as the bits of its elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
 
+# Stack that a thread may take in an epilogue's functions, such as the slow path of sine.
+FUNCTION_STACK_BYTES = 64
+
 # numba is used by one thread at a time, not least because parts of it are replaced meanwhile.
 _numba_lock = threading.Lock()
 
@@ -112,7 +115,9 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         toolkit=toolkit_text(),
     )
     accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)
-    if record.stack_bytes >= accumulator_bytes:
+    # The functions of an epilogue may need a little memory of their own.
+    own_bytes = FUNCTION_STACK_BYTES if spec.epilogue else 0
+    if record.stack_bytes >= max(accumulator_bytes, own_bytes):
         raise BuildError(
             f"rejected {spec} for {arch}: {record.stack_bytes} stack bytes a thread, so its "
             f"accumulator of {accumulator_bytes} bytes is in local memory instead of registers. "
