@@ -1,7 +1,8 @@
-"""docs/ladder.md is what its scripts make of the kernels and the results."""
+"""docs/ladder.md is what its scripts make of the kernels and the results; examples are true."""
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dxgemm
+from dxgemm import epilogues
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "ladder"
@@ -54,3 +56,21 @@ def test_links_between_files_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     for link in links:
         assert (page.parent / link).exists(), link
+
+
+def test_the_examples_of_epilogues_are_true():
+    failed, tried = doctest.testfile(str(DOCS / "epilogues.md"), module_relative=False)
+    assert tried > 0
+    assert failed == 0
+
+
+def test_every_epilogue_of_the_catalogue_is_in_the_table():
+    page = (DOCS / "epilogues.md").read_text()
+    section = page.partition("## The catalogue")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| `(\w+)", section, re.MULTILINE)
+    catalogue = [
+        name
+        for name in epilogues.__all__
+        if isinstance(getattr(epilogues, name), epilogues.Epilogue)
+    ]
+    assert sorted(listed) == sorted(catalogue)
