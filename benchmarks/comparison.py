@@ -111,11 +111,11 @@ class Trial:
         self._case = case
         self._timer = timer
         # Equal copies, so that consecutive calls find their operands out of the L2 cache.
-        copies = [_integers(case) for _ in range(_sets_of_operands(case, MOST_CALLS))]
-        self._operands = [_to_dtypes(case, arrays) for arrays in copies]
+        copies = [_integers(case) for _ in range(sets_of_operands(case, MOST_CALLS))]
+        self._operands = [to_dtypes(case, arrays) for arrays in copies]
         a, b, _ = copies[0]
         exact = xp.matmul(a.astype("float64"), b.astype("float64"))
-        self._exact = _to_dtype(exact, case.out_dtype)
+        self._exact = to_dtype(exact, case.out_dtype)
 
     def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
         """Check an implementation; the time is the least of so many samples."""
@@ -137,7 +137,7 @@ class Trial:
             attempt.is_wrong = True
             return attempt
         attempt.call_s = self._timer(plans[:1])
-        calls = _calls_in_sample(attempt.call_s)
+        calls = calls_in_sample(attempt.call_s)
         for _ in range(samples - 1):
             batch = list(islice(cycle(plans), calls))
             attempt.call_s = min(attempt.call_s, self._timer(batch))
@@ -157,21 +157,42 @@ def interleaved(
         attempts: by name; all have been timed once.
         budget_s: seconds for all rounds, unless that is less than FEWEST_ROUNDS.
     """
-    calls = {name: _calls_in_sample(attempt.call_s) for name, attempt in attempts.items()}
-    round_s = sum(calls[name] * attempt.call_s for name, attempt in attempts.items())
+    call_s = {name: attempt.call_s for name, attempt in attempts.items()}
+    rng = xp.random.default_rng(0)
+    sets = sets_of_operands(case, max(map(calls_in_sample, call_s.values()), default=1))
+    operands = [random_operands(case, rng) for _ in range(sets)]
+    plans = {
+        name: [_plan(case, matrices, attempt.implementation) for matrices in operands]
+        for name, attempt in attempts.items()
+    }
+    return take_turns(plans, call_s, timer, budget_s)
+
+
+def take_turns(
+    calls: Mapping[Name, Sequence[Callable[[], object]]],
+    call_s: Mapping[Name, float],
+    timer: Timer,
+    budget_s: float,
+) -> dict[Name, list[float]]:
+    """Seconds a call of several variants, interleaved.
+
+    Args:
+        calls: by name, the same on each set of operands.
+        call_s: by name, how long a call takes.
+        timer: of a batch of calls.
+        budget_s: as `interleaved` takes it.
+    """
+    counts = {name: calls_in_sample(seconds) for name, seconds in call_s.items()}
+    round_s = sum(counts[name] * seconds for name, seconds in call_s.items())
     rounds = MOST_ROUNDS
     if round_s * MOST_ROUNDS > budget_s:
         rounds = max(FEWEST_ROUNDS, int(budget_s / round_s))
-    rng = xp.random.default_rng(0)
-    sets = _sets_of_operands(case, max(calls.values(), default=1))
-    operands = [_random(case, rng) for _ in range(sets)]
 
     def sampler(name: Name) -> Callable[[], float]:
-        implementation = attempts[name].implementation
-        plans = cycle([_plan(case, matrices, implementation) for matrices in operands])
-        return lambda: timer(list(islice(plans, calls[name])))
+        in_turn = cycle(calls[name])
+        return lambda: timer(list(islice(in_turn, counts[name])))
 
-    return interleave({name: sampler(name) for name in attempts}, rounds)
+    return interleave({name: sampler(name) for name in calls}, rounds)
 
 
 def row(
@@ -192,7 +213,7 @@ def row(
     }
 
 
-def _sets_of_operands(case: Case, calls: int) -> int:
+def sets_of_operands(case: Case, calls: int) -> int:
     """As many as the L2 cache holds twice over, or one for each call."""
     return min(calls, 1 + 2 * L2_BYTES // case.bytes_moved)
 
@@ -202,7 +223,7 @@ def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> dxgemm.Pl
     return dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
 
 
-def _calls_in_sample(call_s: float) -> int:
+def calls_in_sample(call_s: float) -> int:
     return min(MOST_CALLS, max(1, int(SAMPLE_S / call_s)))
 
 
@@ -213,7 +234,7 @@ def _seconds_in_simulator(calls: Sequence[Callable[[], object]]) -> float:
     return (time.perf_counter() - start) / len(calls)
 
 
-def _working_dtype(case: Case) -> str:
+def working_dtype(case: Case) -> str:
     return "float64" if case.dtype == "float64" else "float32"
 
 
@@ -228,21 +249,21 @@ def _integers(case: Case) -> list[Any]:
     if case.dtype == "int8" or (is_full and case.k <= CANARY_K):
         fills = *inputs.CANARIES[case.dtype], inputs.integers
     rng = xp.random.default_rng(1)
-    dtype = _working_dtype(case)
-    return _arrange(case, [fill(rng, s, dtype) for fill, s in zip(fills, case.shapes, strict=True)])
+    dtype = working_dtype(case)
+    return arrange(case, [fill(rng, s, dtype) for fill, s in zip(fills, case.shapes, strict=True)])
 
 
-def _random(case: Case, rng: Any) -> list[Any]:
+def random_operands(case: Case, rng: Any) -> list[Any]:
     """a, b and out, of standard normal values; of all integers that int8 holds."""
     if case.dtype == "int8":
         matrices = [inputs.random(rng, shape, case.dtype) for shape in case.shapes]
     else:
-        dtype = _working_dtype(case)
+        dtype = working_dtype(case)
         matrices = [rng.standard_normal(shape, dtype=dtype) for shape in case.shapes]
-    return _to_dtypes(case, _arrange(case, matrices))
+    return to_dtypes(case, arrange(case, matrices))
 
 
-def _arrange(case: Case, matrices: Sequence[Any]) -> list[Any]:
+def arrange(case: Case, matrices: Sequence[Any]) -> list[Any]:
     orders = case.arrangement.split("_")
     return [_store(matrix, order) for matrix, order in zip(matrices, orders, strict=True)]
 
@@ -254,13 +275,13 @@ def _store(matrix: Any, order: str) -> Any:
     return xp.ascontiguousarray(matrix.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
-def _to_dtypes(case: Case, matrices: Sequence[Any]) -> list[Any]:
+def to_dtypes(case: Case, matrices: Sequence[Any]) -> list[Any]:
     """a, b and out in the dtypes of a case."""
     dtypes = case.dtype, case.dtype, case.out_dtype
-    return [_to_dtype(matrix, dtype) for matrix, dtype in zip(matrices, dtypes, strict=True)]
+    return [to_dtype(matrix, dtype) for matrix, dtype in zip(matrices, dtypes, strict=True)]
 
 
-def _to_dtype(array: Any, dtype: str) -> Any:
+def to_dtype(array: Any, dtype: str) -> Any:
     """The same values, rounded to nearest; bfloat16, which NumPy lacks, as a torch tensor."""
     if dtype != "bfloat16":
         return array.astype(dtype, copy=False)

@@ -1,10 +1,11 @@
-"""Write the committed results into README.md, docs/results.md and handwritten/README.md.
+"""Write the committed results into README.md, docs/ and handwritten/README.md.
 
-    python benchmarks/report.py            # rewrite all three
+    python benchmarks/report.py            # rewrite them all
     python benchmarks/report.py --check    # exit 1 if one is out of date
 
-README.md gets the short tables, between its `results` markers; docs/results.md gets every figure;
-handwritten/README.md lists the kernel files with what the suite `ladder` measured of them.
+README.md gets the short tables, between its `results` markers, docs/cublasdx.md and
+docs/epilogues.md what concerns them; docs/results.md gets every figure; handwritten/README.md lists
+the kernel files with what the suite `ladder` measured of them.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ LADDER_SIZE = 4096
 LADDER_MEAN_SIZES = (1024, 2048, 4096, 8192, 16384)
 PIPELINES = ("pipeline", "pipeline_tma")
 PIPELINE_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+# What computes an epilogue otherwise, by the name of its rows.
+BASELINES = {
+    "cublas_cupy": "cuBLAS and a kernel of cupy.fuse",
+    "cublas_torch": "cuBLAS and torch's operations",
+    "cublaslt": "cuBLASLt's own epilogue",
+}
 
 Results = dict[str, Any]  # pytest-benchmark's JSON
 Extra = dict[str, Any]  # extra_info of one benchmark
@@ -399,6 +406,95 @@ def ladder_full(results: Results) -> str:
     return "\n\n".join(texts)
 
 
+def size_of(row: Extra) -> str:
+    return f"{row['m']} x {row['n']} x {row['k']}"
+
+
+def arithmetic_to(row: Extra) -> str:
+    """The dtype, and that of the result where it is another."""
+    return f"{row['dtype']} to {row['result_dtype']}" if row["result_dtype"] else row["dtype"]
+
+
+def epilogue_text(row: Extra) -> str:
+    """As code, in which a table wants bars escaped."""
+    return f"`{row['epilogue']}`".replace("|", "\\|")
+
+
+def epilogue_short(results: Results) -> str:
+    """One row a case that others compute too: the best kernel of dxgemm against the best other."""
+    cases: dict[tuple[str, ...], list[Extra]] = {}
+    for row in extras(results):
+        key = arithmetic_to(row), epilogue_text(row), size_of(row), row["arrangement"]
+        cases.setdefault(key, []).append(row)
+    lines = []
+    for key, rows in cases.items():
+        own = [row for row in rows if row["implementation"] not in BASELINES]
+        others = [row for row in rows if row["implementation"] in BASELINES]
+        if not (own and others):
+            continue
+        best, other = (min(some, key=lambda row: row["gpu_us"]) for some in (own, others))
+        automatic = next((row for row in own if row["is_automatic"]), None)
+        lines.append(
+            [
+                *key,
+                f"{best['implementation']} {best['config'] or ''}".rstrip(),
+                BASELINES[other["implementation"]],
+                *map(figure, (best["tflops"], other["tflops"])),
+                ratio(best["vs_cublas"]),
+                ratio(automatic["vs_cublas"]) if automatic else "",
+                ratio(best["vs_plain"]),
+            ]
+        )
+    header = ["dtype", "epilogue", "m x n x k", "a_b_out", "best kernel", "best other"]
+    header += ["TFLOP/s", "other", "x other", "automatic choice", "x no epilogue"]
+    title = "Epilogues, fused against the quickest of what computes the same otherwise:"
+    return f"{title}\n\n{table(header, lines, text_columns=6)}"
+
+
+def epilogue_costs(results: Results) -> str:
+    """What each epilogue of the catalogue adds to the time of the automatic choice."""
+    costs: dict[str, dict[str, float]] = {}
+    for row in extras(results):
+        is_single = " | " not in row["epilogue"]
+        if is_single and row["vs_plain"] and row["is_automatic"]:
+            cost = 100 * (1 / row["vs_plain"] - 1)
+            by_dtype = costs.setdefault(row["epilogue"], {})
+            # Of several arrangements the dearest.
+            by_dtype[row["dtype"]] = max(cost, by_dtype.get(row["dtype"], cost))
+    dtypes = distinct(dtype for by_dtype in costs.values() for dtype in by_dtype)
+    lines = [
+        [f"`{epilogue}`", *(f"{by_dtype[d]:.1f}" if d in by_dtype else "" for d in dtypes)]
+        for epilogue, by_dtype in costs.items()
+    ]
+    title = "Time that an epilogue adds to the same kernel without it, m = n = k = 4096, percent:"
+    return f"{title}\n\n{table(['epilogue', *dtypes], lines)}"
+
+
+def epilogue_full(results: Results) -> str:
+    lines = []
+    for row in extras(results):
+        text = [epilogue_text(row), arithmetic_to(row), size_of(row), row["arrangement"]]
+        text += [row["implementation"], row["config"] or ""]
+        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
+        lines.append([*text, *figures, ratio(row["vs_cublas"]), ratio(row["vs_plain"])])
+    header = ["epilogue", "dtype", "m x n x k", "a_b_out", "implementation", "config"]
+    header += ["us", "TFLOP/s", "GB/s", "x best other", "x no epilogue"]
+    full = f"GPU time with an epilogue:\n\n{table(header, lines, text_columns=6)}"
+    return f"{full}\n\n{epilogue_costs(results)}"
+
+
+def epilogues_text(gpus: list[dict[str, Results]]) -> str:
+    """What docs/epilogues.md shows as measured."""
+    return (
+        "\n\n".join(
+            f"### {results['machine_info']['gpu']['name']}\n\n{source(results)}\n\n"
+            f"{epilogue_short(results)}\n\n{epilogue_costs(results)}"
+            for results in (suites["epilogue"] for suites in gpus if "epilogue" in suites)
+        )
+        or NO_RESULTS
+    )
+
+
 def handwritten_readme(gpus: list[dict[str, Results]]) -> str:
     """The text of handwritten/README.md: the kernel files, and their rates on each GPU."""
     texts = [HANDWRITTEN_INTRODUCTION]
@@ -429,12 +525,14 @@ SHORT: dict[str, Callable[[Results], str]] = {
     "host_overhead": host_overhead_short,
     "build_time": build_time_short,
     "gemm": gemm_short,
+    "epilogue": epilogue_short,
 }
 FULL: dict[str, Callable[[Results], str]] = {
     "ladder": ladder_full,
     "host_overhead": host_overhead_full,
     "build_time": build_time_full,
     "gemm": gemm_full,
+    "epilogue": epilogue_full,
 }
 SUITES = tuple(FULL)
 
@@ -496,12 +594,14 @@ def main() -> int:
     gpus = load_results(RESULTS)
     readme_path = REPOSITORY / "README.md"
     pipelines_path = REPOSITORY / "docs" / "cublasdx.md"
+    epilogues_path = REPOSITORY / "docs" / "epilogues.md"
     readme, docs = render(gpus, readme_path.read_text())
     texts = {
         readme_path: readme,
         REPOSITORY / "docs" / "results.md": docs,
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
         pipelines_path: replace_between_markers(pipelines_path.read_text(), pipelines_text(gpus)),
+        epilogues_path: replace_between_markers(epilogues_path.read_text(), epilogues_text(gpus)),
     }
     outdated = False
     for path, text in texts.items():

@@ -8,9 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dxgemm
+from dxgemm import epilogues
+from dxgemm._gpu import simulator_enabled
+from dxgemm.epilogues import Epilogue
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 interleave, provenance, report, twins = map(
@@ -71,6 +75,17 @@ def ladder_row(
     return {**gemm_row(implementation, tflops, vs_cublas), **sizes, **own, **changes}
 
 
+def epilogue_row(
+    implementation: str, tflops: float, vs_cublas: float | None, **changes: Any
+) -> dict[str, Any]:
+    """A chain at 1024^3 in float32, unless `changes` says otherwise."""
+    own = {
+        "precision": None, "result_dtype": None, "epilogue": "bias | relu", "is_automatic": True,
+        "vs_plain": 0.98, "gpu_us": 1e3 / tflops,
+    }  # fmt: skip
+    return {**gemm_row(implementation, tflops, vs_cublas), **own, **changes}
+
+
 def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> dict[str, Any]:
     return {
         "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
@@ -112,6 +127,21 @@ LADDER = results_of(
         ladder_row("thread_tile_2d", 204.0, 0.5, precision="tf32"),
         ladder_row("cublas", 408.0, 1.0, precision="tf32"),
         *(ladder_row("thread_tile_2d", 50.0, 0.5, size=n) for n in (1024, 2048, 8192, 16384)),
+    ]
+)
+OTHER = {"is_automatic": False, "vs_plain": None, "config": None}
+EPILOGUE = results_of(
+    [
+        epilogue_row("tuned", 40.0, 1.25),
+        epilogue_row("tuned", 50.0, 1.5625, is_automatic=False, config="64x64x8"),
+        epilogue_row("cublas_torch", 20.0, 0.625, **OTHER),
+        epilogue_row("cublas_cupy", 32.0, 1.0, **OTHER),
+        epilogue_row("tuned", 40.0, None, epilogue="relu", vs_plain=1 / 1.0123),
+        epilogue_row("tensor_core", 60.0, None, epilogue="relu", vs_plain=1.01, dtype="float64"),
+        epilogue_row("tuned", 40.0, None, epilogue="keep", vs_plain=0.8),
+        epilogue_row(
+            "pipeline", 400.0, None, epilogue="dequantise", dtype="int8", result_dtype="float32"
+        ),
     ]
 )
 README = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
@@ -277,6 +307,42 @@ def test_ladder_lists_every_case_with_its_resources() -> None:
     assert row + "| 256 | 128 | 16384 | 2 |" in report.ladder_full(LADDER).splitlines()
 
 
+def test_epilogues_are_shown_against_the_quickest_other() -> None:
+    (row,) = report.epilogue_short(EPILOGUE).splitlines()[4:]
+    assert row == (
+        "| float32 | bias | relu | 1024 x 1024 x 1024 | row_row_row | tuned 64x64x8 "
+        "| cuBLAS and a kernel of cupy.fuse | 50.0 | 32.0 | 1.56 | 1.25 | 0.98 |"
+    ).replace("bias | relu", "`bias \\| relu`")
+    assert report.epilogue_short(results_of([epilogue_row("tuned", 40.0, None)])).count("\n") == 3
+
+
+def test_costs_of_epilogues_are_percent_of_the_plain_kernel() -> None:
+    lines = report.epilogue_costs(EPILOGUE).splitlines()
+    assert lines[2:] == [
+        "| epilogue | float32 | float64 | int8 |",
+        "| --- | ---: | ---: | ---: |",
+        "| `relu` | 1.2 | -1.0 |  |",
+        "| `keep` | 25.0 |  |  |",
+        "| `dequantise` |  |  | 2.0 |",
+    ]
+
+
+def test_epilogues_list_every_row() -> None:
+    lines = report.epilogue_full(EPILOGUE).splitlines()
+    text = "| `bias \\| relu` | float32 | 1024 x 1024 x 1024 | row_row_row "
+    assert text + "| tuned | 64x64x8 | 20.0 | 50.0 | 178 | 1.56 | 0.98 |" in lines
+    assert text + "| cublas_torch |  | 50.0 | 20.0 | 178 | 0.62 |  |" in lines
+    text = "| `dequantise` | int8 to float32 | 1024 x 1024 x 1024 | row_row_row "
+    assert text + "| pipeline | 128x128x8 | 2.50 | 400 | 178 |  | 0.98 |" in lines
+
+
+def test_the_page_of_epilogues_shows_what_there_is() -> None:
+    text = report.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
+    assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
+    assert report.epilogue_short(EPILOGUE) in text and report.epilogue_costs(EPILOGUE) in text
+    assert report.epilogues_text([{"gemm": GEMM}]) == report.NO_RESULTS
+
+
 def test_every_rung_has_a_number_and_a_first_sentence() -> None:
     own = [i for i in dxgemm.implementations() if i.is_own and i.rung is not None]
     assert [rung.name for rung in report.rungs()] == [implementation.name for implementation in own]
@@ -324,6 +390,63 @@ def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
     assert not right.is_wrong and right.call_s == 1.0
     trial._exact[-1, -1] += 1
     assert trial.attempt("widening_tile").is_wrong
+
+
+@pytest.fixture(scope="module")
+def fused() -> Any:
+    """What the suite `epilogue` measures with."""
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    return importlib.import_module("fused_comparison")
+
+
+def test_chains_are_what_they_are_called(fused: Any) -> None:
+    names = {name for name in vars(epilogues) if isinstance(getattr(epilogues, name), Epilogue)}
+    assert names == {text for text in fused.CHAINS if " | " not in text}
+    for text, chain in fused.CHAINS.items():
+        assert repr(chain.bind(*(None for _ in chain.operands))) == text
+
+
+def test_chains_on_arrays_are_the_epilogues_on_the_host(fused: Any) -> None:
+    values = np.random.default_rng(0).normal(0, 2, (6, 5))
+    for text, chain in fused.CHAINS.items():
+        case = fused.FusedCase("float64", 6, 5, 3, epilogue=text)
+        arrays = fused.exact_operands(case).arrays
+        expected, _ = chain.bind(*arrays.values()).on_host(values)
+        found = chain.on_arrays(values, *fused.as_columns(arrays).values())
+        tolerance = 1e-6 if text == "dequantise" else 1e-14
+        np.testing.assert_allclose(found, expected, tolerance, tolerance, err_msg=text)
+
+
+def test_the_gate_of_epilogues_stops_what_is_wrong(fused: Any) -> None:
+    for text in ("keep", "gelu"):
+        case = fused.FusedCase("float32", 6, 5, 3, epilogue=text)
+        gate = fused.Gate(case, lambda calls: 1.0)
+        assert not gate.attempt("own", fused.own_call(None)).is_wrong
+        assert not gate.attempt("plain", fused.plain_call(None)).is_wrong
+        gate._expected[-1, -1] += 1e-4
+        assert gate.attempt("own", fused.own_call(None)).is_wrong
+    case = fused.FusedCase("float32", 6, 5, 3, epilogue="keep")
+    gate = fused.Gate(case, lambda calls: 1.0)
+    gate._sums[-1, -1] += 1
+    assert gate.attempt("own", fused.own_call(None)).is_wrong  # what is kept
+    assert gate.attempt("plain", fused.plain_call(None)).is_wrong
+
+
+def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
+    def kernel(problem: Any, plan: dxgemm.Plan) -> Any:
+        candidate = plan.route.candidate
+        return candidate.implementation.spec_for(candidate.config, problem)
+
+    problem = "int8", 6, 5, 3, "row_col_row"
+    cases = [fused.FusedCase("float32", 6, 5, 3, epilogue=text) for text in fused.CHAINS]
+    cases += [fused.FusedCase(*problem, result_dtype="float32", epilogue="dequantise")]
+    for case in cases:
+        operands = fused.random_arrays(case, np.random.default_rng(0))
+        makers = fused.own_call(None), fused.plain_call(None)
+        for problem, make in zip(fused.problems_of(case), makers, strict=True):
+            plan = make(case, operands)
+            assert kernel(problem, plan) == kernel(plan.route.problem, plan), case
 
 
 def test_readme_without_markers_is_refused() -> None:
