@@ -142,8 +142,9 @@ def _writing(operands: Any, outputs: list[dict[int, str]]) -> list[str]:
 
 
 def _vector_width(operand: Any, columns: range) -> int:
-    """Elements of an operand that are read or written in one access."""
-    return min(len(columns), VECTOR_BYTES // np.dtype(stored_type(operand.dtype)).itemsize)
+    """Elements of an operand that are read or written in one access: PTX has vectors of four."""
+    item_bytes = np.dtype(stored_type(operand.dtype)).itemsize
+    return min(len(columns), VECTOR_BYTES // item_bytes, 4)
 
 
 def _tuple(elements: list[str]) -> str:

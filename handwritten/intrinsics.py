@@ -121,6 +121,7 @@ else:
         """
         count, element = literal(width), scalar.instance_type
         ptx_type, constraint = _PTX_TYPES[element]
+        assert count in (1, 2, 4), "nvJitLink crashes on a vector of eight"
 
         def generate(context, builder, sig, args):
             register = context.get_value_type(element)

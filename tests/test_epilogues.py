@@ -92,6 +92,30 @@ def test_every_operand_in_every_implementation(make, implementation, kind, size)
             sent.assert_unchanged()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "int8"])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+def test_operands_of_every_dtype(make, implementation, kind, dtype):
+    reason = inability(implementation, kind)
+    if reason is not None or not implementation.is_own:
+        pytest.skip(reason or "a baseline")
+    m, n, k = SIZES[0]
+    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    a, a_sent = make((m, k), kind, a_layout)
+    b, b_sent = make((k, n), kind, b_layout)
+    row, row_sent = make((1, n), dtype, "row_aligned")
+    matrix, matrix_sent = make((m, n), dtype, "row_aligned")
+    out, out_sent = make((m, n), kind)
+    dxgemm.gemm(
+        a_sent.array,
+        b_sent.array,
+        out=out_sent.array,
+        epilogue=epilogues.bias(row_sent.array[0]) | epilogues.residual(matrix_sent.array),
+        implementation=implementation.name,
+    )
+    exact = a.astype(float) @ b.astype(float) + row.astype(float) + matrix.astype(float)
+    np.testing.assert_array_equal(out_sent.fetch().astype(float), round_to_dtype(exact, out.dtype))
+
+
 @dxgemm.epilogue
 def marked(value, row, col, width: Scalar):
     """Adds what only the right row and column give."""

@@ -112,6 +112,8 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
     if steps.col == 0 and kind == "array":
         return "same"
     item_size = ITEM_SIZES[layout.dtype]
+    if item_size == 1:
+        return "element"  # there are no vectors of bytes
     is_aligned = (steps.batch | steps.row) * item_size % MAX_ALIGNMENT == 0
     if steps.col == 1 and is_aligned and layout.alignment == MAX_ALIGNMENT:
         return "vector"
