@@ -165,8 +165,8 @@ from dxgemm.compiler import PARAMETERS, KernelSpec, compile_kernel
 
 SOURCE = '''
 from numba import cuda, float32
-def make_kernel(config, dtype):
-    def kernel({parameters}):
+def make_kernel(config, dtype, epilogue=None):
+    def kernel({parameters}, extra):
         acc = cuda.local.array(64, float32)
         for i in range(k):
             acc[i % 64] = a_gmem[i]

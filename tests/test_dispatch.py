@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from dxgemm import _dispatch, errors
 from dxgemm._dispatch import choose, predict_us
+from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
@@ -84,6 +85,16 @@ def test_the_same_problem_gives_the_same_choice():
 def test_tiny_problems_take_one_thread_an_element_and_large_ones_the_top_of_the_ladder():
     assert choose(problem(3, 4, 5), H200).candidates[0].implementation.name == "coalesced"
     assert choose(problem(2048, 2048, 2048), H200).candidates[0].implementation.name == "tuned"
+
+
+@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
+def test_an_epilogue_after_a_short_k_wants_several_blocks_on_a_multiprocessor():
+    plain = problem(8192, 8192, 128)
+    fused = replace(plain, epilogue=Fusion((), ()))
+    alone, shared = (choose(p, H200).candidates[0].config for p in (plain, fused))
+    assert alone.min_blocks("float32") == 1 < shared.min_blocks("float32")
+    deep = replace(problem(4096, 4096, 4096), epilogue=Fusion((), ()))
+    assert choose(deep, H200).candidates[0].config == alone
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
