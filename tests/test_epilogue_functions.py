@@ -548,7 +548,7 @@ def test_helpers_and_epilogues_are_compiled_once_each():
         )
 
     copy = compiled_function(function, np.float32, device)
-    assert sorted(compiled) == ["doubled", "gelu", "halved"]
+    assert sorted(compiled) == ["_maximum", "doubled", "gelu", "halved"]
     assert copy.__globals__ is not function.__globals__
     result = copy(np.float32(1), 0, 0)
     assert type(result) is np.float64 or type(result) is np.float32
@@ -950,3 +950,16 @@ def test_a_stage_is_pickled_by_value_for_builds_in_other_processes():
     copy = pickle.loads(pickle.dumps(stage))
     assert copy == stage and copy.digest == stage.digest
     assert copy.function(-3.0, 0, 0) == 0.0 and copy.function(3.0, 0, 0) == 1.5
+
+
+def test_max_and_min_of_a_compiled_copy_are_those_of_python():
+    def largest(value, row, col):
+        return max(value, 0.0), max(0.0, value), min(value, 0.0, -1.0)
+
+    copy = compiled_function(largest, np.float32, lambda function: function)
+    assert copy.__globals__["max"] is not max
+    for value in map(np.float32, (math.nan, 1.0, -2.0, -0.0, math.inf)):
+        for one, other in zip(copy(value, 0, 0), largest(value, 0, 0), strict=True):
+            assert np.array_equal(one, other, equal_nan=True) and np.signbit(one) == np.signbit(
+                other
+            )

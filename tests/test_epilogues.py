@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from itertools import product as combinations
 
 import numpy as np
@@ -217,7 +218,16 @@ def test_a_plan_and_changed_numbers(make, home):
     for _ in range(2):
         for plan, factor in zip(plans, (2.0, 3.0), strict=True):
             np.testing.assert_array_equal(home.fetch(plan()), factor * (a @ b))
-    assert "epilogue" in str(plans[0].explain())
+    assert "epilogue        scale" in str(plans[0].explain())
+
+
+@pytest.mark.parametrize("factor", [2, np.float32(2), np.int8(2), Fraction(2)], ids=repr)
+def test_scalars_of_any_type(make, home, factor):
+    m, n, k = SIZES[0]
+    a, a_sent = make((m, k), "float32")
+    b, b_sent = make((k, n), "float32")
+    result = dxgemm.gemm(a_sent.array, b_sent.array, epilogue=epilogues.scale(factor))
+    np.testing.assert_array_equal(home.fetch(result), 2 * (a @ b))
 
 
 def test_host_arrays_of_an_epilogue_are_copied_too():
@@ -272,6 +282,18 @@ def test_int8_results_need_a_dtype(make):
     arrays = make((m, k), "int8")[1].array, make((k, n), "int8")[1].array
     with pytest.raises(errors.MissingOperandError, match="pass out"):
         dxgemm.gemm(*arrays, epilogue=epilogues.scale(0.5))
+
+
+def test_max_and_min_treat_nan_as_python_does(home):
+    @dxgemm.epilogue
+    def limited(value, row, col):
+        return min(max(value, -1.0), 2.0)
+
+    m, n = SIZES[0][:2]
+    values = np.resize(np.float32([math.nan, 0.5, -3.0, 7.0, math.inf]), (m, n))
+    a, b = home.send(np.zeros((m, 1), "float32")), home.send(np.zeros((1, n), "float32"))
+    result = dxgemm.gemm(a, b, home.send(values), 0.0, 1.0, epilogue=limited)
+    np.testing.assert_array_equal(home.fetch(result), limited.bound.on_host(values)[0])
 
 
 @pytest.mark.gpu

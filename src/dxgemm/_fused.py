@@ -98,7 +98,7 @@ def _steps(kind: str, layout: Layout) -> Strides:
         stride // item_size if size > 1 else 0
         for size, stride in zip(layout.shape, layout.strides, strict=True)
     ]
-    own = {"row": 1, "column": 1}.get(kind, 2)  # dimensions of one matrix's operand
+    own = 1 if kind in ("row", "column") else 2  # dimensions of it without a batch
     batch = steps.pop(0) if len(steps) > own else 0
     if kind == "row":
         return Strides(batch, 0, steps[0])
@@ -133,11 +133,12 @@ class CallEpilogue:
         self._shape = bound.shape
         self.arrays: dict[str, Any] = {}
         self.pointers: dict[str, int] = {}
-        self._numbers = []
+        self._numbers: list[float] = []
         keys = []
         for operand, label in zip(bound.operands, self._shape.labels, strict=True):
             if label is None:
-                self._numbers.append(operand.value)
+                convert = int if operand.kind == "integer" else float
+                self._numbers.append(convert(operand.value))
                 continue
             library = libraries.get(type(operand.value)) or library_of(label, operand.value)
             pointer, layout_key = library.inspect(operand.value)

@@ -2,7 +2,8 @@
 
 A Python float is weak in NumPy 2 (NEP 50): `0.5 * value` keeps the type of a float32 value. numba
 types the literal 0.5 as float64 and computes in float64. A copy in which 0.5 is
-`numpy.float32(0.5)` means to numba what the original means to NumPy.
+`numpy.float32(0.5)` means to numba what the original means to NumPy. So do `max` and `min` in it,
+for which a GPU has instructions that drop NaN.
 """
 
 from __future__ import annotations
@@ -39,7 +40,23 @@ def compiled_function(
             return tuple(constant(entry) for entry in value)
         return value
 
-    return copied_function(function, constant, device)
+    return _Copies(constant, device, {"max": _maximum, "min": _minimum}).copy(function)
+
+
+def _maximum(first: Any, *others: Any) -> Any:
+    """The largest, as Python's `max` decides: by comparisons, from left to right."""
+    largest = first
+    for other in others:
+        largest = other if other > largest else largest
+    return largest
+
+
+def _minimum(first: Any, *others: Any) -> Any:
+    """The smallest, as Python's `min` decides."""
+    smallest = first
+    for other in others:
+        smallest = other if other < smallest else smallest
+    return smallest
 
 
 def copied_function(
@@ -57,15 +74,19 @@ def copied_function(
     Raises:
         EpilogueError: functions call each other in a circle.
     """
-    return _Copies(constant, device).copy(function)
+    return _Copies(constant, device, {}).copy(function)
 
 
 class _Copies:
     def __init__(
-        self, constant: Callable[[Any], Any], device: Callable[[FunctionType], Any]
+        self,
+        constant: Callable[[Any], Any],
+        device: Callable[[FunctionType], Any],
+        for_builtins: dict[str, Callable[..., Any]],
     ) -> None:
         self._constant = constant
         self._device = device
+        self._for_builtins = for_builtins
         self._called: dict[FunctionType, Any] = {}
         self._active: list[FunctionType] = []
 
@@ -79,12 +100,14 @@ class _Copies:
         self._active.append(function)
         scope = function.__globals__
         names = global_names(function.__code__) & scope.keys()
+        stand_ins = global_names(function.__code__) & self._for_builtins.keys() - scope.keys()
         copy = FunctionType(
             self._code(function.__code__),
             {
                 "__name__": scope.get("__name__"),
                 "__builtins__": builtins,
                 **{name: self._value(scope[name]) for name in sorted(names)},
+                **{name: self._value(self._for_builtins[name]) for name in sorted(stand_ins)},
             },
             function.__name__,
             self._values(function.__defaults__),
