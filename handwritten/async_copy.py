@@ -163,19 +163,7 @@ def make_kernel(
     b_begin, b_copy, b_copy_guarded = make_tile_copy(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
-    store_tile = tile_store.make_store_tile(
-        tile_m,
-        tile_n,
-        config.threads,
-        thread_m,
-        thread_n,
-        width,
-        row_group,
-        col_group,
-        1,
-        dtype,
-        epilogue,
-    )
+    store_tile = tile_store.make_store_tile(config, width, row_group, col_group, dtype, epilogue)
 
     def async_copy_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,

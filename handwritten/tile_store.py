@@ -203,17 +203,13 @@ def make_store_from_smem(
 
 
 def make_store_tile(
-    tile_m: int,
-    tile_n: int,
-    threads: int,
-    thread_m: int,
-    thread_n: int,
+    config: Any,
     row_width: int,
     row_group: int,
     col_group: int,
-    split_k: int,
     dtype: str,
     epilogue: Any = None,
+    split_k: int = 1,
 ) -> Callable[..., Any]:
     """A device function: scale the accumulators of a block, finish them, and write them.
 
@@ -221,6 +217,9 @@ def make_store_tile(
     neighbours at a time, row_group rows apart; `thread_row` and `thread_col` are its first. All
     threads of the block, and of the cluster if split_k > 1, must call it together, when no copy is
     under way to shared memory any more and nobody needs what is in it.
+
+    Args:
+        config: has the extents of a block's and a thread's tile, and the threads of a block.
     """
     from numba import cuda, int32
 
@@ -235,6 +234,8 @@ def make_store_tile(
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size
+    tile_m, tile_n = config.tile_m, config.tile_n
+    thread_m, thread_n = config.thread_m, config.thread_n
     col_vectors = thread_n // width
     smem_row_bytes = row_bytes(tile_n, dtype)
     allows_vectors = make_allows_vectors(dtype)
@@ -242,7 +243,7 @@ def make_store_tile(
     # keeps, it would be a hundred times as long.
     is_direct = split_k == 1 and epilogue is None
     store_from_smem = make_store_from_smem(
-        tile_m, tile_n, threads, split_k, dtype, epilogue=epilogue
+        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
     )
 
     def store_tile(

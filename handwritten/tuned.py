@@ -203,17 +203,7 @@ def make_kernel(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(
-        tile_m,
-        tile_n,
-        config.threads,
-        thread_m,
-        thread_n,
-        row_width,
-        row_group,
-        col_group,
-        split_k,
-        dtype,
-        epilogue,
+        config, row_width, row_group, col_group, dtype, epilogue, split_k
     )
 
     def tuned_kernel(
