@@ -110,7 +110,10 @@ def prepare(
         if call_epilogue is not None:
             arrays.update(call_epilogue.arrays)
             pointers.update(call_epilogue.pointers)
-            call_epilogue.check(route.problem, route.layouts, pointers)
+            call_epilogue.check(route.problem)
+            for name, other, (low, high) in route.epilogue_near:
+                if low < pointers[other] - pointers[name] < high:
+                    _check_epilogue_overlap(route, name, other, pointers)
         for name in route.doubtful:
             route.libraries[name].verify(name, arrays[name])
         ordered = _to_order(route, arrays, stream)
@@ -218,6 +221,15 @@ def _raise_misaligned(route: Route, **pointers: int) -> None:
         f"gemm: {name} starts at address {pointers[name]:#x}, which is not a multiple of the "
         f"{item_size}-byte {route.problem.out_dtype}; copy it to an aligned array first."
     )
+
+
+def _check_epilogue_overlap(route: Route, name: str, other: str, pointers: dict[str, int]) -> None:
+    layout, other_layout = route.layouts[name], route.layouts[other]
+    if share_elements(pointers[name], layout, pointers[other], other_layout):
+        raise OverlapError(
+            f"gemm: {name} shares memory with {other}, and is written while that is used; pass a "
+            "copy. (A residual that is updated in place is c, with beta=1.)"
+        )
 
 
 def _check_overlap(route: Route, name: str, pointer: int, target_pointer: int) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from dxgemm._errors import OverlapError, ScalarError, UnsupportedProblemError
+from dxgemm._errors import UnsupportedProblemError
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._problem import (
     ALIGNMENTS,
@@ -18,19 +15,11 @@ from dxgemm._problem import (
     Layout,
     Problem,
     Strides,
-    byte_extent,
-    share_elements,
 )
+from dxgemm.epilogues.check import check_numbers
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.arrays import libraries, library_of
-
-# By the dtype that a number is passed as.
-_LARGEST = {
-    "float32": float(np.finfo("float32").max),
-    "float64": float(np.finfo("float64").max),
-    "int64": np.iinfo("int64").max,
-}
 
 
 class FusedLaunch:
@@ -130,6 +119,7 @@ class CallEpilogue:
 
     def __init__(self, epilogue: Any) -> None:
         bound = bound_epilogue(epilogue)
+        self._operands = bound.operands
         self._shape = bound.shape
         self.arrays: dict[str, Any] = {}
         self.pointers: dict[str, int] = {}
@@ -146,52 +136,9 @@ class CallEpilogue:
             keys.append((library, layout_key, ALIGNMENTS[pointer & 15]))
         self.key = (self._shape, *keys)
 
-    def check(
-        self, problem: Problem, layouts: Mapping[str, Layout], pointers: Mapping[str, int]
-    ) -> None:
-        """What depends on numbers and addresses.
-
-        Args:
-            problem: with this epilogue.
-            layouts, pointers: of all operands by name.
-
-        Raises:
-            OverlapError: an array shares memory with what is written.
-            ScalarError: a number overflows the dtype it is passed as.
-        """
-        self._check_numbers(problem)
-        layouts = {name: layout for name, layout in layouts.items() if pointers[name]}
-        target = next((name for name in ("out", "c") if name in layouts), None)
-        written = [label for label in self.arrays if self._shape.is_output(label)]
-        written += [target] if target else []
-        extents = {}
-        for name, layout in layouts.items():
-            first, end = byte_extent(layout)
-            extents[name] = pointers[name] + first, pointers[name] + end
-        for name in written:
-            for other, layout in layouts.items():
-                are_own = name not in self.arrays and other not in self.arrays  # checked elsewhere
-                if other == name or are_own or layout.device != layouts[name].device:
-                    continue
-                (first, end), (other_first, other_end) = extents[name], extents[other]
-                if other_end <= first or end <= other_first:
-                    continue
-                if share_elements(pointers[name], layouts[name], pointers[other], layout):
-                    raise OverlapError(
-                        f"gemm: {name} shares memory with {other}, and is written while that is "
-                        "used; pass a copy. (A residual that is updated in place is c, with "
-                        "beta=1.)"
-                    )
-
-    def _check_numbers(self, problem: Problem) -> None:
-        assert problem.epilogue is not None
-        operands = zip(problem.epilogue.operands, self._shape.names, strict=True)
-        kinds = [(operand.dtype, names) for operand, names in operands if operand.kind == "number"]
-        for (dtype, (epilogue, name, _)), value in zip(kinds, self._numbers, strict=True):
-            if math.isfinite(value) and abs(value) > _LARGEST[dtype]:
-                raise ScalarError(
-                    f"gemm: epilogue {epilogue}: {name} is {value}, which overflows {dtype}."
-                )
+    def check(self, problem: Problem) -> None:
+        """What depends on numbers: see `check_numbers`."""
+        check_numbers(self._operands, problem.scalar_dtype)
 
     def arguments(
         self, strides: tuple[Strides | None, ...], pointers: Mapping[str, int]

@@ -49,6 +49,8 @@ class Route:
             named by its labels.
         epilogue: what is fused; None for nothing.
         epilogue_strides: of its operands, as the kernel walks over them; None for numbers.
+        epilogue_near: of each operand that is written and each other one, where an epilogue's array
+            is one of the two, the names and the like of a_near.
         host_operands: names of those that are copied to the GPU and back.
         ordinal, device: the GPU.
         decision: the candidates and the rejected.
@@ -77,6 +79,7 @@ class Route:
         self.layouts = layouts
         self.epilogue = epilogue
         self.epilogue_strides: tuple[Strides | None, ...] = ()
+        self.epilogue_near: tuple[tuple[str, str, tuple[int, int]], ...] = ()
         self.problem, self.shape = define_problem(
             layouts["a"],
             layouts["b"],
@@ -159,6 +162,17 @@ class Route:
             self.problem.dtype,
         )
         self.problem, self.epilogue_strides = fuse(self.problem, epilogue, self.layouts)
+        labels = [label for label in epilogue.labels if label]
+        target = [name for name in ("out", "c") if name in self.layouts][:1]
+        written = [*target, *filter(epilogue.is_output, labels)]
+        self.epilogue_near = tuple(
+            (name, other, self._overlap_range(layout, self.layouts[name]))
+            for name in written
+            for other, layout in self.layouts.items()
+            if other != name
+            and (name in labels or other in labels)
+            and layout.device == self.layouts[name].device
+        )
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
         """This route for operands of these libraries."""

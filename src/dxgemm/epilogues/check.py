@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -73,6 +73,17 @@ def check_operands(
             if operand.kind == "output":
                 _check_output(where, layout)
     _check_devices(arrays, device)
+
+
+def check_numbers(operands: Iterable[BoundOperand], sums: str) -> None:
+    """Check the numbers among operands against the type of sums.
+
+    Raises:
+        ScalarError: the first that is none, or overflows, with the epilogue and the operand.
+    """
+    for operand in operands:
+        if KINDS[operand.kind].is_number:
+            _check_number(f"gemm: epilogue {operand.epilogue}: {operand.name}", operand, sums)
 
 
 def _check_number(where: str, operand: BoundOperand, sums: str) -> None:
