@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.core import config as _config
 
-from dxgemm.handwritten.intrinsics import read_vector, store_vector
+from dxgemm.handwritten.intrinsics import device_function, read_vector, store_vector
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.widening import NARROW, WIDEN, stored_type
 
@@ -38,7 +37,7 @@ def make_finish(
         width: how many neighbours in a row there are, in a tuple; None for one, bare.
     """
     if epilogue is None:
-        return _device_function(lambda values, matrix, row, col, extra: values)
+        return device_function(lambda values, matrix, row, col, extra: values)
     known: dict[str, Any] = {
         "read_vector": read_vector,
         "store_vector": store_vector,
@@ -50,7 +49,7 @@ def make_finish(
             known[f"widen_{number}"] = WIDEN.get(operand.dtype)
             known[f"narrow_{number}"] = NARROW.get(operand.dtype, stored_type(operand.dtype))
     for number, stage in enumerate(epilogue.stages):
-        function = stage.make_function(LITERALS[dtype], _device_function)
+        function = stage.make_function(LITERALS[dtype], device_function)
         known[f"stage_{number}"] = function
     columns = range(width or 1)
     lines = _reading(epilogue.operands, columns)
@@ -65,7 +64,7 @@ def make_finish(
     lines.append(f"return {results[0] if width is None else _tuple(results)}")
     source = "def finish(values, matrix, row, col, extra):\n    " + "\n    ".join(lines)
     exec(source, known)
-    return _device_function(known["finish"])
+    return device_function(known["finish"])
 
 
 def _reading(operands: Any, columns: range) -> list[str]:
@@ -149,12 +148,3 @@ def _vector_width(operand: Any, columns: range) -> int:
 
 def _tuple(elements: list[str]) -> str:
     return f"({', '.join(elements)},)"
-
-
-def _device_function(function: Callable[..., Any]) -> Any:
-    """Compiled into the kernel that calls it; the simulator calls it as it is."""
-    if _config.ENABLE_CUDASIM:
-        return function
-    from numba import cuda
-
-    return cuda.jit(device=True, forceinline=True)(function)

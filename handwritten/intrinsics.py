@@ -21,6 +21,9 @@ from numba.core import config as _config
 
 if _config.ENABLE_CUDASIM:
 
+    def device_function(function: Any) -> Any:
+        return function
+
     def load_vector(scalar: Any, width: int, array: Any, index: Any) -> Any:
         return tuple(array[index + i] for i in range(width))
 
@@ -42,6 +45,7 @@ if _config.ENABLE_CUDASIM:
 
 else:
     from llvmlite import ir
+    from numba import cuda
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
     from numba.cuda.core.errors import RequireLiteralValue
@@ -60,6 +64,10 @@ else:
         types.uint16: ("b16", "h"),
         types.int64: ("b64", "l"),
     }
+
+    def device_function(function: Any) -> Any:
+        """Compiled into the kernel that calls it; the simulator calls it as it is."""
+        return cuda.jit(device=True, forceinline=True)(function)
 
     def literal(value: Any) -> Any:
         """The value of an argument that must be known when the kernel is compiled."""

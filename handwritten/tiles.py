@@ -9,7 +9,6 @@ operand that allows such accesses, along k or along outer, and one element of an
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -108,7 +107,7 @@ def make_tile_copy(
     """The functions for one operand: a, whose rows run along k, or b, whose columns do."""
     from numba import int32
 
-    from dxgemm.handwritten.intrinsics import load_vector, store_vector
+    from dxgemm.handwritten.intrinsics import device_function, load_vector, store_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
@@ -169,7 +168,7 @@ def make_tile_copy(
             else:
                 store_vector(smem, target, values[i * unit : i * unit + unit])
 
-    return TileCopy(*(_device_function(unroll_static_loops(part)) for part in (place, load, store)))
+    return TileCopy(*(device_function(unroll_static_loops(part)) for part in (place, load, store)))
 
 
 def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype: str) -> Any:
@@ -180,7 +179,7 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
     """
     from numba import int32
 
-    from dxgemm.handwritten.intrinsics import load_vector
+    from dxgemm.handwritten.intrinsics import device_function, load_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
@@ -197,11 +196,13 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
             fragment = fragment + load_vector(scalar, width, smem, int32(start + k * row + column))
         return fragment
 
-    return _device_function(unroll_static_loops(load_fragment))
+    return device_function(unroll_static_loops(load_fragment))
 
 
 def make_find_tile(tile_m: int, tile_n: int) -> Any:
     """A device function: (block, m, n) -> matrix, first row and first column of a block's tile."""
+    from dxgemm.handwritten.intrinsics import device_function
+
     # There are fewer than 2**31 tiles. Said to the compiler, this makes its divisions short.
     int31 = 0x7FFFFFFF
 
@@ -211,7 +212,7 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
         matrix, tile = divmod(block & int31, tiles_m * tiles_n & int31)
         return matrix, tile // tiles_n * tile_m, tile % tiles_n * tile_n
 
-    return _device_function(find_tile)
+    return device_function(find_tile)
 
 
 def make_store_result(
@@ -226,7 +227,7 @@ def make_store_result(
     from numba import int32
 
     from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.intrinsics import load_vector, store_vector
+    from dxgemm.handwritten.intrinsics import device_function, load_vector, store_vector
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     if _is_simulated():
@@ -270,8 +271,8 @@ def make_store_result(
             store_vector(out_gmem, out_index, finish_vector(result, matrix, row, col, extra))
 
     # Functions of their own, because numba then works out their types once and not for each call.
-    write_element = _device_function(write_element)
-    write_vector = _device_function(unroll_static_loops(write_vector))
+    write_element = device_function(write_element)
+    write_vector = device_function(unroll_static_loops(write_vector))
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
@@ -317,7 +318,7 @@ def make_store_result(
                             matrix, row + i_step, col + j_step, extra,
                         )  # fmt: skip
 
-    return _device_function(unroll_static_loops(store_result))
+    return device_function(unroll_static_loops(store_result))
 
 
 def smem_alignment() -> int | None:
@@ -329,12 +330,3 @@ def _is_simulated() -> bool:
     from numba.core.config import ENABLE_CUDASIM
 
     return bool(ENABLE_CUDASIM)
-
-
-def _device_function(function: Callable[..., Any]) -> Any:
-    """Compiled into the kernel that calls it; the simulator calls it as it is."""
-    if _is_simulated():
-        return function
-    from numba import cuda
-
-    return cuda.jit(device=True, forceinline=True)(function)
