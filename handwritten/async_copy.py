@@ -24,6 +24,7 @@ from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
 from dxgemm.handwritten.operands import VECTOR_BYTES
 
 MINIMUM_ARCH = 80
+FUSES_REDUCTIONS = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
 

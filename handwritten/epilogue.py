@@ -36,14 +36,14 @@ def make_finish(
         out_dtype: of the values returned: the same, or "float32" after "int32".
         width: how many neighbours in a row there are, in a tuple; None for one, bare.
     """
-    if epilogue is None:
+    if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
     known: dict[str, Any] = {
         "read_vector": read_vector,
         "store_vector": store_vector,
         "as_result": np.dtype(out_dtype).type,
     }
-    for number, operand in enumerate(epilogue.operands):
+    for number, operand in enumerate(epilogue.stage_operands):
         if operand.kind != "number":
             known[f"element_{number}"] = stored_type(operand.dtype)
             known[f"widen_{number}"] = WIDEN.get(operand.dtype)
@@ -52,7 +52,7 @@ def make_finish(
         function = stage.make_function(LITERALS[dtype], device_function)
         known[f"stage_{number}"] = function
     columns = range(width or 1)
-    lines = _reading(epilogue.operands, columns)
+    lines = _reading(epilogue.stage_operands, columns)
     results, outputs = [], []
     for column in columns:
         value = "values" if width is None else f"values[{column}]"
@@ -60,7 +60,7 @@ def make_finish(
         lines += computing
         results.append(f"as_result({result})")
         outputs.append(kept)
-    lines += _writing(epilogue.operands, outputs)
+    lines += _writing(epilogue.stage_operands, outputs)
     lines.append(f"return {results[0] if width is None else _tuple(results)}")
     source = "def finish(values, matrix, row, col, extra):\n    " + "\n    ".join(lines)
     exec(source, known)
@@ -107,7 +107,7 @@ def _computing(epilogue: Any, value: str, column: int) -> tuple[list[str], str, 
     lines, outputs, number = [], {}, 0
     for position, stage in enumerate(epilogue.stages):
         inputs = [value, place]
-        for operand in epilogue.operands[number : number + stage.operand_count]:
+        for operand in epilogue.stage_operands[number : number + stage.operand_count]:
             inputs.append(
                 f"operand_{number}" if operand.kind == "number" else f"operand_{number}[{column}]"
             )

@@ -35,6 +35,7 @@ from dxgemm.handwritten.tile_store import tile_bytes
 
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90
+FUSES_REDUCTIONS = True
 BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
@@ -141,10 +142,16 @@ def supports(problem: Any) -> str | None:
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: split_k a tile of the result, matrix after matrix."""
-    (side, _, _) = variant(config, problem)
-    rows, cols = (problem.n, problem.m) if side == "a right" else (problem.m, problem.n)
-    tiles = -(-rows // config.tile_left) * -(-cols // config.tile_right)
+    tile_m, tile_n = result_tile(config, problem)
+    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n)
     return problem.batch * tiles * config.split_k
+
+
+def result_tile(config: Config, problem: Any) -> tuple[int, int]:
+    """Rows and columns of the result that a block's tile has."""
+    (side, _, _) = variant(config, problem)
+    tile = config.tile_left, config.tile_right
+    return tile if side == "a left" else tile[::-1]
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:

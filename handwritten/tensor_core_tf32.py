@@ -19,16 +19,29 @@ from dxgemm.handwritten.tensor_core import (
     Config,
     block_count,
     make_kernel,
+    result_tile,
     variant,
 )
 
 __all__ = [
-    "CONFIGS", "DTYPES", "LAUNCH_US", "MINIMUM_ARCH", "SIMULATOR_CONFIGS", "Config",
-    "block_count", "efficiency", "make_kernel", "supports", "variant",
+    "CONFIGS",
+    "DTYPES",
+    "FUSES_REDUCTIONS",
+    "LAUNCH_US",
+    "MINIMUM_ARCH",
+    "SIMULATOR_CONFIGS",
+    "Config",
+    "block_count",
+    "efficiency",
+    "make_kernel",
+    "result_tile",
+    "supports",
+    "variant",
 ]  # fmt: skip
 
 DTYPES = ("float32",)
 MINIMUM_ARCH = 80
+FUSES_REDUCTIONS = True
 CONFIGS = (
     Config(128, 256, 32, warp_left=64, warp_right=64, stages=3),
     Config(128, 128, 32, warp_left=64, warp_right=64, stages=3),

@@ -2,9 +2,10 @@
 
 Where the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into
 shared memory, row by row, and its threads write it from there, neighbours in neighbouring columns.
-Where the blocks of a thread-block cluster have each summed a
-part of k, each of them adds up and writes a share of the tile's rows, reading the other blocks'
-shared memory: no workspace, no atomics, the order of additions is always the same.
+Where the blocks of a thread-block cluster have each summed a part of k, each of them adds up and
+writes a share of the tile's rows, reading the other blocks' shared memory: no workspace, no
+atomics, the order of additions is always the same. For a reduction, what is finished goes back to
+shared memory and is reduced from there.
 Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
 """
 
@@ -74,7 +75,7 @@ def make_store_from_smem(
     out_dtype: str | None = None,
     epilogue: Any = None,
 ) -> Callable[..., Any]:
-    """A device function: write a tile from shared memory, 16 bytes of a row at a time.
+    """A device function: write a tile from shared memory, 16 bytes at a time, or reduce it.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
     matrix, the tile's first row and column, m, n, beta, whether vectors of c and out can be
@@ -96,12 +97,15 @@ def make_store_from_smem(
         load_cluster,
         load_shared,
         load_vector,
+        store_shared,
         store_vector,
     )
+    from dxgemm.handwritten.reduction import make_reduce_tile
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
-    width = VECTOR_BYTES // np.dtype(dtype).itemsize
+    item_bytes = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_bytes
     smem_row_bytes = row_bytes(tile_n, dtype)
     rows, row_vectors = tile_m // split_k, tile_n // width
     if rows * split_k != tile_m:
@@ -117,6 +121,10 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
+    reduction = epilogue.reduction if epilogue is not None else None
+    is_reduced = reduction is not None
+    is_stored = reduction is None or reduction.is_stored
+    is_finished_first = is_stored or split_k > 1 or bool(epilogue.stages)
 
     def sum_vector(address):
         """A vector of the tile; of a cluster, its blocks' parts summed in their order."""
@@ -135,7 +143,9 @@ def make_store_from_smem(
                 values = values + (total,)
         return values
 
-    def write_vector(values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra):
+    def write_vector(
+        address, values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
+    ):
         if adds_c and beta != 0:
             added = load_vector(scalar, width, c_gmem, c_index)
             sums = ()
@@ -143,18 +153,24 @@ def make_store_from_smem(
                 total = values[element] + beta * added[element]
                 sums = sums + (scalar(total),)
             values = sums
-        store_vector(out_gmem, out_index, finish_vector(values, matrix, row, col, extra))
+        values = finish_vector(values, matrix, row, col, extra)
+        if is_reduced:
+            store_shared(address, 0, values)
+        if is_stored:
+            store_vector(out_gmem, out_index, values)
 
     inlined = cuda.jit(device=True, forceinline=True)
     sum_vector = inlined(unroll_static_loops(sum_vector))
     write_vector = inlined(unroll_static_loops(write_vector))
 
-    def store_from_smem(
+    def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
     ):  # fmt: skip
         first = int32(cuda.threadIdx.x & 1023)
+        if not is_stored:
+            is_vector = is_vector or beta == 0
         if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
             smem_row = int32(rank * rows + first // row_vectors)
             smem_vector = int32(first % row_vectors)
@@ -165,9 +181,9 @@ def make_store_from_smem(
             c_step, out_step = row_step * c_stride_m, row_step * out_stride_m
             for _ in range(groups):
                 for member in static_range(together):
-                    values = sum_vector(int32(address + member * row_step * smem_row_bytes))
+                    source = int32(address + member * row_step * smem_row_bytes)
                     write_vector(
-                        values, beta, c_gmem, c_index + member * c_step,
+                        source, sum_vector(source), beta, c_gmem, c_index + member * c_step,
                         out_gmem, out_index + member * out_step,
                         matrix, row + member * row_step, col, extra,
                     )  # fmt: skip
@@ -181,15 +197,15 @@ def make_store_from_smem(
             smem_vector = int32(vector % row_vectors)
             row, col = tile_row + smem_row, tile_col + smem_vector * width
             if row < m and col < n:
-                values = sum_vector(
-                    int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
-                )
+                address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+                values = sum_vector(address)
                 c_index = c_start + row * c_stride_m + col * c_stride_n
                 out_index = out_start + row * out_stride_m + col * out_stride_n
                 if is_vector and col + width <= n:
                     write_vector(
-                        values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
-                    )
+                        address, values, beta, c_gmem, c_index, out_gmem, out_index,
+                        matrix, row, col, extra,
+                    )  # fmt: skip
                 else:
                     for element in static_range(width):
                         if col + element < n:
@@ -197,9 +213,44 @@ def make_store_from_smem(
                             if adds_c and beta != 0:
                                 value += beta * c_gmem[c_index + element * c_stride_n]
                             value = finish(value, matrix, row, col + element, extra)
-                            out_gmem[out_index + element * out_stride_n] = value
+                            if is_reduced:
+                                store_shared(address, element * item_bytes, (value,))
+                            if is_stored:
+                                out_gmem[out_index + element * out_stride_n] = value
 
-    return inlined(unroll_static_loops(store_from_smem))
+    finish_tile = inlined(unroll_static_loops(finish_tile))
+    if not is_reduced:
+        return finish_tile
+
+    def read_vector(address, row, col):
+        place = int32(address + row * smem_row_bytes + col * item_bytes)
+        return load_shared(scalar, width, place, 0)
+
+    def read_element(address, row, col):
+        return load_shared(scalar, 1, int32(address + row * smem_row_bytes + col * item_bytes), 0)
+
+    reduce_tile = make_reduce_tile(
+        epilogue, rows, tile_n, threads, split_k, dtype, width,
+        inlined(read_vector), inlined(read_element),
+    )  # fmt: skip
+
+    def reduce_from_smem(
+        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        if is_finished_first or beta != 0:
+            finish_tile(
+                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, extra,
+            )  # fmt: skip
+            cuda.syncthreads()
+        thread, own = int32(cuda.threadIdx.x & 1023), int32(rank * rows)
+        start = int32(smem + own * smem_row_bytes)
+        reduce_tile(start, thread, matrix, tile_row + own, tile_col, m, n, extra)
+
+    return inlined(reduce_from_smem)
 
 
 def make_store_tile(

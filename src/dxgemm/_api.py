@@ -43,7 +43,8 @@ def gemm(
             read-only or broadcast.
         epilogue: what is made of each element before it is written, in the same kernel: see
             `dxgemm.epilogue`. It may turn int8's sums into float32, float16 or bfloat16, with out
-            of that dtype and beta 0.
+            of that dtype and beta 0. At its end, or alone, it may be a reduction, see
+            `dxgemm.reductions`: then c is only read, and nothing but out is written.
         implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
             exactly that one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
@@ -52,7 +53,7 @@ def gemm(
             against other streams is then the caller's.
 
     Returns:
-        out, or c, or the new array.
+        out, or c, or the new array; or what the epilogue's reduction gives.
 
     Raises:
         DxgemmError: a subclass that is also a TypeError, ValueError, RuntimeError or ImportError,
@@ -73,12 +74,12 @@ def gemm(
     """
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
-        result, library, ordered, _,
+        result, anchor, library, ordered, _,
     ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)  # fmt: skip
     if launch is None:
         return result
     if stream is None:
-        stream = library.current_stream(result)
+        stream = library.current_stream(anchor)
     for operand_library, operand in ordered:
         operand_library.acquire(operand, stream)
     launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream)

@@ -36,7 +36,8 @@ def prepare(
         a, b, c, out: pointers, in the kernels' orientation.
         alpha, beta: as the kernel takes them.
         stream: the caller's handle; None for the current stream of `library`.
-        result, library: the array that is written, and its library.
+        result: the array that is written, or what a reduction gives.
+        anchor, library: an array whose library decides on the stream, and that library.
         ordered: operands whose own streams must be ordered against the launch.
         route: the decision behind it all.
 
@@ -79,13 +80,21 @@ def prepare(
         _check_fits("alpha", alpha, route)
     if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
+    anchor = a
     if out is not None:
-        result, target = out, out_pointer
+        anchor = result = out
+        target = out_pointer
     elif c is not None:
-        result, target = c, c_pointer
-    else:
-        result = library.empty(route.shape, route.out_dtype, a)
+        anchor = result = c
+        target = c_pointer
+    elif route.reduction is None:
+        anchor = result = library.empty(route.shape, route.out_dtype, a)
         target, _ = library.inspect(result)
+    if route.reduction is not None:
+        assert call_epilogue is not None
+        result = call_epilogue.results(route.results, library, a)
+        if out is None:
+            target = 0  # the matrix is not stored
     if not route.reads_separate_c:
         c_pointer = target
     a_distance, b_distance, c_distance = a_pointer - target, b_pointer - target, c_pointer - target
@@ -122,17 +131,19 @@ def prepare(
         if route.k == 0:
             alpha = 0  # the product is zero whatever alpha is, NaN included
         keeps_all = route.k == 0 and beta == 1 and out is None and epilogue is None
-        if route.is_empty or keeps_all:
+        if (route.is_empty and not route.results) or keeps_all:
             launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
         elif route.host_operands:
-            launch = HostLaunch(route, arrays, pointers, result, library, call_epilogue)
+            if route.reduction is None:
+                arrays["c" if out is None else "out"] = result
+            launch = HostLaunch(route, arrays, pointers, library, call_epilogue)
         elif call_epilogue is not None:
             launch = FusedLaunch(launch, call_epilogue.arguments(route.epilogue_strides, pointers))
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     return (
         launch, a_pointer, b_pointer, c_pointer, target, alpha, beta, stream,
-        result, library, ordered, route,
+        result, anchor, library, ordered, route,
     )  # fmt: skip
 
 
@@ -140,9 +151,10 @@ class Bound:
     """A prepared call with its launch packed for good, to be run many times."""
 
     def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
-        launch, *arguments, stream, result, library, ordered, route = prepared
+        launch, *arguments, stream, result, anchor, library, ordered, route = prepared
         self.route: Route = route
         self.result = result
+        self._anchor = anchor
         self._operands = operands  # kept alive: the launch holds their addresses
         self._launch = None if launch is None else launch.fixed(*arguments)
         self._stream = stream
@@ -155,7 +167,7 @@ class Bound:
             return self.result
         stream = self._stream
         if stream is None:
-            stream = self._current_stream(self.result)
+            stream = self._current_stream(self._anchor)
         for library, array in self._ordered:
             library.acquire(array, stream)
         launch(stream)

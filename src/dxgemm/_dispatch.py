@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
-from dxgemm._problem import Problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
+from dxgemm._problem import ITEM_SIZES, Problem, stored_problem
+from dxgemm._registry import (
+    DEFAULT_LAUNCH_US,
+    IMPLEMENTATIONS,
+    Implementation,
+    find_implementation,
+)
 from dxgemm.runtime.device import DeviceFacts
+
+# What a reduction adds for an element of a block that has its SM for itself, fused; and the part of
+# the memory's peak at which it reads a matrix that another kernel has stored.
+REDUCTION_NS = 0.4
+READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element of a block that has its SM for itself: bias, gelu and
 # residual in float32 on the H200.
@@ -17,11 +27,16 @@ EPILOGUE_NS = 0.54
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to compute the problem, with the rule that put it in its place."""
+    """One way to compute the problem, with the rule that put it in its place.
+
+    Attributes:
+        problem: what its kernel computes; where a reduction is split off, the matrix.
+    """
 
     implementation: Implementation
     config: Any
     reason: str
+    problem: Problem
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
@@ -56,7 +71,7 @@ def choose(
     ranked: list[tuple[float, Candidate]] = []
     rejected: dict[str, str] = {}
     for candidate in IMPLEMENTATIONS:
-        reason = candidate.supports(problem) or candidate.runs_on(device.arch)
+        reason = _refusal(candidate, problem, device)
         if reason is not None:
             rejected[candidate.name] = reason
         elif not candidate.is_own:
@@ -80,16 +95,17 @@ def _named(
 ) -> Decision:
     name, config = _name_and_config(implementation)
     chosen = find_implementation(name)
-    reason = chosen.supports(problem) or chosen.runs_on(device.arch)
+    reason = _refusal(chosen, problem, device)
     if reason is not None:
         raise UnsupportedProblemError(
             f"gemm: implementation {name!r} cannot compute this: {reason}."
         )
     if config is None:
         _, best = _with_config(chosen, problem, device)
-        candidate = Candidate(chosen, best.config, f"asked for by name; {best.reason}")
+        candidate = replace(best, reason=f"asked for by name; {best.reason}")
     elif config in chosen.configs(problem.dtype):
-        candidate = Candidate(chosen, config, "asked for by name and config")
+        _, best = _with_config(chosen, problem, device, (config,))
+        candidate = replace(best, reason="asked for by name and config")
     else:
         listed = ", ".join(str(known) for known in chosen.configs(problem.dtype))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
@@ -107,14 +123,49 @@ def _name_and_config(implementation: Any) -> tuple[Any, Any]:
     return implementation
 
 
+def _ways(implementation: Implementation, problem: Problem) -> list[Problem]:
+    """What its kernel may compute: the problem, or the matrix of which another makes the rest."""
+    if problem.reduction is None:
+        return [problem]
+    fused = [problem] if implementation.fuses_reductions and problem.must_fuse is not False else []
+    return fused if problem.must_fuse else [*fused, stored_problem(problem)]
+
+
+def _refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
+    ways = _ways(implementation, problem)
+    if not ways:
+        return "its kernels reduce nothing"
+    return implementation.supports(ways[-1]) or implementation.runs_on(device.arch)
+
+
 def _with_config(
-    implementation: Implementation, problem: Problem, device: DeviceFacts
+    implementation: Implementation,
+    problem: Problem,
+    device: DeviceFacts,
+    configs: tuple[Any, ...] | None = None,
 ) -> tuple[float, Candidate]:
     """The config of the shortest predicted time, of equals the first, and that time."""
-    configs = implementation.configs(problem.dtype)
-    times = [predict_us(implementation, config, problem, device) for config in configs]
-    best = min(range(len(configs)), key=times.__getitem__)
-    return times[best], Candidate(implementation, configs[best], f"predicted {times[best]:.3g} us")
+    timed = [
+        (predict_us(implementation, config, way, device), config, way)
+        for way in _ways(implementation, problem)
+        for config in configs or implementation.configs(problem.dtype)
+    ]
+    if problem.reduction is not None and not device.is_simulated:
+        timed = [
+            (us + _reducing_us(problem, way, device), config, way) for us, config, way in timed
+        ]
+    us, config, way = min(timed, key=lambda entry: entry[0])
+    return us, Candidate(implementation, config, f"predicted {us:.3g} us", way)
+
+
+def _reducing_us(problem: Problem, way: Problem, device: DeviceFacts) -> float:
+    """What the kernels after the product's take."""
+    merging_us = DEFAULT_LAUNCH_US
+    if way is problem:
+        return merging_us
+    matrix_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out_dtype]
+    bytes_per_us = device.memory_gbytes_per_s * 1e3 * READING_EFFICIENCY
+    return merging_us + DEFAULT_LAUNCH_US + matrix_bytes / bytes_per_us
 
 
 def predict_us(
@@ -127,7 +178,8 @@ def predict_us(
     blocks are left than an SM is meant to hold, they do not fill it: `lone_share` says how far one
     alone falls behind. The launch takes as long as the SM with the most tiles, however full the
     others are. Against measurements of `tuned` from 256^3 to 2048^3 the error is at most a seventh.
-    An epilogue costs each element the same, less where other blocks of the SM multiply meanwhile.
+    Epilogues and fused reductions cost each element the same, less where other blocks of the SM
+    multiply meanwhile.
     """
     tiles = implementation.tile_count(config, problem)
     if not tiles:
@@ -150,6 +202,9 @@ def predict_us(
     if problem.epilogue is not None:
         resident = config.min_blocks(problem.dtype) if hasattr(config, "min_blocks") else 1
         elements = rounds * config.tile_m * config.tile_n // split_k
-        tiles_us += elements * EPILOGUE_NS / 1e3 / resident
+        if problem.epilogue.stages:
+            tiles_us += elements * EPILOGUE_NS / 1e3 / resident
+        if problem.reduction is not None:
+            tiles_us += elements * REDUCTION_NS / 1e3 / resident
     cluster_us = rounds * implementation.cluster_block_us * (split_k - 1)
     return implementation.launch_us + tiles_us + cluster_us

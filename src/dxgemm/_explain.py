@@ -9,6 +9,7 @@ from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._occupancy import occupancy, sm_limits
 from dxgemm._problem import MAX_ALIGNMENT, Problem, contiguous_problem
 from dxgemm._route import Route
+from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.device import DeviceFacts, device_facts
 
 
@@ -21,6 +22,8 @@ class Explanation:
         out_dtype: of c and out.
         precision: what the call permits instead of the dtype's own arithmetic; None for nothing.
         epilogue: the functions that are applied to each element; None for none.
+        reduction: what the result is reduced to, and whether by the kernel that computes it; None
+            where it is stored and that is all.
         is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: of a, b, c and out as the kernel sees them.
         alignments: bytes, the largest power of two up to 16 that divides the address of a and b.
@@ -45,6 +48,7 @@ class Explanation:
     out_dtype: str
     precision: str | None
     epilogue: str | None
+    reduction: str | None
     is_transposed: bool
     arrangements: dict[str, str]
     alignments: dict[str, int]
@@ -85,6 +89,8 @@ class Explanation:
         ]
         if self.epilogue is not None:
             lines.append(f"  epilogue        {self.epilogue}")
+        if self.reduction is not None:
+            lines.append(f"  reduction       {self.reduction}")
         if self.is_transposed:
             lines.append("                  computed as out.T = b.T @ a.T: out is column-major")
         if self.copied:
@@ -124,8 +130,20 @@ def explain_route(route: Route) -> Explanation:
         route.decision,
         route.candidate,
         route.host_operands,
-        str(route.epilogue) if route.epilogue else None,
+        route.epilogue,
     )
+
+
+def _reduction_text(
+    epilogue: EpilogueShape | None, problem: Problem, candidate: Candidate
+) -> str | None:
+    if epilogue is None or epilogue.reduction is None:
+        return None
+    if candidate.problem is problem:
+        way = "fused: each block reduces its tile, a second kernel merges what they leave"
+    else:
+        way = "split: the matrix is stored, and reduced by another kernel"
+    return f"{epilogue.reduction}, {way}"
 
 
 def explain_shape(
@@ -165,13 +183,13 @@ def _explain(
     decision: Decision,
     candidate: Candidate,
     copied: tuple[str, ...],
-    epilogue: str | None = None,
+    epilogue: EpilogueShape | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
-    blocks = implementation.block_count(config, problem) or None
+    blocks = implementation.block_count(config, candidate.problem) or None
     record = None
     if not device.is_simulated:
-        record = implementation.built_record(config, problem, device.arch)
+        record = implementation.built_record(config, candidate.problem, device.arch)
     blocks_per_sm = waves = None
     limits = sm_limits(device.arch)
     if record is not None and blocks is not None and limits is not None:
@@ -191,7 +209,8 @@ def _explain(
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         precision=problem.precision,
-        epilogue=epilogue,
+        epilogue=str(epilogue) if epilogue else None,
+        reduction=_reduction_text(epilogue, problem, candidate),
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm._errors import UnsupportedProblemError
-from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm._problem import (
     ALIGNMENTS,
     ITEM_SIZES,
@@ -18,8 +18,9 @@ from dxgemm._problem import (
 )
 from dxgemm.epilogues.check import check_numbers
 from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.epilogues.stages import EpilogueShape
-from dxgemm.runtime.arrays import libraries, library_of
+from dxgemm.runtime.arrays import Library, libraries, library_of
 
 
 class FusedLaunch:
@@ -77,7 +78,29 @@ def fuse(
         operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
         strides.append(steps)
     fusion = Fusion(shape.functions, tuple(operands), problem.is_transposed)
-    return replace(problem, epilogue=fusion), tuple(strides)
+    if shape.reduction is None:
+        return replace(problem, epilogue=fusion), tuple(strides)
+    reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
+    fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
+    problem = replace(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
+    return problem, tuple(strides)
+
+
+def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) -> FusedReduction:
+    axis = reduction.axis
+    if axis is not None and problem.is_transposed:
+        axis = 1 - axis
+    values = reduction.partial_dtype(problem.out_dtype)
+    indices = ("int64",) if INDICES in reduction.results else ()
+    return FusedReduction(
+        reduction.kind,
+        axis,
+        (values, *indices),
+        reduction.count,
+        reduction.nan_first,
+        reduction.of_magnitudes,
+        is_stored,
+    )
 
 
 def _steps(kind: str, layout: Layout) -> Strides:
@@ -124,17 +147,38 @@ class CallEpilogue:
         self.arrays: dict[str, Any] = {}
         self.pointers: dict[str, int] = {}
         self._numbers: list[float] = []
-        keys = []
+        keys: list[Any] = []
         for operand, label in zip(bound.operands, self._shape.labels, strict=True):
             if label is None:
                 convert = int if operand.kind == "integer" else float
                 self._numbers.append(convert(operand.value))
                 continue
-            library = libraries.get(type(operand.value)) or library_of(label, operand.value)
-            pointer, layout_key = library.inspect(operand.value)
-            self.arrays[label], self.pointers[label] = operand.value, pointer
-            keys.append((library, layout_key, ALIGNMENTS[pointer & 15]))
+            self._add_array(label, operand.value, keys)
+        results = bound.reduction.out if bound.reduction else ()
+        for label, array in zip(self._shape.result_labels.values(), results, strict=False):
+            self._add_array(label, array, keys)
         self.key = (self._shape, *keys)
+
+    def _add_array(self, label: str, array: Any, keys: list[Any]) -> None:
+        library = libraries.get(type(array)) or library_of(label, array)
+        pointer, layout_key = library.inspect(array)
+        self.arrays[label], self.pointers[label] = array, pointer
+        keys.append((library, layout_key, ALIGNMENTS[pointer & 15]))
+
+    def results(self, expected: Mapping[str, tuple[Any, str]], library: Library, like: Any) -> Any:
+        """What the caller gets of a reduction: the arrays that were passed, or new ones.
+
+        Args:
+            expected: shape and dtype by label.
+            library, like: of new arrays.
+        """
+        assert self._shape.reduction is not None
+        for label, (shape, dtype) in expected.items():
+            if label not in self.arrays:
+                self.arrays[label] = library.empty(shape, dtype, like)
+                self.pointers[label], _ = library.inspect(self.arrays[label])
+        by_name = {name: self.arrays[label] for name, label in self._shape.result_labels.items()}
+        return self._shape.reduction.packed(by_name)
 
     def check(self, problem: Problem) -> None:
         """What depends on numbers: see `check_numbers`."""
@@ -156,6 +200,7 @@ class CallEpilogue:
                 arguments.append(next(numbers))
             else:
                 arguments += [pointers[label], *steps]
+        arguments += [pointers[label] for label in self._shape.result_labels.values()]
         return tuple(arguments)
 
     def is_output(self, label: str) -> bool:

@@ -24,17 +24,24 @@ class HostLaunch:
         route: Route,
         arrays: dict[str, Any],
         pointers: dict[str, int],
-        result: Any,
         library: Library,
         epilogue: CallEpilogue | None,
     ) -> None:
+        """Take the arrays as they are, with those that were newly allocated.
+
+        Args:
+            arrays: by name, None for those that there are not.
+            pointers: of those that are on the device.
+            library: of the new ones.
+        """
         on_host = list(route.host_operands)
         self._target = "c" if arrays["out"] is None else "out"
-        if arrays[self._target] is None:  # newly allocated
-            pointers[self._target], result_key = library.inspect(result)
-            if library.layout(result_key).device == HOST:
-                on_host.append(self._target)
-        arrays[self._target] = result
+        for name, array in arrays.items():
+            if array is None or name in route.layouts:
+                continue
+            pointers[name], key = library.inspect(array)
+            if library.layout(key).device == HOST:
+                on_host.append(name)
         self._pointers = pointers
         self._host_views = {name: host_view(arrays[name]) for name in on_host}
         self._route = route.on_device
@@ -43,7 +50,8 @@ class HostLaunch:
     def __call__(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
     ) -> None:
-        route, target = self._route, self._target
+        route = self._route
+        target = None if route.reduction and self._target == "c" else self._target
         reads = {"a": route.k > 0, "b": route.k > 0, "c": route.problem.reads_c}
         with ExitStack() as stack:
             pointers = dict(self._pointers)
@@ -57,17 +65,15 @@ class HostLaunch:
                 elif reads.get(name, name not in ("c", "out")):
                     copies[name].upload()
             first, second = ("b", "a") if route.is_transposed else ("a", "b")
-            addend = "c" if route.reads_separate_c else target
+            written = 0 if target is None else pointers[target]
+            addend = pointers["c"] if route.reads_separate_c else written
             assert route.launch is not None  # its operands are on the device, and not empty
             launch: Any = route.launch
             if self._epilogue is not None:
                 launch = FusedLaunch(
                     launch, self._epilogue.arguments(route.epilogue_strides, pointers)
                 )
-            launch(
-                pointers[first], pointers[second], pointers[addend], pointers[target],
-                alpha, beta, stream,
-            )  # fmt: skip
+            launch(pointers[first], pointers[second], addend, written, alpha, beta, stream)
             if target in copies:
                 copies[target].download()
             for copy in outputs:

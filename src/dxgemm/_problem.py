@@ -22,10 +22,12 @@ from dxgemm._errors import (
     ReadOnlyError,
     ShapeError,
 )
-from dxgemm._fusion import Fusion
+from dxgemm._fusion import FusedReduction, Fusion
 
-# Bytes of an element of what may be an operand.
-ITEM_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4}
+# Bytes of an element of what may be an operand, or a reduction's result.
+ITEM_SIZES = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8
+}  # fmt: skip
 
 # What c and out may be, by the dtype of a and b; the first is that of a new result.
 RESULT_DTYPES = {
@@ -109,6 +111,8 @@ class Problem:
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
         epilogue: what is made of alpha * a @ b + beta * c before it is written.
+        must_fuse: whether a reduction has to be made by the product's kernel, or must not be; None
+            leaves it open.
     """
 
     dtype: str
@@ -128,6 +132,12 @@ class Problem:
     in_place: bool = True
     is_transposed: bool = False
     epilogue: Fusion | None = None
+    must_fuse: bool | None = None
+
+    @property
+    def reduction(self) -> FusedReduction | None:
+        """What the result is reduced to."""
+        return self.epilogue.reduction if self.epilogue else None
 
     @property
     def scalar_dtype(self) -> str:
@@ -151,12 +161,16 @@ class Problem:
 
     @property
     def bytes_moved(self) -> int:
-        """Fewest bytes through device memory: each operand read once, the result written once."""
+        """Fewest bytes through device memory: each operand read once, a result written once.
+
+        What a reduction gives is not counted.
+        """
         batch_a = self.batch if self.a.batch else 1
         batch_b = self.batch if self.b.batch else 1
         result = self.batch * self.m * self.n
         factors = batch_a * self.m * self.k + batch_b * self.k * self.n
-        results = result * (2 if self.reads_c else 1)
+        is_stored = self.reduction is None or self.reduction.is_stored
+        results = result * (is_stored + self.reads_c)
         return factors * ITEM_SIZES[self.dtype] + results * ITEM_SIZES[self.out_dtype]
 
 
@@ -202,6 +216,22 @@ def contiguous_problem(
     )
 
 
+def stored_problem(problem: Problem) -> Problem:
+    """A reduction's problem as far as the matrix, which another kernel reduces.
+
+    If it is not asked for, it goes to a workspace, in rows that are aligned.
+    """
+    assert problem.epilogue is not None and problem.reduction is not None
+    stages, operands = problem.epilogue.stages, problem.epilogue.stage_operands
+    epilogue = Fusion(stages, operands, problem.epilogue.is_transposed) if stages else None
+    if problem.reduction.is_stored:
+        return replace(problem, epilogue=epilogue)
+    width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
+    row = -(-problem.n // width) * width
+    out = Strides(problem.m * row, row, 1)
+    return replace(problem, epilogue=epilogue, out=out, in_place=not problem.reads_c)
+
+
 def define_problem(
     a: Layout,
     b: Layout,
@@ -212,6 +242,7 @@ def define_problem(
     beta_is_zero: bool,
     precision: Any = None,
     has_epilogue: bool = False,
+    is_reduced: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other.
 
@@ -222,6 +253,7 @@ def define_problem(
         alpha_is_zero, beta_is_zero: which operands are never read.
         precision: None, or what is permitted instead of the dtype's own arithmetic.
         has_epilogue: whether int32 sums may become something else.
+        is_reduced: whether c is only read, and nothing is allocated for the result.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -237,7 +269,7 @@ def define_problem(
     _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present)
     _check_devices(present)
-    target = out or c
+    target = out or (None if is_reduced else c)
     target_name = "out" if out else "c"
     if target is not None:
         _check_target(target_name, target, result_shape)
@@ -253,6 +285,8 @@ def define_problem(
     else:
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
+    # Nothing is rounded to half precision that is not stored.
+    new_dtype = RESULT_DTYPES[a.dtype][-1 if is_reduced else 0]
     problem = Problem(
         dtype=a.dtype,
         m=m,
@@ -263,12 +297,12 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
-        out_dtype=target.dtype if target is not None else RESULT_DTYPES[a.dtype][0],
+        out_dtype=next((given.dtype for given in (target, c) if given), new_dtype),
         a_alignment=a.alignment,
         b_alignment=b.alignment,
         precision=precision,
         reads_c=not beta_is_zero,
-        in_place=out is None,
+        in_place=out is None and not (is_reduced and c),
     )
     return _oriented(problem), result_shape
 

@@ -91,6 +91,15 @@ class Implementation(ABC):
         """The kernel that `bind` would have to build first, if that takes long."""
         return None
 
+    @property
+    def fuses_reductions(self) -> bool:
+        """Whether its kernels reduce the tiles they compute."""
+        return False
+
+    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
+        """Rows and columns of the result that a block's tile has."""
+        return config.tile_m, config.tile_n
+
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
@@ -210,6 +219,16 @@ class KernelFile(Implementation):
         tiles: int = getattr(file, "tile_count", file.block_count)(config, problem)
         return tiles
 
+    @property
+    def fuses_reductions(self) -> bool:
+        fuses: bool = getattr(self._kernel_file, "FUSES_REDUCTIONS", False)
+        return fuses
+
+    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
+        find = getattr(self._kernel_file, "result_tile", super().result_tile)
+        tile: tuple[int, int] = find(config, problem)
+        return tile
+
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
@@ -242,17 +261,28 @@ class KernelFile(Implementation):
         return None if find_kernel(spec, arch) else spec
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        spec = self.spec_for(config, problem)
-        blocks = self.block_count(config, problem)
-        if simulator_enabled():
-            from dxgemm.runtime.simulator import SimulatedLaunch
-
-            return SimulatedLaunch(spec, problem, blocks)
-        from dxgemm.runtime.launch import KernelLaunch
-
         describe_maps = getattr(self._kernel_file, "tensor_maps", None)
         maps = describe_maps(config, problem) if describe_maps else ()
-        return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
+        spec, blocks = self.spec_for(config, problem), self.block_count(config, problem)
+        return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
+
+
+def launch_kernel(
+    spec: KernelSpec,
+    problem: Problem,
+    blocks: int,
+    arch: str,
+    ordinal: int,
+    maps: tuple[Any, ...] = (),
+) -> Launch:
+    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled."""
+    if simulator_enabled():
+        from dxgemm.runtime.simulator import SimulatedLaunch
+
+        return SimulatedLaunch(spec, problem, blocks)
+    from dxgemm.runtime.launch import KernelLaunch
+
+    return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
 
 
 class Handwritten(KernelFile):

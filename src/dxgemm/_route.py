@@ -7,6 +7,7 @@ objects, so that a repeated call costs one dictionary look-up.
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from typing import Any
 
@@ -24,11 +25,12 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
 from dxgemm._registry import Launch
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
-from dxgemm.epilogues.check import check_operands
+from dxgemm.epilogues.check import check_operands, check_results
+from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.device import device_facts
-from dxgemm.runtime.host import device_copy_layout
+from dxgemm.runtime.host import contiguous_layout, device_copy_layout
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
@@ -48,6 +50,8 @@ class Route:
         layouts: of the operands by name, as the caller passed them; the arrays of an epilogue are
             named by its labels.
         epilogue: what is fused; None for nothing.
+        reduction: its end, if that is one.
+        results: shape and dtype of each array that the reduction writes, by its label.
         epilogue_strides: of its operands, as the kernel walks over them; None for numbers.
         epilogue_near: of each operand that is written and each other one, where an epilogue's array
             is one of the two, the names and the like of a_near.
@@ -78,6 +82,8 @@ class Route:
     ) -> None:
         self.layouts = layouts
         self.epilogue = epilogue
+        self.reduction = epilogue.reduction if epilogue else None
+        self.results: dict[str, tuple[tuple[int, ...], str]] = {}
         self.epilogue_strides: tuple[Strides | None, ...] = ()
         self.epilogue_near: tuple[tuple[str, str, tuple[int, int]], ...] = ()
         self.problem, self.shape = define_problem(
@@ -89,6 +95,7 @@ class Route:
             beta_is_zero=beta_is_zero,
             precision=precision,
             has_epilogue=epilogue is not None,
+            is_reduced=self.reduction is not None,
         )
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
@@ -105,7 +112,7 @@ class Route:
             self._add_epilogue(epilogue)
         limits = (np.iinfo if self.takes_integers else np.finfo)(self.problem.scalar_dtype)
         self.least_scalar, self.largest_scalar = float(limits.min), float(limits.max)
-        target = layouts.get("out") or layouts.get("c")
+        target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
         self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
         self.c_near = self._overlap_range(layouts.get("c"), target)
@@ -140,7 +147,7 @@ class Route:
             return
         self.decision = choose(self.problem, self.device, implementation)
         self.candidate = self.decision.candidates[0]
-        if not self.is_empty:
+        if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()
 
     def _add_epilogue(self, epilogue: EpilogueShape) -> None:
@@ -161,9 +168,12 @@ class Route:
             max(devices),
             self.problem.dtype,
         )
+        if epilogue.reduction is not None:
+            self._add_results(epilogue, epilogue.reduction, m, n, tuple(batch), max(devices))
         self.problem, self.epilogue_strides = fuse(self.problem, epilogue, self.layouts)
-        labels = [label for label in epilogue.labels if label]
-        target = [name for name in ("out", "c") if name in self.layouts][:1]
+        labels = epilogue.array_labels
+        targets = ("out",) if epilogue.reduction else ("out", "c")
+        target = [name for name in targets if name in self.layouts][:1]
         written = [*target, *filter(epilogue.is_output, labels)]
         self.epilogue_near = tuple(
             (name, other, self._overlap_range(layout, self.layouts[name]))
@@ -173,6 +183,39 @@ class Route:
             and (name in labels or other in labels)
             and layout.device == self.layouts[name].device
         )
+
+    def _add_results(
+        self,
+        epilogue: EpilogueShape,
+        reduction: Reduction,
+        m: int,
+        n: int,
+        batch: tuple[int, ...],
+        device: int,
+    ) -> None:
+        """What a reduction writes; check what was passed for it."""
+        reduction.check_sizes(m, n, math.prod(batch))
+        shapes, dtypes = reduction.shapes(m, n, batch), reduction.dtypes(self.problem.out_dtype)
+        self.results = {
+            label: (shapes[name], dtypes[name]) for name, label in epilogue.result_labels.items()
+        }
+        if epilogue.has_results:
+            check_results(self.results, self.layouts, device)
+
+    def _bind(self, candidate: Candidate) -> Launch:
+        device = self.device
+        if self.epilogue is None or self.reduction is None:
+            return candidate.implementation.bind(
+                candidate.problem, candidate.config, device.arch, self.ordinal
+            )
+        from dxgemm._reduced import ReducedLaunch, result_array
+
+        arrays = {}
+        for name, label in self.epilogue.result_labels.items():
+            shape, dtype = self.results[label]
+            layout = self.layouts.get(label) or contiguous_layout(shape, dtype, self.ordinal)
+            arrays[name] = result_array(self.reduction, name, layout, len(self.shape) == 3)
+        return ReducedLaunch(self.problem, candidate, arrays, device.arch, self.ordinal)
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
         """This route for operands of these libraries."""
@@ -210,9 +253,7 @@ class Route:
         for candidate in self.decision.candidates:
             try:
                 self._defer_slow_build(candidate)
-                launch = candidate.implementation.bind(
-                    self.problem, candidate.config, self.device.arch, self.ordinal
-                )
+                launch = self._bind(candidate)
             except (BuildError, MissingPackageError) as error:
                 failures.append((candidate, error))
                 continue
@@ -244,7 +285,7 @@ class Route:
         """
         mode, arch = build_mode(), self.device.arch
         implementation = candidate.implementation
-        spec = implementation.slow_build(candidate.config, self.problem, arch)
+        spec = implementation.slow_build(candidate.config, candidate.problem, arch)
         if spec is None:
             return
         if mode == "never":
@@ -322,7 +363,7 @@ def make_route(key: tuple[Any, ...]) -> Route:
     }
     alignments = {}
     epilogue: EpilogueShape | None = rest[-1]
-    labels = [label for label in epilogue.labels if label] if epilogue else []
+    labels = epilogue.array_labels if epilogue else ()
     for label, (library, layout_key, alignment) in zip(labels, arrays, strict=True):
         keys[label], alignments[label] = (library, layout_key), alignment
     libraries = {name: library for name, (library, _) in keys.items()}

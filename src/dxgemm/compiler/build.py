@@ -200,6 +200,8 @@ def _extra_type(epilogue: Fusion | None) -> Any:
         element = getattr(types, _ELEMENT_TYPES.get(operand.dtype, operand.dtype))
         if operand.kind == "number":
             parameters.append(element)
+        elif operand.kind == "buffer":
+            parameters.append(types.Tuple((types.CPointer(element), types.int64)))
         else:
             strides = (types.int64,) * 3
             parameters.append(types.Tuple((types.CPointer(element), *strides)))

@@ -29,6 +29,7 @@ from dxgemm.epilogues.check import check_operands
 from dxgemm.epilogues.function import BoundEpilogue, Epilogue, Stage, bound_epilogue, epilogue
 from dxgemm.epilogues.kinds import BoundOperand, ColumnVector, Integer, Matrix, RowVector, Scalar
 from dxgemm.epilogues.literals import compiled_function
+from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import StageFunction
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Epilogue",
     "Integer",
     "Matrix",
+    "Reduction",
     "RowVector",
     "Scalar",
     "Stage",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -84,6 +84,35 @@ def check_numbers(operands: Iterable[BoundOperand], sums: str) -> None:
     for operand in operands:
         if KINDS[operand.kind].is_number:
             _check_number(f"gemm: epilogue {operand.epilogue}: {operand.name}", operand, sums)
+
+
+def check_results(
+    expected: Mapping[str, tuple[tuple[int, ...], str]], layouts: Mapping[str, Layout], device: int
+) -> None:
+    """Check the arrays that a reduction is to write.
+
+    Args:
+        expected: shape and dtype of each, by its label.
+        layouts: by label.
+        device: CUDA ordinal of the call's operands; -1 if all are in host memory.
+
+    Raises:
+        ShapeError, DtypeError, LayoutError, ReadOnlyError, OverlapError, DeviceMismatchError.
+    """
+    for label, (shape, dtype) in expected.items():
+        layout = layouts[label]
+        where = f"gemm: {label}"
+        if layout.dtype != dtype:
+            raise DtypeError(f"{where} has dtype {layout.dtype}; it must be {dtype}.")
+        if layout.shape != shape:
+            raise ShapeError(f"{where} is {layout.shape}; it must be {shape}.")
+        _check_alignment(where, layout)
+        _check_output(where, layout)
+        if -1 < device != layout.device > -1:
+            raise DeviceMismatchError(
+                f"{where} is on GPU {layout.device}, but other operands of the call are on GPU "
+                f"{device}; move them to one."
+            )
 
 
 def _check_number(where: str, operand: BoundOperand, sums: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from types import FunctionType
 from typing import Any, overload
@@ -24,6 +24,7 @@ from dxgemm.epilogues.kinds import (
 )
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import FunctionHolder, cell_value, check_unchanged, examine
+from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import EpilogueShape, StageFunction
 
 LEADING = ("value", "row", "col")
@@ -142,9 +143,15 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class BoundEpilogue:
-    """Epilogues with their operands, applied from left to right: what `gemm(epilogue=)` takes."""
+    """Epilogues with their operands, applied from left to right: what `gemm(epilogue=)` takes.
+
+    Attributes:
+        stages: the epilogues.
+        reduction: what is made of the result in the end; None to store it.
+    """
 
     stages: tuple[Stage, ...]
+    reduction: Reduction | None = None
 
     def __post_init__(self) -> None:
         for stage in self.stages:
@@ -159,13 +166,17 @@ class BoundEpilogue:
                 )
 
     def __repr__(self) -> str:
-        return " | ".join(stage.epilogue.name for stage in self.stages)
+        names = [stage.epilogue.name for stage in self.stages]
+        return " | ".join([*names, str(self.reduction)] if self.reduction else names)
 
     def __or__(self, other: Any) -> BoundEpilogue:
         """Both, the right one applied to the result of the left one."""
-        if isinstance(other, FunctionHolder | BoundEpilogue):
-            return BoundEpilogue(self.stages + bound_epilogue(other).stages)
-        return NotImplemented
+        if not isinstance(other, FunctionHolder | BoundEpilogue | Reduction):
+            return NotImplemented
+        if self.reduction is not None:
+            return self.reduction | other
+        right = bound_epilogue(other)
+        return BoundEpilogue(self.stages + right.stages, right.reduction)
 
     @cached_property
     def functions(self) -> tuple[StageFunction, ...]:
@@ -187,7 +198,11 @@ class BoundEpilogue:
     def shape(self) -> EpilogueShape:
         """What of it does not change from call to call."""
         names = tuple((operand.epilogue, operand.name, operand.kind) for operand in self.operands)
-        return EpilogueShape(self.functions, names)
+        if self.reduction is None:
+            return EpilogueShape(self.functions, names)
+        return EpilogueShape(
+            self.functions, names, replace(self.reduction, out=()), bool(self.reduction.out)
+        )
 
     def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The same on NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
@@ -198,7 +213,14 @@ class BoundEpilogue:
 
         Returns:
             The result, and a new array for each output by its name.
+
+        Raises:
+            EpilogueError: the chain ends in a reduction, which has an `on_host` of its own.
         """
+        if self.reduction is not None:
+            raise epilogue_error(
+                self.reduction.name, "apply the chain without it, then its own on_host."
+            )
         return apply_on_host(self.functions, self.operands, values, dtype)
 
 
@@ -212,6 +234,8 @@ def bound_epilogue(value: Any) -> BoundEpilogue:
         return value
     if isinstance(value, Epilogue):
         return value.bound
+    if isinstance(value, Reduction):
+        return BoundEpilogue((), value)
     raise EpilogueError(
         f"epilogue is {value!r} ({type(value).__name__}); pass an epilogue of dxgemm.epilogues, or "
         "a function decorated with @dxgemm.epilogue, called with its operands."

@@ -10,6 +10,7 @@ from typing import Any
 
 from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand
 from dxgemm.epilogues.literals import compiled_function
+from dxgemm.epilogues.reduction import Reduction
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,31 @@ class EpilogueShape:
     Attributes:
         functions: one per stage.
         names: of each operand, its epilogue, its own name and its kind.
+        reduction: the end of the chain, without arrays.
+        has_results: whether arrays for what it gives were passed.
     """
 
     functions: tuple[StageFunction, ...]
     names: tuple[tuple[str, str, str], ...]
+    reduction: Reduction | None = None
+    has_results: bool = False
 
     def __str__(self) -> str:
-        return " | ".join(stage.function.__name__ for stage in self.functions)
+        names = [stage.function.__name__ for stage in self.functions]
+        return " | ".join([*names, str(self.reduction)] if self.reduction else names)
+
+    @cached_property
+    def result_labels(self) -> dict[str, str]:
+        """By the name of each result of the reduction, that of its array."""
+        if self.reduction is None:
+            return {}
+        return {name: f"reduction {self.reduction.name}: {name}" for name in self.reduction.results}
+
+    @cached_property
+    def array_labels(self) -> tuple[str, ...]:
+        """Of all arrays that were passed: of the stages, then for the results."""
+        stages = tuple(label for label in self.labels if label)
+        return stages + tuple(self.result_labels.values() if self.has_results else ())
 
     @cached_property
     def operands(self) -> tuple[BoundOperand, ...]:
@@ -81,4 +100,6 @@ class EpilogueShape:
 
     def is_output(self, label: str) -> bool:
         """Whether an array is written."""
+        if label in self.result_labels.values():
+            return True
         return self.names[self.labels.index(label)][2] == OUTPUT.name

@@ -14,9 +14,13 @@ from dxgemm.runtime.device import current_device, driver_api
 
 def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
     """The layout a host operand's copy will have: row-major and aligned, whatever its own."""
-    item_size = ITEM_SIZES[layout.dtype]
-    strides = tuple(stride * item_size for stride in contiguous_strides(layout.shape))
-    return Layout(layout.shape, strides, layout.dtype, ordinal, read_only=False)
+    return contiguous_layout(layout.shape, layout.dtype, ordinal)
+
+
+def contiguous_layout(shape: tuple[int, ...], dtype: str, ordinal: int) -> Layout:
+    """Of a new array on a GPU."""
+    strides = tuple(stride * ITEM_SIZES[dtype] for stride in contiguous_strides(shape))
+    return Layout(shape, strides, dtype, ordinal, read_only=False)
 
 
 class DeviceCopy:

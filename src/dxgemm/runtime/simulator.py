@@ -111,6 +111,10 @@ class SimulatedLaunch:
             if operand.kind == "number":
                 extra.append(np.dtype(operand.dtype).type(value))
                 continue
+            if operand.kind == "buffer":
+                size = next(left)
+                extra.append((Pointer(value, operand.dtype, 0, size), size))
+                continue
             strides = Strides(next(left), next(left), next(left))
             sizes = problem.batch, problem.m, problem.n
             extra.append((_pointer(value, operand.dtype, strides, sizes), *strides))

@@ -1,0 +1,346 @@
+"""Launches of a GEMM whose result is reduced: the product's kernel, and those behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from dxgemm._dispatch import Candidate
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Problem, Strides
+from dxgemm._registry import Launch, launch_kernel
+from dxgemm.compiler import KernelSpec
+from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction
+from dxgemm.runtime.workspace import Workspace, borrowed
+
+MANY_LINES = 64  # from so many on, a few threads merge each of them
+ALIGNMENT = 256  # bytes, of each part of the workspace
+NO_STRIDES = Strides(0, 0, 0)
+
+
+class ResultArray(NamedTuple):
+    """Where a reduction writes one of its results.
+
+    Attributes:
+        dtype: of its elements.
+        strides: elements from one matrix, line (row or column) and rank to the next.
+        pair_stride: elements from the row of an index to its column, of a whole matrix.
+    """
+
+    dtype: str
+    strides: Strides
+    pair_stride: int
+
+
+def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bool) -> ResultArray:
+    """Of an array for the result of that name, in the shape that `Reduction.shapes` gives it."""
+    item_size = ITEM_SIZES[layout.dtype]
+    steps = [stride // item_size for stride in layout.strides]
+    batch = steps.pop(0) if is_batched else 0
+    pair = steps.pop() if name == INDICES and reduction.axis is None else 0
+    if reduction.axis == 0:
+        steps.reverse()  # ranks come first
+    line = steps.pop(0) if reduction.axis is not None else 0
+    rank = steps.pop(0) if reduction.is_ranked else 0
+    return ResultArray(layout.dtype, Strides(batch, line, rank), pair)
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """Partial results in a workspace: `slots` for each of `lines`, which are rows or columns.
+
+    Attributes:
+        starts: of the values, and of the indices if there are any, in bytes from the workspace's.
+        items: elements of each.
+    """
+
+    slots: int
+    lines: int
+    starts: tuple[int, ...]
+    items: int
+
+    def arguments(self, base: int) -> tuple[int, ...]:
+        """For these, with the workspace at an address."""
+        return tuple(x for start in self.starts for x in (base + start, self.items))
+
+
+class _Step(NamedTuple):
+    """One kernel after the product's.
+
+    Attributes:
+        launch: its own.
+        reads_matrix: whether its a is the matrix.
+        arguments: (base, pointers) -> its operands, with the workspace at base and the results at
+            pointers.
+    """
+
+    launch: Launch
+    reads_matrix: bool
+    arguments: Callable[[int, Mapping[str, int]], tuple[int, ...]]
+
+
+class ReducedLaunch:
+    """The product, then the kernels that make its results.
+
+    Fused, the product's kernel leaves partial results in a workspace; else it stores the matrix,
+    which another kernel reduces to such. `merge_partials` makes the results of them. The workspace
+    is borrowed for each call; `fixed` has one of its own.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        candidate: Candidate,
+        results: Mapping[str, ResultArray],
+        arch: str,
+        ordinal: int,
+    ) -> None:
+        """Build the kernels that are not there.
+
+        Args:
+            problem: with the reduction.
+            candidate: how the product is computed.
+            results: the arrays to write, by name. Their addresses follow the other operands.
+            arch, ordinal: of the GPU.
+        """
+        assert problem.epilogue is not None and problem.reduction is not None
+        self._problem, self._epilogue, self._reduction = (
+            problem,
+            problem.epilogue,
+            problem.reduction,
+        )
+        self._results, self._arch, self._ordinal = results, arch, ordinal
+        self._size = 0  # of the workspace
+        self._matrix: int | None = None  # where in it the matrix is
+        self._product: Launch | None = None
+        self._partials: Buffers | None = None  # that the product's kernel leaves
+        self._steps: list[_Step] = []
+        lines = {None: 1, 0: problem.n, 1: problem.m}[self._reduction.axis]
+        if problem.batch * lines == 0:
+            return
+        if problem.is_empty:
+            self._bind_merging(self._buffers(0, lines))
+        elif candidate.problem is problem:
+            self._bind_merging(self._bind_fused(candidate))
+        else:
+            self._bind_merging(self._bind_split(candidate))
+
+    def __call__(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
+    ) -> None:
+        with borrowed(max(self._size, 1), self._ordinal, stream) as base:
+            for launch, call, extra in self._calls(base, (a, b, c, out, alpha, beta), operands):
+                launch(*call, stream, *extra)
+
+    def fixed(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
+    ) -> Callable[[int], None]:
+        workspace = Workspace(max(self._size, 1), self._ordinal)
+        calls = self._calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
+        return _Series(workspace, [launch.fixed(*call, *extra) for launch, call, extra in calls])
+
+    def _calls(
+        self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]
+    ) -> list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
+        """Each launch, what it takes before the stream, and the operands that it takes after."""
+        stages = len(operands) - len(self._results)
+        operands, addresses = operands[:stages], operands[stages:]
+        pointers = dict(zip(self._results, addresses, strict=True))
+        a, b, c, out, *scalars = call
+        if self._matrix is not None:
+            out = base + self._matrix
+        calls: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        if self._product is not None:
+            if self._partials is not None:
+                operands += self._partials.arguments(base)
+            calls.append((self._product, (a, b, c, out, *scalars), (operands,) if operands else ()))
+        for step in self._steps:
+            source = out if step.reads_matrix else base
+            calls.append((step.launch, (source,) * 4 + (0, 0), (step.arguments(base, pointers),)))
+        return calls
+
+    def _bind_fused(self, candidate: Candidate) -> Buffers:
+        """The product's launch, which leaves the partial results."""
+        implementation, config = candidate.implementation, candidate.config
+        tile = implementation.result_tile(config, self._problem)
+        width = MAX_ALIGNMENT // ITEM_SIZES[self._problem.out_dtype]
+        self._partials = self._partial_results(config, tile, width)
+        self._product = implementation.bind(self._problem, config, self._arch, self._ordinal)
+        return self._partials
+
+    def _bind_split(self, candidate: Candidate) -> Buffers:
+        """The product's launch, and the one that makes partial results of the matrix."""
+        problem, way = self._problem, candidate.problem
+        self._product = candidate.implementation.bind(
+            way, candidate.config, self._arch, self._ordinal
+        )
+        if not self._reduction.is_stored:
+            item_size = ITEM_SIZES[problem.out_dtype]
+            self._matrix = self._take(problem.batch * way.out.batch * item_size)
+        file = import_module("dxgemm.handwritten.reduce_tiles")
+        config = _configs(file)[0]
+        partials = self._partial_results(config, (config.tile_m, config.tile_n), file.READ_WIDTH)
+        matrix = self._kernel_problem(problem.m, problem.n, problem.n, ())
+        self._add_step(
+            file,
+            config,
+            replace(matrix, dtype=problem.out_dtype, a=way.out),
+            (),
+            lambda base, _: partials.arguments(base),
+            reads_matrix=True,
+        )
+        return partials
+
+    def _bind_merging(self, partials: Buffers) -> None:
+        """From partial results to results."""
+        file = import_module("dxgemm.handwritten.merge_partials")
+        if self._reduction.axis is None and partials.lines > 1:
+            partials = self._bind_merging_again(file, partials)
+        is_whole = self._reduction.axis is None
+        arrays: list[FusedOperand] = []
+        for name, array in self._results.items():
+            times = 2 if is_whole and name == INDICES else 1
+            arrays += [FusedOperand("output", array.dtype)] * times
+        if is_whole and INDICES in self._results:
+            arrays.append(FusedOperand("number", "int64"))
+        source = partials
+
+        def arguments(base: int, pointers: Mapping[str, int]) -> tuple[int, ...]:
+            values: list[int] = [*source.arguments(base)]
+            for name, array in self._results.items():
+                values += [pointers[name], *array.strides]
+                if is_whole and name == INDICES:
+                    item_size = ITEM_SIZES[array.dtype]
+                    values += [pointers[name] + array.pair_stride * item_size, *array.strides]
+                    values.append(self._columns)
+            return tuple(values)
+
+        end = file.WHOLE if is_whole else file.LINES
+        self._add_merging(file, partials, tuple(arrays), (end, " ".join(self._results)), arguments)
+
+    def _bind_merging_again(self, file: Any, partials: Buffers) -> Buffers:
+        """From a whole matrix' partial results to one for each of its lines."""
+        merged = self._buffers(1, partials.lines)
+        strides = Strides(merged.lines, 1, self._problem.batch * merged.lines)
+        arrays = tuple(FusedOperand("output", dtype) for dtype in self._reduction.partials)
+
+        def arguments(base: int, pointers: Mapping[str, int]) -> tuple[int, ...]:
+            written = (x for start in merged.starts for x in (base + start, *strides))
+            return (*partials.arguments(base), *written)
+
+        names = " ".join((VALUES, INDICES)[: len(arrays)])
+        self._add_merging(file, partials, arrays, (file.AGAIN, names), arguments)
+        return replace(merged, slots=merged.lines, lines=1)
+
+    def _add_merging(
+        self,
+        file: Any,
+        partials: Buffers,
+        arrays: tuple[FusedOperand, ...],
+        variant: tuple[str, ...],
+        arguments: Any,
+    ) -> None:
+        config = _configs(file)[0 if partials.lines >= MANY_LINES else 1]
+        problem = self._kernel_problem(
+            partials.lines, self._reduction.count, partials.slots, arrays
+        )
+        self._add_step(file, config, problem, variant, arguments)
+
+    def _kernel_problem(
+        self, m: int, n: int, k: int, operands: tuple[FusedOperand, ...]
+    ) -> Problem:
+        """What a kernel after the product's takes for one, with operands behind the buffers."""
+        operands = (*self._reduction.buffers, *operands)
+        return Problem(
+            dtype=self._dtype,
+            m=m,
+            n=n,
+            k=k,
+            batch=self._problem.batch,
+            a=NO_STRIDES,
+            b=NO_STRIDES,
+            c=NO_STRIDES,
+            out=NO_STRIDES,
+            out_dtype=self._dtype,
+            epilogue=Fusion((), operands, self._epilogue.is_transposed, self._reduction),
+        )
+
+    def _add_step(
+        self,
+        file: Any,
+        config: Any,
+        problem: Problem,
+        variant: tuple[str, ...],
+        arguments: Any,
+        reads_matrix: bool = False,
+    ) -> None:
+        name = file.__name__.rpartition(".")[2]
+        spec = KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
+        blocks = file.block_count(config, problem)
+        launch = launch_kernel(spec, problem, blocks, self._arch, self._ordinal)
+        self._steps.append(_Step(launch, reads_matrix, arguments))
+
+    def _partial_results(self, config: Any, tile: tuple[int, int], width: int) -> Buffers:
+        """That the blocks of a kernel leave which reduces tiles."""
+        from dxgemm.handwritten.reduction import slot_count
+
+        m, n = self._problem.m, self._problem.n
+        slots = slot_count(config, tile, self._reduction, (m, n), width)
+        return self._buffers(slots, n if self._reduction.axis == 0 else m)
+
+    def _buffers(self, slots: int, lines: int) -> Buffers:
+        """In the workspace, which grows by them."""
+        items = self._problem.batch * slots * lines * self._reduction.count
+        starts = tuple(self._take(items * ITEM_SIZES[dtype]) for dtype in self._reduction.partials)
+        return Buffers(slots, lines, starts, items)
+
+    def _take(self, size: int) -> int:
+        """Where so many bytes of the workspace begin."""
+        start = self._size
+        self._size += -(-size // ALIGNMENT) * ALIGNMENT
+        return start
+
+    @property
+    def _dtype(self) -> str:
+        """Of what is reduced."""
+        dtype = self._problem.out_dtype
+        return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+    @property
+    def _columns(self) -> int:
+        """Of the matrix as the caller sees it."""
+        return self._problem.m if self._problem.is_transposed else self._problem.n
+
+
+class _Series:
+    """Launches one after the other, and the workspace that they use."""
+
+    def __init__(self, workspace: Workspace, launches: list[Callable[[int], None]]) -> None:
+        self._workspace, self._launches = workspace, launches
+
+    def __call__(self, stream: int) -> None:
+        for launch in self._launches:
+            launch(stream)
+
+
+def _configs(file: Any) -> tuple[Any, ...]:
+    configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
+    return configs

@@ -1,0 +1,171 @@
+"""What a reduction at the end of a chain is, and what it makes of NumPy arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm._errors import ShapeError
+from dxgemm.epilogues.kinds import epilogue_error
+
+MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
+VALUES, INDICES = "values", "indices"
+
+
+class Extremes(NamedTuple):
+    """What `smallest` and `largest` give: values, best first, and where each was found."""
+
+    values: Any
+    indices: Any
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The end of an epilogue: results of rows, of columns or of the whole matrix.
+
+    Two are equal if kernels may be shared, whatever arrays they are written to.
+
+    Attributes:
+        name: of the function in `dxgemm.reductions`.
+        kind: "sum", "squares" (the root of their sum), "smallest" or "largest".
+        axis: 1 for one result a row, 0 for one a column, None for one a matrix.
+        count: values that are found.
+        is_ranked: whether the results have a dimension for these.
+        results: which are wanted of "values" and "indices".
+        nan_first: whether NaN comes before all other values, else after them.
+        of_magnitudes: whether absolute values are compared.
+        fused: True to reduce each tile in the block that computes it, False to store the matrix and
+            reduce it by another kernel, None for what is predicted to be faster.
+        out: an array for each of `results`; empty to allocate them.
+    """
+
+    name: str
+    kind: str
+    axis: int | None
+    count: int = 1
+    is_ranked: bool = False
+    results: tuple[str, ...] = (VALUES,)
+    nan_first: bool = True
+    of_magnitudes: bool = False
+    fused: bool | None = None
+    out: tuple[Any, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if self.axis not in (None, 0, 1, -1, -2) or isinstance(self.axis, bool):
+            raise epilogue_error(
+                self.name,
+                f"axis is {self.axis!r}; pass 1 or -1 for one result a row, 0 or -2 for one a "
+                "column, None for one a matrix.",
+            )
+        if self.axis is not None:
+            object.__setattr__(self, "axis", int(self.axis) % 2)
+        is_integer = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
+        if not is_integer or not 1 <= self.count <= MOST_VALUES:
+            raise epilogue_error(
+                self.name, f"k is {self.count!r}; pass an integer from 1 to {MOST_VALUES}."
+            )
+
+        if len(self.out) not in (0, len(self.results)):
+            listed = " and ".join(self.results)
+            raise epilogue_error(
+                self.name, f"out has {len(self.out)} arrays; pass one for {listed} each."
+            )
+
+    def __or__(self, other: Any) -> Any:
+        raise epilogue_error(self.name, "a reduction is the end of a chain; nothing follows it.")
+
+    def __str__(self) -> str:
+        count = f"{self.count}, " if self.is_ranked else ""
+        return f"{self.name}({count}axis={self.axis})"
+
+    def check_sizes(self, m: int, n: int, batch: int) -> None:
+        """Refuse to find values where there are too few.
+
+        Raises:
+            ShapeError: with the sizes.
+        """
+        length = {None: m * n, 0: m, 1: n}[self.axis]
+        results = batch * {None: 1, 0: n, 1: m}[self.axis]
+        if self.kind in ("smallest", "largest") and length < self.count and results:
+            what = {None: "matrix", 0: "column", 1: "row"}[self.axis]
+            raise ShapeError(
+                f"gemm: {self} of a {m} x {n} result: a {what} has {length} elements, fewer than "
+                f"the {self.count} that are asked for."
+            )
+
+    def shapes(self, m: int, n: int, batch: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Of the results by name, for an m x n result; batch is () or (number of matrices,)."""
+        rank = (self.count,) if self.is_ranked else ()
+        shape = {None: (*batch, *rank), 0: (*batch, *rank, n), 1: (*batch, m, *rank)}[self.axis]
+        pair = (2,) if self.axis is None else ()
+        shapes = {VALUES: shape, INDICES: (*shape, *pair)}
+        return {name: shapes[name] for name in self.results}
+
+    def dtypes(self, dtype: str) -> dict[str, str]:
+        """Of the results by name; dtype is that of the matrix."""
+        value = "float32" if dtype in ("float16", "bfloat16") else dtype
+        if value == "int32" and self.kind in ("sum", "squares"):
+            value = "int64" if self.kind == "sum" else "float64"
+        dtypes = {VALUES: value, INDICES: "int64"}
+        return {name: dtypes[name] for name in self.results}
+
+    def partial_dtype(self, dtype: str) -> str:
+        """In which partial results are merged: sums in a wider one; dtype is that of the matrix."""
+        if self.kind in ("sum", "squares"):
+            return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
+        return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+    def packed(self, results: Mapping[str, Any]) -> Any:
+        """What the caller gets: an array, or `Extremes`."""
+        arrays = [results[name] for name in self.results]
+        return Extremes(*arrays) if len(arrays) > 1 else arrays[0]
+
+    def on_host(self, values: Any) -> Any:
+        """The same on a NumPy array.
+
+        Args:
+            values: (m, n) or (batch, m, n).
+
+        Returns:
+            A NumPy array, or `Extremes` of two.
+        """
+        values = np.asarray(values)
+        if values.ndim not in (2, 3):
+            raise ShapeError(
+                f"on_host: values have shape {values.shape}; pass (m, n) or (batch, m, n)."
+            )
+        *batch, m, n = values.shape
+        self.check_sizes(m, n, math.prod(batch))
+        dtypes = self.dtypes(values.dtype.name)
+        if values.dtype.itemsize == 2:
+            values = values.astype(np.float32)
+        axis = -1 if self.axis == 1 else -2
+        if self.axis is None:
+            values, axis = values.reshape(*batch, m * n), -1
+        if self.kind in ("sum", "squares"):
+            wide = values.astype(np.int64 if dtypes[VALUES] == "int64" else np.float64)
+            if self.kind == "squares":
+                totals = np.sqrt(np.sum(wide * wide, axis=axis))
+            else:
+                totals = np.sum(wide, axis=axis)
+            return np.asarray(totals).astype(dtypes[VALUES])
+        if self.of_magnitudes:
+            values = np.abs(values)
+        order = np.take(self._sorted(values, axis), range(self.count), axis=axis)
+        results = {VALUES: np.take_along_axis(values, order, axis), INDICES: order}
+        if not self.is_ranked:
+            results = {name: np.take(array, 0, axis=axis) for name, array in results.items()}
+        if self.axis is None:
+            results[INDICES] = np.stack(np.divmod(results[INDICES], max(n, 1)), axis=-1)
+        return self.packed(results)
+
+    def _sorted(self, values: np.ndarray, axis: int) -> np.ndarray:
+        """Indices that sort values; equal ones keep their order."""
+        is_nan = np.isnan(values)
+        wide = values.astype(np.int64 if values.dtype.kind == "i" else np.float64)
+        keys = np.where(is_nan, 0, wide if self.kind == "smallest" else -wide)
+        return np.lexsort((keys, ~is_nan if self.nan_first else is_nan), axis=axis)
