@@ -299,7 +299,7 @@ def _find_library(name: str, array: Any) -> Library:
         if root == "cupy" and base.__name__ == "ndarray":
             return CuPy()
         if root == "torch" and base.__name__ == "Tensor":
-            return Torch()
+            return libraries.setdefault(base, Torch())  # one for Tensor, Parameter and others
     exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
     if exports and not isinstance(array, type):
         return Foreign()
