@@ -117,7 +117,7 @@ class Torch(Library):
         if array.requires_grad and self._torch.is_grad_enabled():
             raise ArrayTypeError(
                 f"gemm: {name} is a tensor that requires grad, and gemm is not differentiable; "
-                f"pass {name}.detach(), or call under torch.no_grad()."
+                f"call dxgemm.torch.gemm, pass {name}.detach(), or call under torch.no_grad()."
             )
         if array.is_neg():
             raise ArrayTypeError(
