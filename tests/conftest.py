@@ -52,8 +52,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     checked: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for report in terminalreporter.getreports("passed") + terminalreporter.getreports("skipped"):
+        if report.when != "call":
+            continue
         for name, value in report.user_properties:
-            if name == CASES_PROPERTY and report.when == "call":
+            if name == CASES_PROPERTY:
                 implementation, ran, declined = value
                 checked[implementation] += ran
                 refused[implementation] += declined

@@ -30,7 +30,7 @@ LAYERS = (
     ("_calls",),
     ("_api",),
     ("__init__",),
-    ("cli",),
+    ("cli", "torch"),
     ("__main__",),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -129,6 +129,21 @@ import sys, dxgemm
 assert not set({HEAVY}) & set(sys.modules), set({HEAVY}) & set(sys.modules)
 dxgemm.implementations()
 assert "numba" not in sys.modules
+"""
+    run_python(program)
+
+
+def test_the_operators_of_torch_name_what_is_missing(run_python):
+    program = """
+import sys
+sys.modules["torch"] = None
+import dxgemm
+try:
+    import dxgemm.torch
+except dxgemm.errors.MissingPackageError as error:
+    assert "pip install 'dxgemm[torch]'" in str(error)
+else:
+    raise SystemExit("imported without torch")
 """
     run_python(program)
 

@@ -117,7 +117,7 @@ class Torch(Library):
         if array.requires_grad and self._torch.is_grad_enabled():
             raise ArrayTypeError(
                 f"gemm: {name} is a tensor that requires grad, and gemm is not differentiable; "
-                f"pass {name}.detach(), or call under torch.no_grad()."
+                f"call dxgemm.torch.gemm, pass {name}.detach(), or call under torch.no_grad()."
             )
         if array.is_neg():
             raise ArrayTypeError(
@@ -299,7 +299,7 @@ def _find_library(name: str, array: Any) -> Library:
         if root == "cupy" and base.__name__ == "ndarray":
             return CuPy()
         if root == "torch" and base.__name__ == "Tensor":
-            return Torch()
+            return libraries.setdefault(base, Torch())  # one for Tensor, Parameter and others
     exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
     if exports and not isinstance(array, type):
         return Foreign()

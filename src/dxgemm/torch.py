@@ -1,0 +1,407 @@
+"""dxgemm as operators of PyTorch: differentiable, and opaque to `torch.compile`.
+
+    import dxgemm.torch
+    y = dxgemm.torch.linear(x, weight, bias, activation="gelu")    # one kernel
+    c = dxgemm.torch.gemm(a, b, c, alpha=0.5)
+
+The operators are `torch.ops.dxgemm.linear`, `linear_keep` and `gemm`. They compute a new tensor and
+never return one that shares memory with an operand.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import dxgemm
+from dxgemm import epilogues, errors
+
+try:
+    import torch
+    from torch.autograd.forward_ad import unpack_dual
+except ImportError as error:
+    raise errors.MissingPackageError(
+        f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
+    ) from error
+
+__all__ = ["Linear", "gemm", "linear"]
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+class Activation(NamedTuple):
+    """A fused activation.
+
+    Attributes:
+        epilogue: what computes it.
+        backward: (gradient of the output, x) -> gradient of the input.
+        reads_output: whether x is the activation's output; otherwise it is its input.
+    """
+
+    epilogue: epilogues.Epilogue
+    backward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    reads_output: bool
+
+
+def _relu_backward(grad: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.threshold_backward(grad, output, 0.0)
+
+
+def _gelu_tanh_backward(grad: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.gelu_backward(grad, pre, approximate="tanh")
+
+
+def _silu_backward(grad: torch.Tensor, pre: torch.Tensor) -> torch.Tensor:
+    if not torch.is_grad_enabled():
+        return torch.ops.aten.silu_backward(grad, pre)
+    sigmoid = torch.sigmoid(pre)  # torch has no derivative of silu_backward
+    return grad * sigmoid * (1.0 + pre * (1.0 - sigmoid))
+
+
+ACTIVATIONS = {
+    "relu": Activation(epilogues.relu, _relu_backward, reads_output=True),
+    "gelu": Activation(epilogues.gelu, torch.ops.aten.gelu_backward, reads_output=False),
+    "gelu_tanh": Activation(epilogues.gelu_tanh, _gelu_tanh_backward, reads_output=False),
+    "silu": Activation(epilogues.silu, _silu_backward, reads_output=False),
+    "sigmoid": Activation(epilogues.sigmoid, torch.ops.aten.sigmoid_backward, reads_output=True),
+    "tanh": Activation(epilogues.tanh, torch.ops.aten.tanh_backward, reads_output=True),
+}
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """activation(x @ weight.T + bias), as `torch.nn.functional.linear`, in one kernel.
+
+    Args:
+        x: (..., k), float32, float64, float16 or bfloat16.
+        weight: (n, k), dtype of x, any strides.
+        bias: (n,), dtype of x; None for none.
+        activation: None, "relu", "gelu" (with erf), "gelu_tanh", "silu", "sigmoid" or "tanh".
+
+    Returns:
+        A new tensor (..., n), contiguous, dtype of x.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        ValueError: there is no such activation.
+        DxgemmError: what `dxgemm.gemm` raises.
+
+    Notes:
+        Runs on torch's current stream and does not synchronise. Differentiable in backward mode,
+        also twice; the products are dxgemm's there too. The derivatives of gelu, gelu_tanh and silu
+        need the activation's input, which the kernel stores where a gradient is needed. Under
+        `torch.autocast` operands are cast as those of `torch.nn.functional.linear` are.
+    """
+    x, weight = _operand("linear: x", x), _operand("linear: weight", weight)
+    if bias is not None:
+        bias = _operand("linear: bias", bias)
+    if activation is not None and not _activation(activation).reads_output:
+        operands = [operand for operand in (x, weight, bias) if operand is not None]
+        if torch.is_grad_enabled() and any(operand.requires_grad for operand in operands):
+            return _linear_keep(x, weight, bias, activation)[0]
+    return _linear(x, weight, bias, activation)
+
+
+def gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> torch.Tensor:
+    """alpha * a @ b + beta * c, as `torch.addmm` and `torch.baddbmm`.
+
+    Args:
+        a: (m, k) or (batch, m, k), float32, float64, float16 or bfloat16, any strides.
+        b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
+            the batch.
+        c: dtype of a, of a shape that broadcasts to that of a @ b; None for none.
+        alpha, beta: real numbers. beta is ignored where there is no c.
+
+    Returns:
+        A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        ScalarError: alpha or beta is a tensor, or overflows the type of sums.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: what `dxgemm.gemm` raises.
+
+    Notes:
+        beta == 0 never reads c, alpha == 0 never reads a and b. Streams, gradients and autocast as
+        in `linear`; there is no gradient with respect to alpha and beta.
+    """
+    a, b = _operand("gemm: a", a), _operand("gemm: b", b)
+    if c is not None:
+        c = _operand("gemm: c", c)
+    for name, number in (("alpha", alpha), ("beta", beta)):
+        if isinstance(number, torch.Tensor):
+            raise errors.ScalarError(f"gemm: {name} is a tensor; pass a number: {name}.item().")
+    return _gemm(a, b, c, alpha, beta)
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear` with a fused activation: `linear` of its weight and bias.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as `torch.nn.Linear` takes them.
+        activation: as `linear` takes it.
+
+    Raises:
+        ValueError: there is no such activation.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: str | None = None,
+    ) -> None:
+        if activation is not None:
+            _activation(activation)
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation = activation
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(input, self.weight, self.bias, self.activation)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"
+
+
+def _operand(label: str, operand: Any) -> torch.Tensor:
+    """A tensor as `torch.autocast` wants it: in its dtype, unless it is float64.
+
+    `torch.library.register_autocast` is no way to say so: it takes one dtype for good.
+    """
+    if not isinstance(operand, torch.Tensor):
+        raise errors.ArrayTypeError(f"{label} is a {type(operand).__name__}; pass a tensor.")
+    if unpack_dual(operand).tangent is not None:  # an operator would drop it without a word
+        raise errors.UnsupportedProblemError(
+            f"{label} has a tangent; there are no derivatives in forward mode, use backward mode."
+        )
+    device = operand.device.type
+    is_cast = operand.is_floating_point() and operand.dtype != torch.float64
+    if is_cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return operand.to(torch.get_autocast_dtype(device))
+    return operand
+
+
+def _activation(name: str) -> Activation:
+    if name not in ACTIVATIONS:
+        known = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"linear: activation is {name!r}; pass {known}, or None.")
+    return ACTIVATIONS[name]
+
+
+def _check(call: str, **operands: torch.Tensor | None) -> None:
+    """Raise unless the operands have one dtype, of `DTYPES`, and are on one device."""
+    given = {name: operand for name, operand in operands.items() if operand is not None}
+    dtypes = {operand.dtype for operand in given.values()}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        listed = ", ".join(f"{name} is {operand.dtype}" for name, operand in given.items())
+        known = ", ".join(map(str, DTYPES))
+        raise errors.DtypeError(f"{call}: {listed}; convert them to one of {known}.")
+    if len({operand.device for operand in given.values()}) > 1:
+        listed = ", ".join(f"{name} is on {operand.device}" for name, operand in given.items())
+        raise errors.DeviceMismatchError(f"{call}: {listed}; move them to one device.")
+
+
+def _shapes(**operands: torch.Tensor) -> str:
+    return ", ".join(f"{name} is {tuple(operand.shape)}" for name, operand in operands.items())
+
+
+def _matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """(..., k) as (rows, k)."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def _empty_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> torch.Tensor:
+    """The result of `linear` before it is computed."""
+    _check("linear", x=x, weight=weight, bias=bias)
+    if activation is not None:
+        _activation(activation)
+    if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
+        listed = _shapes(x=x, weight=weight)
+        raise errors.ShapeError(f"linear: {listed}; x must be (..., k) and weight (n, k).")
+    n = weight.shape[0]
+    if bias is not None and bias.shape != (n,):
+        listed = _shapes(x=x, weight=weight, bias=bias)
+        raise errors.ShapeError(f"linear: {listed}; bias must be ({n},).")
+    return x.new_empty((*x.shape[:-1], n))
+
+
+def _compute_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    out: torch.Tensor,
+    pre: torch.Tensor | None = None,
+) -> None:
+    """out = activation(pre), pre = x @ weight.T + bias; pre is stored if it is given."""
+    stages: list[Any] = []
+    if bias is not None:
+        stages.append(epilogues.bias(bias))
+    if pre is not None:
+        stages.append(epilogues.keep(kept=_matrix(pre)))
+    if activation is not None:
+        stages.append(ACTIVATIONS[activation].epilogue)
+    epilogue = reduce(operator.or_, stages) if stages else None
+    dxgemm.gemm(_matrix(x), weight.T, out=_matrix(out), epilogue=epilogue)
+
+
+@torch.library.custom_op("dxgemm::linear", mutates_args=())
+def _linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str | None
+) -> torch.Tensor:
+    out = _empty_linear(x, weight, bias, activation)
+    _compute_linear(x, weight, bias, activation, out)
+    return out
+
+
+@torch.library.custom_op("dxgemm::linear_keep", mutates_args=())
+def _linear_keep(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result, and the activation's input."""
+    out = _empty_linear(x, weight, bias, activation)
+    pre = torch.empty_like(out)
+    _compute_linear(x, weight, bias, activation, out, pre)
+    return out, pre
+
+
+@_linear_keep.register_fake
+def _fake_linear_keep(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, activation: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = _empty_linear(x, weight, bias, activation)
+    return out, torch.empty_like(out)
+
+
+def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what `_linear_backward` needs, for both operators."""
+    x, weight, _, activation = inputs
+    out, pre = output if isinstance(output, tuple) else (output, None)
+    kept = None
+    if activation is not None:
+        kept = out if ACTIVATIONS[activation].reads_output else pre
+        if kept is None:
+            raise errors.UnsupportedProblemError(
+                f"dxgemm::linear does not keep what the derivative of {activation} needs; call "
+                "dxgemm.torch.linear, or dxgemm::linear_keep."
+            )
+    needs_x, needs_weight, *_ = ctx.needs_input_grad
+    ctx.activation = activation
+    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, kept)
+    ctx.set_materialize_grads(False)
+
+
+def _linear_backward(
+    ctx: Any, grad: torch.Tensor | None, grad_pre: torch.Tensor | None = None
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of x, weight and bias; pre has one in second derivatives only."""
+    x, weight, kept = ctx.saved_tensors
+    if grad is not None and ctx.activation is not None:
+        grad = ACTIVATIONS[ctx.activation].backward(grad, kept)
+    grads = [given for given in (grad, grad_pre) if given is not None]
+    if not grads:
+        return None, None, None, None
+    grad = reduce(operator.add, grads)
+    needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    rows = _matrix(grad)
+    grad_x = grad_weight = grad_bias = None
+    if needs_x:
+        grad_x = _gemm(rows, weight, None, 1.0, 0.0).reshape(*grad.shape[:-1], weight.shape[1])
+    if needs_weight:
+        grad_weight = _gemm(rows.T, _matrix(x), None, 1.0, 0.0)
+    if needs_bias:
+        grad_bias = rows.sum(0)
+    return grad_x, grad_weight, grad_bias, None
+
+
+_linear.register_fake(_empty_linear)
+_linear.register_autograd(_linear_backward, setup_context=_save_linear)
+_linear_keep.register_autograd(_linear_backward, setup_context=_save_linear)
+
+
+def _empty_product(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float
+) -> torch.Tensor:
+    """The result of `gemm` before it is computed."""
+    _check("gemm", a=a, b=b, c=c)
+    if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-1] != b.shape[-2]:
+        raise errors.ShapeError(
+            f"gemm: {_shapes(a=a, b=b)}; they must be (m, k) and (k, n), or batches of them."
+        )
+    try:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise errors.ShapeError(
+            f"gemm: {_shapes(a=a, b=b)}; their batches must be equal, or 1 to be broadcast."
+        ) from None
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if c is not None and not _broadcasts_to(c.shape, shape):
+        raise errors.ShapeError(
+            f"gemm: {_shapes(a=a, b=b, c=c)}; c must broadcast to {tuple(shape)}."
+        )
+    return a.new_empty(shape)
+
+
+def _broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, other) for size, other in pairs)
+
+
+@torch.library.custom_op("dxgemm::gemm", mutates_args=())
+def _gemm(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: float, beta: float
+) -> torch.Tensor:
+    out = _empty_product(a, b, c, alpha, beta)
+    if c is None:
+        dxgemm.gemm(a, b, alpha=alpha, out=out)
+    else:
+        dxgemm.gemm(a, b, c.expand(out.shape), alpha, beta, out=out)
+    return out
+
+
+def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, c, ctx.alpha, ctx.beta = inputs
+    ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a, b and c, summed where they were broadcast."""
+    a, b = ctx.saved_tensors
+    a_shape, b_shape, c_shape = ctx.shapes
+    needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
+    grad_a = grad_b = grad_c = None
+    if needs_a:
+        grad_a = _gemm(grad, b.mT, None, ctx.alpha, 0.0).sum_to_size(a_shape)
+    if needs_b:
+        grad_b = _gemm(a.mT, grad, None, ctx.alpha, 0.0).sum_to_size(b_shape)
+    if needs_c:
+        grad_c = ctx.beta * grad.sum_to_size(c_shape)
+    return grad_a, grad_b, grad_c, None, None
+
+
+_gemm.register_fake(_empty_product)
+_gemm.register_autograd(_gemm_backward, setup_context=_save_gemm)

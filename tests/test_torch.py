@@ -1,0 +1,483 @@
+"""The operators of PyTorch: on CUDA tensors, or on CPU tensors with numba's simulator."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm.runtime.arrays import library_of
+
+torch = pytest.importorskip("torch", reason="the operators need torch: dxgemm[torch]")
+dxt = import_module("dxgemm.torch")
+
+DEVICE = "cpu" if simulator_enabled() else "cuda"
+# m, n, k: odd, and whole tiles.
+SIZES = [(3, 5, 4), (4, 8, 8)]
+if not simulator_enabled():
+    SIZES = [(37, 65, 43), (128, 256, 64)]
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA", allow_module_level=True)
+
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+# Of which the derivative is computed from the input, or from the output.
+FROM_INPUT = ["gelu", "gelu_tanh", "silu"]
+FROM_OUTPUT = ["relu", "sigmoid", "tanh"]
+TOLERANCES = {
+    torch.float64: 1e-12,
+    torch.float32: 3e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 3e-2,
+}
+compiled_on_gpu = pytest.mark.skipif(simulator_enabled(), reason="inductor needs a GPU here")
+BACKENDS = ["aot_eager", pytest.param("inductor", marks=compiled_on_gpu)]
+
+
+def test_every_activation_is_tested():
+    assert [*dxt.ACTIVATIONS] == [name for name in ACTIVATIONS if name]
+
+
+@pytest.fixture
+def random():
+    """Random tensors on the device, the same in each run."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape, dtype=torch.float32, requires_grad=False):
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return values.to(DEVICE, dtype).requires_grad_(requires_grad)
+
+    return random
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """What `dxgemm.gemm` is called with: ((a, b), epilogue) of each call."""
+    calls = []
+
+    def spy(a, b, *arguments, epilogue=None, **named):
+        calls.append(((a, b), epilogue))
+        return gemm(a, b, *arguments, epilogue=epilogue, **named)
+
+    gemm = dxgemm.gemm
+    monkeypatch.setattr(dxgemm, "gemm", spy)
+    return calls
+
+
+def assert_close(actual, expected):
+    """Equal but for rounding; expected may be of a wider dtype."""
+    tolerance = TOLERANCES[actual.dtype]
+    expected = expected.to(actual.dtype)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def reference(x, weight, bias=None, activation=None):
+    """The same in float64, by torch."""
+    bias = None if bias is None else bias.double()
+    return ACTIVATIONS[activation](torch.nn.functional.linear(x.double(), weight.double(), bias))
+
+
+def gradients(result, operands):
+    """Of an uneven sum of the result."""
+    weights = torch.arange(result.numel(), device=result.device).reshape(result.shape) % 5 - 2.0
+    return torch.autograd.grad((result * weights.to(result.dtype)).sum(), operands)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_linear_agrees_with_torch(random, activation, dtype, size):
+    m, n, k = size
+    x, weight, bias = (random(*s, dtype=dtype) for s in ((m, k), (n, k), (n,)))
+    result = dxt.linear(x, weight, bias, activation)
+    assert result.dtype is dtype and result.is_contiguous()
+    assert_close(result, reference(x, weight, bias, activation))
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_linear_without_a_bias(random, activation):
+    for m, n, k in SIZES:
+        x, weight = random(m, k), random(n, k)
+        expected = reference(x, weight, None, activation)
+        assert_close(dxt.linear(x, weight, activation=activation), expected)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_gradients_agree_with_torch(random, activation, dtype):
+    m, n, k = SIZES[0]
+    operands = [random(*s, dtype=dtype, requires_grad=True) for s in ((2, m, k), (n, k), (n,))]
+    wide = [operand.detach().double().requires_grad_() for operand in operands]
+    results = gradients(dxt.linear(*operands, activation), operands)
+    for result, expected in zip(results, gradients(reference(*wide, activation), wide)):
+        assert result.dtype is dtype
+        tolerance = 4 * TOLERANCES[dtype] * float(expected.abs().max())
+        torch.testing.assert_close(result, expected.to(dtype), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 1, 3)], ids=str)
+def test_any_leading_dimensions(random, lead):
+    _, n, k = SIZES[0]
+    x, weight, bias = random(*lead, k), random(n, k), random(n)
+    result = dxt.linear(x, weight, bias, "relu")
+    assert result.shape == (*lead, n)
+    assert_close(result, reference(x, weight, bias, "relu"))
+
+
+def test_any_strides(random):
+    m, n, k = SIZES[0]
+    x, weight, bias = random(k, 2, m).permute(2, 1, 0), random(k, 2 * n).T[::2], random(2 * n)[::2]
+    assert_close(dxt.linear(x, weight, bias), reference(x, weight, bias))
+    a, b, c = random(k, m).T, random(2 * n, k)[::2].T, random(n, m).T
+    assert_close(dxt.gemm(a, b, c), a.double() @ b.double() + c)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((0, 4), (5, 4)), ((3, 0), (5, 0)), ((2, 3, 4), (0, 4))], ids=str
+)
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_empty_sizes(random, activation, shapes):
+    x, weight = (random(*shape, requires_grad=True) for shape in shapes)
+    bias = random(weight.shape[0], requires_grad=True)
+    result = dxt.linear(x, weight, bias, activation)
+    expected = reference(x, weight, bias, activation)
+    assert_close(result, expected)
+    operands = (x, weight, bias)
+    for mine, theirs in zip(gradients(result, operands), gradients(expected, operands)):
+        assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_first_and_second_derivatives_of_linear(random, activation):
+    operands = [
+        random(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 2), (2, 2), (2,))
+    ]
+
+    def layer(x, weight, bias):
+        return dxt.linear(x, weight, bias, activation)
+
+    assert torch.autograd.gradcheck(layer, operands)
+    assert torch.autograd.gradgradcheck(layer, operands, fast_mode=True)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 3), (3, 2), (2, 2)),
+        ((2, 3), (3, 2), (2,)),
+        ((2, 2, 3), (2, 3, 2), (2, 1)),
+        ((2, 2, 3), (3, 2), (2, 2, 2)),
+        ((2, 3), (2, 3, 1), ()),
+        ((1, 2, 3), (2, 3, 1), (2, 1, 1)),
+    ],
+    ids=str,
+)
+def test_gemm_and_its_derivatives(random, shapes):
+    operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+    def product(a, b, c):
+        return dxt.gemm(a, b, c, 0.5, -2)
+
+    a, b, c = operands
+    assert_close(product(a, b, c), 0.5 * (a @ b) - 2 * c)
+    assert_close(dxt.gemm(a, b), a @ b)
+    assert torch.autograd.gradcheck(product, operands)
+    assert torch.autograd.gradgradcheck(product, operands, fast_mode=True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_gemm_agrees_with_addmm(random, dtype):
+    for m, n, k in SIZES:
+        a, b, c = (random(*s, dtype=dtype) for s in ((m, k), (k, n), (m, n)))
+        expected = torch.addmm(c.double(), a.double(), b.double(), alpha=0.5, beta=2.0)
+        assert_close(dxt.gemm(a, b, c, 0.5, 2.0), expected)
+
+
+def test_beta_zero_never_reads_c(random):
+    a, b = random(3, 4), random(4, 5)
+    c = torch.full((3, 5), torch.nan, device=DEVICE)
+    assert_close(dxt.gemm(a, b, c, beta=0.0), a @ b)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_the_derivative_needs_is_kept_only_for_it(random, launches, activation):
+    x, weight, bias = random(3, 4), random(5, 4, requires_grad=True), random(5)
+    dxt.linear(x, weight, bias, activation)
+    with torch.no_grad():
+        dxt.linear(x, weight, bias, activation)
+    dxt.linear(x, weight.detach(), bias, activation)
+    kept, *others = ["keep" in repr(epilogue) for _, epilogue in launches]
+    assert kept == (activation in FROM_INPUT)
+    assert others == [False, False]
+
+
+def test_the_backward_pass_reads_views(random, launches):
+    x, weight = random(3, 4, requires_grad=True), random(5, 4, requires_grad=True)
+    grad = random(3, 5)
+    dxt.linear(x, weight).backward(grad)
+    read = [tuple(operand.data_ptr() for operand in operands) for operands, _ in launches]
+    pairs = [(x, weight), (grad, weight), (grad, x)]
+    assert read == [tuple(operand.data_ptr() for operand in pair) for pair in pairs]
+
+
+def test_only_the_gradients_that_are_needed_are_computed(random, launches):
+    x, weight, bias = random(3, 4), random(5, 4), random(5, requires_grad=True)
+    dxt.linear(x, weight, bias).sum().backward()
+    assert len(launches) == 1
+    assert_close(bias.grad, torch.full_like(bias, 3.0))
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_the_result_may_be_changed_in_place(random, activation):
+    x, weight = random(2, 3, 4), random(5, 4, requires_grad=True)
+    result = dxt.linear(x, weight, None, activation)
+    result += 1.0
+    assert_close(result, reference(x, weight, None, activation) + 1.0)
+
+
+SAMPLES = {
+    "a matrix": ((3, 4), (5, 4), (5,)),
+    "no bias": ((3, 4), (5, 4), None),
+    "three dimensions": ((2, 3, 4), (5, 4), (5,)),
+    "a vector": ((4,), (5, 4), (5,)),
+    "no rows": ((0, 4), (5, 4), (5,)),
+}
+OPCHECKED = [(torch.float32, True), (torch.float32, False), (torch.float16, True)]
+
+
+@pytest.mark.parametrize("dtype, requires_grad", OPCHECKED, ids=str)
+@pytest.mark.parametrize("sample", SAMPLES)
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_opcheck_of_linear(random, activation, sample, dtype, requires_grad):
+    name = "linear_keep" if activation in FROM_INPUT else "linear"
+    operands = [
+        None if shape is None else random(*shape, dtype=dtype, requires_grad=requires_grad)
+        for shape in SAMPLES[sample]
+    ]
+    torch.library.opcheck(getattr(torch.ops.dxgemm, name).default, (*operands, activation))
+
+
+def test_opcheck_of_linear_with_strides(random):
+    x, weight = random(4, 2, 3).permute(2, 1, 0), random(4, 5).T
+    operands = (x.requires_grad_(), weight.requires_grad_(), None, "sigmoid")
+    torch.library.opcheck(torch.ops.dxgemm.linear.default, operands)
+
+
+@pytest.mark.parametrize("dtype, requires_grad", OPCHECKED, ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 4), (4, 5), None),
+        ((3, 4), (4, 5), (3, 5)),
+        ((2, 3, 4), (4, 5), (5,)),
+        ((1, 3, 4), (2, 4, 5), (2, 1, 1)),
+        ((3, 0), (0, 5), (5,)),
+    ],
+    ids=str,
+)
+def test_opcheck_of_gemm(random, shapes, dtype, requires_grad):
+    operands = [
+        None if shape is None else random(*shape, dtype=dtype, requires_grad=requires_grad)
+        for shape in shapes
+    ]
+    torch.library.opcheck(torch.ops.dxgemm.gemm.default, (*operands, 0.5, 2.0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("activation", [None, *FROM_INPUT, *FROM_OUTPUT])
+def test_compiled_in_one_graph(random, activation, dynamic, backend):
+    if backend == "inductor":
+        pytest.importorskip("triton")
+    torch._dynamo.reset()
+    m, n, k = SIZES[0]
+
+    def network(x, weight, bias):
+        hidden = dxt.linear(x, weight, bias, activation)
+        return dxt.gemm(hidden.flatten(0, -2), weight, alpha=0.5) + 1.0
+
+    compiled = torch.compile(network, fullgraph=True, backend=backend, dynamic=dynamic)
+    for rows in (m, m + 1):
+        operands = [random(*s, requires_grad=True) for s in ((2, rows, k), (n, k), (n,))]
+        result, expected = compiled(*operands), network(*operands)
+        assert_close(result, expected)
+        for mine, theirs in zip(gradients(result, operands), gradients(expected, operands)):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+        with torch.no_grad():
+            assert_close(compiled(*operands), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_casts_as_that_of_torch(random, dtype):
+    x, weight, bias = random(3, 4), random(5, 4, requires_grad=True), random(5)
+    with torch.autocast(DEVICE, dtype):
+        results = [
+            dxt.linear(x, weight, bias, "gelu"),
+            torch.compile(dxt.linear, backend="aot_eager", fullgraph=True)(x, weight, bias, "gelu"),
+            dxt.gemm(x, weight.T, bias),
+        ]
+        assert dxt.linear(x.double(), weight.double()).dtype is torch.float64
+    assert [result.dtype for result in results] == 3 * [dtype]
+    assert_close(results[0], reference(x, weight, bias, "gelu"))
+    assert_close(results[1], reference(x, weight, bias, "gelu"))
+    assert_close(results[2], reference(x, weight, bias))
+    results[0].sum().backward()
+    assert weight.grad.dtype is torch.float32
+
+
+def test_the_module_is_that_of_torch(random):
+    torch.manual_seed(0)
+    mine = dxt.Linear(4, 5, activation="silu", device=DEVICE)
+    theirs = torch.nn.Linear(4, 5, device=DEVICE)
+    theirs.load_state_dict(mine.state_dict())
+    x = random(2, 3, 4)
+    assert_close(mine(x), torch.nn.functional.silu(theirs(x)))
+    assert repr(mine) == "Linear(in_features=4, out_features=5, bias=True, activation='silu')"
+    assert dxt.Linear(4, 5, bias=False, device="meta")(x.to("meta")).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("device", [DEVICE, "meta"])
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((3, 4), (5, 3), None), r"x is \(3, 4\), weight is \(5, 3\)"),
+        (((3, 4), (4,), None), r"weight \(n, k\)"),
+        (((3, 4), (5, 4), (4,)), r"bias must be \(5,\)"),
+        (((), (5, 4), None), r"x must be \(..., k\)"),
+    ],
+    ids=str,
+)
+def test_shapes_of_linear_that_do_not_fit(random, shapes, message, device):
+    operands = [None if shape is None else random(*shape).to(device) for shape in shapes]
+    with pytest.raises(errors.ShapeError, match=message):
+        dxt.linear(*operands)
+
+
+@pytest.mark.parametrize("device", [DEVICE, "meta"])
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((3, 4), (5, 3), None), r"a is \(3, 4\), b is \(5, 3\)"),
+        (((4,), (4, 5), None), r"must be \(m, k\)"),
+        (((2, 3, 4), (3, 4, 5), None), "batches must be equal"),
+        (((3, 4), (4, 5), (3,)), r"c must broadcast to \(3, 5\)"),
+        (((3, 4), (4, 5), (1, 3, 5)), r"c must broadcast to \(3, 5\)"),
+    ],
+    ids=str,
+)
+def test_shapes_of_gemm_that_do_not_fit(random, shapes, message, device):
+    operands = [None if shape is None else random(*shape).to(device) for shape in shapes]
+    with pytest.raises(errors.ShapeError, match=message):
+        dxt.gemm(*operands)
+
+
+def test_dtypes_that_do_not_fit(random):
+    x, weight = random(3, 4), random(5, 4)
+    with pytest.raises(errors.DtypeError, match=r"x is torch.float32, weight is torch.float16"):
+        dxt.linear(x, weight.half())
+    with pytest.raises(errors.DtypeError, match=r"bias is torch.float64"):
+        dxt.linear(x, weight, random(5).double())
+    with pytest.raises(errors.DtypeError, match=r"a is torch.int8"):
+        dxt.gemm(x.to(torch.int8), weight.T.to(torch.int8))
+
+
+def test_devices_that_do_not_fit(random):
+    with pytest.raises(errors.DeviceMismatchError, match="x is on meta"):
+        dxt.linear(random(3, 4).to("meta"), random(5, 4))
+
+
+@pytest.mark.parametrize("layer", [dxt.linear, lambda *args: dxt.Linear(4, 5, activation=args[-1])])
+def test_an_unknown_activation(random, layer):
+    with pytest.raises(ValueError, match="activation is 'swish'; pass 'relu', 'gelu'"):
+        layer(random(3, 4), random(5, 4), None, "swish")
+
+
+def test_what_is_no_tensor_is_refused(random):
+    array = np.ones((3, 4), np.float32)
+    with pytest.raises(errors.ArrayTypeError, match="linear: x is a ndarray; pass a tensor"):
+        dxt.linear(array, random(5, 4), None, "gelu")
+    with pytest.raises(errors.ArrayTypeError, match="linear: weight is a NoneType"):
+        dxt.linear(random(3, 4), None)
+    with pytest.raises(errors.ArrayTypeError, match="gemm: c is a list; pass a tensor"):
+        dxt.gemm(random(3, 4), random(4, 5), [0.0])
+
+
+@pytest.mark.parametrize("activation", FROM_INPUT)
+def test_the_operator_alone_has_no_derivative_of_these(random, activation):
+    operands = random(3, 4, requires_grad=True), random(5, 4), None, activation
+    with pytest.raises(errors.UnsupportedProblemError, match=r"call dxgemm.torch.linear"):
+        torch.ops.dxgemm.linear(*operands)
+
+
+@pytest.mark.parametrize("activation", [None, "gelu"])
+def test_tangents_are_refused(random, activation):
+    x, weight = random(3, 4), random(5, 4)
+    with pytest.raises(errors.UnsupportedProblemError, match="linear: x has a tangent"):
+        torch.func.jvp(lambda x: dxt.linear(x, weight, None, activation), (x,), (x,))
+    with pytest.raises(errors.UnsupportedProblemError, match="gemm: b has a tangent"):
+        torch.func.jvp(lambda b: dxt.gemm(x, b), (weight.T,), (weight.T,))
+
+
+def test_scalars_on_the_device_are_refused(random):
+    with pytest.raises(errors.ScalarError, match="gemm: beta is a tensor"):
+        dxt.gemm(random(3, 4), random(4, 5), random(3, 5), beta=random(1))
+
+
+def test_parameters_are_of_torchs_library(random):
+    tensor = random(2, 2)
+    assert library_of("a", tensor) is library_of("b", torch.nn.Parameter(tensor))
+
+
+@pytest.mark.gpu
+def test_a_side_stream(random):
+    x, weight, bias = random(64, 32), random(48, 32), random(48)
+    expected = dxt.linear(x, weight, bias, "gelu")
+    late = torch.full_like(x, torch.nan)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(500_000_000)
+        late.copy_(x)
+        result = dxt.linear(late, weight, bias, "gelu")
+        late.fill_(torch.nan)
+        assert not stream.query(), "the host waited"
+    stream.synchronize()
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+@pytest.mark.gpu
+def test_a_graph_of_a_training_step(random):
+    layer = dxt.Linear(32, 48, activation="gelu", device="cuda")
+    x = random(64, 32)
+
+    def step():
+        layer.weight.grad = layer.bias.grad = None
+        result = layer(x)
+        result.square().sum().backward()
+        return result
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    grad = layer.weight.grad
+    x.copy_(random(64, 32))
+    graph.replay()
+    expected = step()
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    torch.testing.assert_close(grad, layer.weight.grad)
