@@ -114,6 +114,7 @@ class Config:
 
 
 CONFIGS = (
+    Config(128, 128, 16, warp_left=64, warp_right=32, stages=4),
     Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
     Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
     Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
@@ -132,7 +133,8 @@ def efficiency(config: Config, problem: Any) -> float:
     Small warp tiles read shared memory more often for each product than it can be read.
     """
     by_warp = {64 * 32: 1.94, 32 * 32: 1.88, 32 * 16: 1.66}
-    return by_warp.get(config.warp_left * config.warp_right, 1.4)
+    share = by_warp.get(config.warp_left * config.warp_right, 1.4)
+    return share + (0.02 if config.tile_left == config.tile_right == 128 else 0)
 
 
 def supports(problem: Any) -> str | None:
