@@ -17,7 +17,8 @@
 
 `widening_tile` is no rung: it takes float16, bfloat16 and int8 in layouts that tensor cores cannot.
 The other files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are
-unrolled (`unroll`), how operands lie in memory (`operands`), and copying and storing tiles.
+unrolled (`unroll`), how operands lie in memory (`operands`), copying and storing tiles, and what
+epilogues are made of (`epilogue`, `elementary`).
 
 A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
 `block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.elementary import FUNCTIONS
 from dxgemm.handwritten.intrinsics import device_function, read_vector, store_vector
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.widening import NARROW, WIDEN, stored_type
@@ -49,7 +50,7 @@ def make_finish(
             known[f"widen_{number}"] = WIDEN.get(operand.dtype)
             known[f"narrow_{number}"] = NARROW.get(operand.dtype, stored_type(operand.dtype))
     for number, stage in enumerate(epilogue.stages):
-        function = stage.make_function(LITERALS[dtype], device_function)
+        function = stage.make_function(LITERALS[dtype], device_function, FUNCTIONS)
         known[f"stage_{number}"] = function
     columns = range(width or 1)
     lines = _reading(epilogue.stage_operands, columns)

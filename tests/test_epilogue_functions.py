@@ -34,6 +34,8 @@ from dxgemm.epilogues import (
     gelu_tanh,
     keep,
     leaky_relu,
+    logistic,
+    normal_cdf,
     relu,
     residual,
     scale,
@@ -555,6 +557,20 @@ def test_helpers_and_epilogues_are_compiled_once_each():
     assert result == pytest.approx(1.5 + 0.5 * (1 + math.erf(math.sqrt(0.5))) + 1)
 
 
+def test_kernels_have_elementary_functions_of_their_own():
+    def function(value, row, col):
+        return logistic(value) + normal_cdf(value)
+
+    identity = compiled_function(function, np.float32, lambda f: f)
+    assert identity(0.0, 0, 0) == 1.0, "without others, they are those of the host"
+    others = {"logistic": lambda x: 10.0, "normal_cdf": lambda x: 20.0}
+    for original in (
+        function,
+        pickle.loads(pickle.dumps(dxgemm.epilogue(function).stage_function)).function,
+    ):
+        assert compiled_function(original, np.float32, lambda f: f, others)(0.0, 0, 0) == 30.0
+
+
 def test_circles_of_functions_cannot_be_compiled():
     with pytest.raises(errors.EpilogueError, match="circular calls itself"):
         compiled_function(circular, np.float32, lambda f: f)
@@ -699,7 +715,7 @@ def tanh_gelu(x):
     return -0.0 if x == -math.inf else 0.5 * x * (1 + math.tanh(inner))
 
 
-def logistic(x):
+def exact_logistic(x):
     if math.isnan(x):
         return x
     return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
@@ -714,8 +730,8 @@ def logistic(x):
         (leaky_relu(0.25), lambda x: x if x > 0 else 0.25 * x),
         (gelu, normal_gelu),
         (gelu_tanh, tanh_gelu),
-        (sigmoid, logistic),
-        (silu, lambda x: -0.0 if x == -math.inf else x * logistic(x)),
+        (sigmoid, exact_logistic),
+        (silu, lambda x: -0.0 if x == -math.inf else x * exact_logistic(x)),
         (tanh, np.tanh),
         (clamp(-1.0, 2.0), lambda x: np.clip(x, -1.0, 2.0)),
         (scale(-3.0), lambda x: -3.0 * x),

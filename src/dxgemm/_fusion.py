@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,8 +31,13 @@ class Stage(Protocol):
     @property
     def digest(self) -> str: ...
 
-    def make_function(self, literal: Any, device: Callable[..., Any]) -> Any:
-        """The function, its float constants as `literal`, and it and its helpers as `device`."""
+    def make_function(
+        self, literal: Any, device: Callable[..., Any], elementary: Mapping[str, Any]
+    ) -> Any:
+        """The function, its float constants as `literal`, and it and its helpers as `device`.
+
+        `elementary` holds functions to take in place of the host's, by their names.
+        """
 
 
 @dataclass(frozen=True)

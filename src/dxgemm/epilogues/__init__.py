@@ -26,6 +26,7 @@ from dxgemm.epilogues.catalogue import (
     tanh,
 )
 from dxgemm.epilogues.check import check_operands
+from dxgemm.epilogues.elementary import logistic, normal_cdf
 from dxgemm.epilogues.function import BoundEpilogue, Epilogue, Stage, bound_epilogue, epilogue
 from dxgemm.epilogues.kinds import BoundOperand, ColumnVector, Integer, Matrix, RowVector, Scalar
 from dxgemm.epilogues.literals import compiled_function
@@ -57,6 +58,8 @@ __all__ = [
     "gelu_tanh",
     "keep",
     "leaky_relu",
+    "logistic",
+    "normal_cdf",
     "relu",
     "residual",
     "scale",

@@ -10,13 +10,14 @@ import math
 
 import numpy as np
 
+from dxgemm.epilogues.elementary import logistic, normal_cdf
+from dxgemm.epilogues.elementary import tanh as hyperbolic_tangent
 from dxgemm.epilogues.function import epilogue
 from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, RowVector, Scalar
 from dxgemm.epilogues.philox import philox_4x32
 
-SQRT_HALF = math.sqrt(0.5)
-SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
-# Below these, gelu and silu are zero in every dtype, and their formulas NaN at minus infinity.
+TWICE_SQRT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
+# Below these, gelu and silu are -0.0 in every dtype; minus infinity times zero would be NaN.
 GELU_VANISHES = -40.0
 SILU_VANISHES = -1000.0
 UNIT = 2.0**-24  # the distance of two random numbers: all are exact in float32
@@ -69,28 +70,27 @@ def gelu(value, row, col):
 
     Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
     """
-    cdf = 0.5 * (1.0 + math.erf(SQRT_HALF * value))
-    return -0.0 if value < GELU_VANISHES else value * cdf
+    bounded = GELU_VANISHES if value < GELU_VANISHES else value
+    return bounded * normal_cdf(bounded)
 
 
 @epilogue
 def gelu_tanh(value, row, col):
     """0.5 * value * (1 + tanh(sqrt(2 / pi) * (value + 0.044715 * value**3))).
 
-    It is -0.0 at minus infinity.
+    It is -0.0 at minus infinity. (1 + tanh(x)) / 2 is the logistic function of 2 * x.
 
     The approximation of Hendrycks and Gimpel, "Gaussian error linear units (GELUs)",
     arXiv:1606.08415, section 2.
     """
-    inner = SQRT_2_OVER_PI * value * (1.0 + 0.044715 * value * value)
-    return -0.0 if value < GELU_VANISHES else 0.5 * value * (1.0 + math.tanh(inner))
+    bounded = GELU_VANISHES if value < GELU_VANISHES else value
+    return bounded * logistic(TWICE_SQRT_2_OVER_PI * bounded * (1.0 + 0.044715 * bounded * bounded))
 
 
 @epilogue
 def sigmoid(value, row, col):
-    """1 / (1 + exp(-value)), from exp(-|value|), which cannot overflow; NaN stays NaN."""
-    small = math.exp(-abs(value))
-    return (1.0 if value >= 0.0 else small) / (1.0 + small)
+    """1 / (1 + exp(-value)), which does not overflow; NaN stays NaN."""
+    return logistic(value)
 
 
 @epilogue
@@ -100,13 +100,14 @@ def silu(value, row, col):
     Elfwing, Uchibe and Doya, "Sigmoid-weighted linear units for neural network function
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
-    return -0.0 if value < SILU_VANISHES else value * sigmoid(value, row, col)
+    bounded = SILU_VANISHES if value < SILU_VANISHES else value
+    return bounded * logistic(bounded)
 
 
 @epilogue
 def tanh(value, row, col):
     """tanh(value)."""
-    return math.tanh(value)
+    return hyperbolic_tangent(value)
 
 
 @epilogue
@@ -185,5 +186,7 @@ def dropout(value, row, col, probability: Scalar, seed: Integer):
         np.uint64(seed & WORD_MASK),
         np.uint64((seed >> WORD_BITS) & WORD_MASK),
     )[0]
-    uniform = np.float32(word >> UNUSED_BITS) * UNIT
-    return 0.0 if uniform < probability else value / (1.0 - probability)
+    # Not in uint64, which a GPU converts slowly; and divided once, not for each element.
+    uniform = np.float32(np.uint32(word >> UNUSED_BITS)) * UNIT
+    factor = 1.0 / (1.0 - probability)
+    return 0.0 if uniform < probability else value * factor

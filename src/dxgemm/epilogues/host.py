@@ -21,7 +21,7 @@ from dxgemm.epilogues.kinds import (
     fitting_shapes,
 )
 from dxgemm.epilogues.literals import copied_function
-from dxgemm.epilogues.reads import dispatched_function
+from dxgemm.epilogues.reads import dispatched_function, elementary_name
 from dxgemm.epilogues.stages import StageFunction
 
 # Where NumPy's name of a function of `math` is another.
@@ -162,6 +162,8 @@ def _host_value(value: Any) -> Any:
         return _gpu_math()
     if isinstance(value, BuiltinFunctionType) and value.__module__ == "math":
         return getattr(_gpu_math(), value.__name__)
+    if name := elementary_name(value):
+        return _gpu_function(name, value)
     dispatched = dispatched_function(value)
     return value if dispatched is None else _host_function(dispatched)
 

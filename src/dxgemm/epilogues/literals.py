@@ -9,16 +9,27 @@ for which a GPU has instructions that drop NaN.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from dxgemm.epilogues.kinds import epilogue_error
-from dxgemm.epilogues.reads import ABSENT, cell_value, global_names, python_function
+from dxgemm.epilogues.reads import (
+    ABSENT,
+    cell_value,
+    elementary_name,
+    global_names,
+    python_function,
+)
+
+NO_FUNCTIONS: Mapping[str, Any] = {}
 
 
 def compiled_function(
-    function: FunctionType, literal: Callable[[float], Any], device: Callable[[FunctionType], Any]
+    function: FunctionType,
+    literal: Callable[[float], Any],
+    device: Callable[[FunctionType], Any],
+    elementary: Mapping[str, Any] = NO_FUNCTIONS,
 ) -> FunctionType:
     """A copy of a function to be compiled, whose Python floats have a type.
 
@@ -28,12 +39,15 @@ def compiled_function(
             variables, also in tuples of floats alone; `numpy.float32`, for example. Integers,
             NumPy's numbers, and what is read through modules (`math.pi`) stay.
         device: what becomes of the copy of every plain function or epilogue that is called.
+        elementary: what becomes of functions of `dxgemm.epilogues.elementary`, by their names.
 
     Raises:
         EpilogueError: functions call each other in a circle.
     """
 
     def constant(value: Any) -> Any:
+        if name := elementary_name(value):
+            return elementary.get(name, value)
         if type(value) is float:
             return literal(value)
         if type(value) is tuple and _has_only_floats(value):
@@ -68,7 +82,8 @@ def copied_function(
 
     Args:
         function: a Python function.
-        constant: applied to each constant, default, global and closure variable but functions.
+        constant: applied to each constant, default, global and closure variable but plain
+            functions and epilogues.
         device: applied to the copy of every plain function or epilogue that is called, once each.
 
     Raises:

@@ -20,12 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.epilogues import elementary
 from dxgemm.epilogues.kinds import epilogue_error
 
 # Packages whose contents are known by their names: Python's own arithmetic, and the compiler's.
 NAMED_PACKAGES = frozenset(
     {"builtins", "cmath", "math", "numba", "numba_cuda", "numpy", "operator"}
 )
+# So are the functions for which kernels have their own.
+NAMED_MODULE = elementary.__name__
 # Other flags say where a function was defined, not what it does.
 MEANINGFUL_FLAGS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 SIMPLE_TYPES = (type(None), bool, int, float, complex, str, bytes)
@@ -120,12 +123,18 @@ def cell_value(cell: CellType) -> Any:
 def python_function(value: Any) -> FunctionType | None:
     """The function behind a plain function or an epilogue; None for anything else.
 
-    Functions of `NAMED_PACKAGES`, such as those of `cuda.libdevice`, are not plain: the compiler
+    Functions known by their names, such as those of `cuda.libdevice`, are not plain: the compiler
     knows them.
     """
     if isinstance(value, FunctionHolder):
         return value.function
     return value if isinstance(value, FunctionType) and not _qualified_name(value) else None
+
+
+def elementary_name(value: Any) -> str | None:
+    """The name of a function of `dxgemm.epilogues.elementary`; None for anything else."""
+    is_one = isinstance(value, FunctionType) and value.__module__ == NAMED_MODULE
+    return value.__name__ if is_one else None
 
 
 def dispatched_function(value: Any) -> FunctionType | None:
@@ -256,9 +265,11 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _qualified_name(value: Any) -> str | None:
-    """Where to import a value of one of `NAMED_PACKAGES` from; None for all others."""
+    """Where to import a value from that is known by its name; None for all others."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if not isinstance(module, str) or module.partition(".")[0] not in NAMED_PACKAGES:
+    if not isinstance(module, str) or not (
+        module == NAMED_MODULE or module.partition(".")[0] in NAMED_PACKAGES
+    ):
         return None
     if not isinstance(name, str) or getattr(sys.modules.get(module), name, None) is not value:
         return None

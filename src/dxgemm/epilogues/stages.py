@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import FunctionType
@@ -38,9 +38,14 @@ class StageFunction:
         parts = dumps((self.function, self.operand_count, self.output_count, self.digest))
         return _restored, (loads, parts)
 
-    def make_function(self, literal: Callable[[float], Any], device: Callable[..., Any]) -> Any:
+    def make_function(
+        self,
+        literal: Callable[[float], Any],
+        device: Callable[..., Any],
+        elementary: Mapping[str, Any],
+    ) -> Any:
         """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`."""
-        return device(compiled_function(self.function, literal, device))
+        return device(compiled_function(self.function, literal, device, elementary))
 
 
 def _restored(loads: Callable[[bytes], Any], parts: bytes) -> StageFunction:

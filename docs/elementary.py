@@ -1,0 +1,105 @@
+"""Fit the polynomials of handwritten/elementary.py.
+
+    python docs/elementary.py            # rewrite them
+    python docs/elementary.py --check    # exit 1 if they are others
+
+Each is the interpolant at the zeros of a Chebyshev polynomial, computed with 50 digits and rounded
+once. No polynomial of its degree is closer by more than a small factor. Needs mpmath.
+Source: L. N. Trefethen, "Approximation Theory and Approximation Practice", 2013, chapters 2 and 16.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mpmath
+from mpmath import mpf
+
+FILE = Path(__file__).parents[1] / "handwritten" / "elementary.py"
+BEGIN, END = "# fit:begin\n", "# fit:end\n"
+
+
+def interpolant(function: Callable[[Any], Any], terms: int) -> list[Any]:
+    """Coefficients of 1, u, u**2, ... of the polynomial that meets a function of u in [-1, 1]."""
+    nodes = [mpmath.cospi(mpf(2 * i + 1) / (2 * terms)) for i in range(terms)]
+    values = [function(node) for node in nodes]
+    previous, chebyshev = [mpf(0)] * terms, [mpf(1)] + [mpf(0)] * (terms - 1)
+    coefficients = [mpf(0)] * terms
+    for degree in range(terms):
+        weights = [mpmath.polyval(chebyshev[::-1], node) for node in nodes]
+        factor = mpmath.fdot(values, weights) * (2 if degree else 1) / terms
+        coefficients = [c + factor * t for c, t in zip(coefficients, chebyshev, strict=True)]
+        shifted = [mpf(0), *chebyshev[:-1]]
+        following = [(2 if degree else 1) * s - p for s, p in zip(shifted, previous, strict=True)]
+        previous, chebyshev = chebyshev, following
+    return coefficients
+
+
+def expm1_rest() -> list[Any]:
+    """(exp(r) - 1 - r) / r**2 for |r| up to ln(2) / 2, the highest power first."""
+    end = mpmath.log(2) / 2 * mpf("1.001")  # what rounding to an integer may leave
+
+    def function(u: Any) -> Any:
+        r = end * u
+        return (mpmath.expm1(r) - r) / r**2 if r else mpf(1) / 2
+
+    coefficients = interpolant(function, terms=10)
+    return [c / end**power for power, c in enumerate(coefficients)][::-1]
+
+
+def normal_tail(shift: float, end: float, terms: int) -> str:
+    """The text of a `NormalTail`."""
+    first, last = 1 / mpf(shift), 1 / (mpf(shift) + end)
+    # Rounded to what float32 holds, and only then is the polynomial fitted.
+    scale = round(float(2 / (first - last)) * 1024) / 1024
+    offset = round(float(-(first + last) / (first - last)) * 1024) / 1024
+
+    def function(u: Any) -> Any:
+        y = (u - offset) / scale
+        x = 1 / y - shift
+        return mpmath.ncdf(-x) * mpmath.exp(x * x / 2) / y
+
+    coefficients = interpolant(function, terms)[::-1]
+    return f"""NormalTail(
+    shift={shift!r},
+    scale={scale!r},
+    offset={offset!r},
+    end={end!r},
+    coefficients={listed(coefficients, "    ")},
+)"""
+
+
+def listed(coefficients: list[Any], indent: str = "") -> str:
+    """The text of a tuple, a number a line."""
+    lines = "".join(f"{indent}    {float(c)!r},\n" for c in coefficients)
+    return f"(\n{lines}{indent})"
+
+
+def fitted() -> str:
+    with mpmath.workdps(50):
+        return f"""# (exp(r) - 1 - r) / r**2 for |r| up to ln(2) / 2, the highest power first.
+EXPM1_REST = {listed(expm1_rest())}
+NORMAL_TAIL_FLOAT32 = {normal_tail(shift=2.0, end=15.0, terms=11)}
+NORMAL_TAIL_FLOAT64 = {normal_tail(shift=4.0, end=39.0, terms=24)}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if needed")
+    is_check = parser.parse_args().check
+    source = FILE.read_text()
+    before, _, rest = source.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    updated = f"{before}{BEGIN}{fitted()}{END}{after}"
+    if is_check:
+        sys.exit(f"{FILE}: the polynomials are others" if updated != source else 0)
+    FILE.write_text(updated)
+
+
+if __name__ == "__main__":
+    main()

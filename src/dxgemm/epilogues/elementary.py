@@ -1,0 +1,28 @@
+"""Functions for epilogues' bodies whose fast form on a GPU is not that of Python.
+
+Here they are as the host computes them. Kernels get those of `dxgemm.handwritten.elementary` in
+their place, which keep the type of the argument, float32 or float64.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+SQRT_HALF = math.sqrt(0.5)
+
+
+def logistic(x: Any) -> Any:
+    """1 / (1 + exp(-x)), from exp(-|x|), which cannot overflow; NaN stays NaN."""
+    small = math.exp(-abs(x))
+    return (1.0 if x >= 0.0 else small) / (1.0 + small)
+
+
+def normal_cdf(x: Any) -> Any:
+    """Phi(x) = erfc(-x / sqrt(2)) / 2, the normal distribution function; NaN stays NaN."""
+    return 0.5 * math.erfc(-SQRT_HALF * x)
+
+
+def tanh(x: Any) -> Any:
+    """tanh(x); NaN stays NaN."""
+    return math.tanh(x)
