@@ -6,7 +6,8 @@ finishes one element before it begins the next. Here an element is one straight 
 of a thread overlap. Results are within 5 units in the last place, subnormal ones too; NaN stays
 NaN.
 
-The functions take float32 or float64, by the type of their argument; integers become float64.
+The functions take float32 or float64, by the type of their argument; integers become float64. One
+is for integers: the product that random numbers are made of.
 
 Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
 the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
@@ -134,6 +135,9 @@ if _config.ENABLE_CUDASIM:
             return a * b + c
         return scalar(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
 
+    def wide_product(a: Any, b: Any) -> Any:
+        return np.uint64(a) * np.uint64(b)
+
     def reciprocal_estimate(x: Any) -> Any:
         return type(x)(1 / x * (1 + 2.0**-20))
 
@@ -154,6 +158,18 @@ else:
             return builder.fma(*args)
 
         return signature(a, a, a, a), generate
+
+    @intrinsic
+    def wide_product(typing_context, a, b):
+        """a * b of two uint32, as uint64: in one instruction, which LLVM does not find."""
+
+        def generate(context, builder, sig, args):
+            word = ir.IntType(32)
+            function = ir.FunctionType(ir.IntType(64), [word, word])
+            text = "mul.wide.u32 $0, $1, $2;"
+            return builder.call(ir.InlineAsm(function, text, "=l,r,r", False), args)
+
+        return signature(types.uint64, types.uint32, types.uint32), generate
 
     @intrinsic
     def reciprocal_estimate(typing_context, x):
@@ -304,4 +320,5 @@ FUNCTIONS = {
         _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLOAT64),
     ),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
+    "wide_product": wide_product,
 }

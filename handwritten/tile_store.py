@@ -143,9 +143,7 @@ def make_store_from_smem(
                 values = values + (total,)
         return values
 
-    def write_vector(
-        address, values, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
-    ):
+    def add_c(values, beta, c_gmem, c_index):
         if adds_c and beta != 0:
             added = load_vector(scalar, width, c_gmem, c_index)
             sums = ()
@@ -153,7 +151,9 @@ def make_store_from_smem(
                 total = values[element] + beta * added[element]
                 sums = sums + (scalar(total),)
             values = sums
-        values = finish_vector(values, matrix, row, col, extra)
+        return values
+
+    def put(address, values, out_gmem, out_index):
         if is_reduced:
             store_shared(address, 0, values)
         if is_stored:
@@ -161,7 +161,8 @@ def make_store_from_smem(
 
     inlined = cuda.jit(device=True, forceinline=True)
     sum_vector = inlined(unroll_static_loops(sum_vector))
-    write_vector = inlined(unroll_static_loops(write_vector))
+    add_c = inlined(unroll_static_loops(add_c))
+    put = inlined(unroll_static_loops(put))
 
     def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
@@ -180,13 +181,20 @@ def make_store_from_smem(
             out_index = out_start + row * out_stride_m + col
             c_step, out_step = row_step * c_stride_m, row_step * out_stride_m
             for _ in range(groups):
+                # Everything is read, then computed, then written: a store would hold back the loads
+                # that follow it.
+                sums = ()
                 for member in static_range(together):
-                    source = int32(address + member * row_step * smem_row_bytes)
-                    write_vector(
-                        source, sum_vector(source), beta, c_gmem, c_index + member * c_step,
-                        out_gmem, out_index + member * out_step,
-                        matrix, row + member * row_step, col, extra,
-                    )  # fmt: skip
+                    values = sum_vector(int32(address + member * row_step * smem_row_bytes))
+                    sums = sums + (add_c(values, beta, c_gmem, c_index + member * c_step),)
+                results = ()
+                for member in static_range(together):
+                    results = results + (
+                        finish_vector(sums[member], matrix, row + member * row_step, col, extra),
+                    )
+                for member in static_range(together):
+                    target = int32(address + member * row_step * smem_row_bytes)
+                    put(target, results[member], out_gmem, out_index + member * out_step)
                 address = int32(address + together * row_step * smem_row_bytes)
                 row += together * row_step
                 c_index += together * c_step
@@ -202,10 +210,9 @@ def make_store_from_smem(
                 c_index = c_start + row * c_stride_m + col * c_stride_n
                 out_index = out_start + row * out_stride_m + col * out_stride_n
                 if is_vector and col + width <= n:
-                    write_vector(
-                        address, values, beta, c_gmem, c_index, out_gmem, out_index,
-                        matrix, row, col, extra,
-                    )  # fmt: skip
+                    values = add_c(values, beta, c_gmem, c_index)
+                    values = finish_vector(values, matrix, row, col, extra)
+                    put(address, values, out_gmem, out_index)
                 else:
                     for element in static_range(width):
                         if col + element < n:

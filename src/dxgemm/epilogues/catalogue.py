@@ -21,8 +21,8 @@ TWICE_SQRT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
 GELU_VANISHES = -40.0
 SILU_VANISHES = -1000.0
 UNIT = 2.0**-24  # the distance of two random numbers: all are exact in float32
-UNUSED_BITS = np.uint64(8)
-ZERO = np.uint64(0)
+UNUSED_BITS = np.uint32(8)
+ZERO = np.uint32(0)
 WORD_BITS = 32
 WORD_MASK = 0xFFFFFFFF
 
@@ -179,14 +179,14 @@ def dropout(value, row, col, probability: Scalar, seed: Integer):
     neural networks from overfitting", JMLR 15, 2014.
     """
     word = philox_4x32(
-        np.uint64(row & WORD_MASK),
-        np.uint64(col & WORD_MASK),
+        np.uint32(row & WORD_MASK),
+        np.uint32(col & WORD_MASK),
         ZERO,
         ZERO,
-        np.uint64(seed & WORD_MASK),
-        np.uint64((seed >> WORD_BITS) & WORD_MASK),
+        np.uint32(seed & WORD_MASK),
+        np.uint32((seed >> WORD_BITS) & WORD_MASK),
     )[0]
-    # Not in uint64, which a GPU converts slowly; and divided once, not for each element.
     uniform = np.float32(np.uint32(word >> UNUSED_BITS)) * UNIT
+    # Divided once, not for each element.
     factor = 1.0 / (1.0 - probability)
     return 0.0 if uniform < probability else value * factor

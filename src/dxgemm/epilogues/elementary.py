@@ -1,13 +1,15 @@
 """Functions for epilogues' bodies whose fast form on a GPU is not that of Python.
 
 Here they are as the host computes them. Kernels get those of `dxgemm.handwritten.elementary` in
-their place, which keep the type of the argument, float32 or float64.
+their place. Those of a float keep its type, float32 or float64.
 """
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+import numpy as np
 
 SQRT_HALF = math.sqrt(0.5)
 
@@ -26,3 +28,8 @@ def normal_cdf(x: Any) -> Any:
 def tanh(x: Any) -> Any:
     """tanh(x); NaN stays NaN."""
     return math.tanh(x)
+
+
+def wide_product(a: Any, b: Any) -> Any:
+    """a * b of two uint32, as uint64."""
+    return np.uint64(a) * np.uint64(b)
