@@ -134,7 +134,7 @@ def efficiency(config: Config, problem: Any) -> float:
     """
     by_warp = {64 * 32: 1.94, 32 * 32: 1.88, 32 * 16: 1.66}
     share = by_warp.get(config.warp_left * config.warp_right, 1.4)
-    return share + (0.02 if config.tile_left == config.tile_right == 128 else 0)
+    return share + (0.04 if config.tile_left == config.tile_right == 128 else 0)
 
 
 def supports(problem: Any) -> str | None:
