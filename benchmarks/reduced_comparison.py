@@ -1,7 +1,7 @@
 """Reductions of the result, fused and split, and by other means: checked first, then interleaved.
 
-Like `fused_comparison.py`, for what ends in a reduction and stores no matrix. The others multiply by
-cuBLAS into a matrix, and reduce that by CuPy's functions or torch's.
+Like `fused_comparison.py`, for results that are reduced and not stored. The others are cuBLAS,
+which stores them, and functions of CuPy or torch.
 """
 
 from __future__ import annotations
