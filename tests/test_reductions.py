@@ -575,20 +575,28 @@ def test_of_nothing(reduced):
 
 
 @pytest.mark.parametrize("way", ways("tuned"))
-def test_sums_of_float32_round_little(reduced, way):
-    """Runs of 256 elements at most are added in float32, everything else in float64."""
+def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
     rng = np.random.default_rng(6)
-    shape = (2, 300) if simulator_enabled() else (1003, 3001)
-    ones_behind = np.ones(shape, np.float32)
-    ones_behind[:, 0] = 2.0**24  # a float32 sum ends here
-    for values in (rng.normal(size=shape).astype(np.float32), ones_behind):
-        for axis in AXES:
-            case = Case("sum", axis)
-            (found,) = reduced(values, case, way)
-            (exact,) = case.expected(values, "float64")
-            (magnitude,) = case.expected(abs(values), "float64")
-            limit = 256 * 2.0**-24 * magnitude + 2.0**-24 * abs(exact)
-            assert np.all(abs(found - exact) <= limit), case
+    values = rng.normal(size=(5, 9) if simulator_enabled() else (1003, 3001)).astype(np.float32)
+    for axis in AXES:
+        case = Case("sum", axis)
+        (found,) = reduced(values, case, way)
+        (exact,) = case.expected(values, "float64")
+        (magnitude,) = case.expected(abs(values), "float64")
+        limit = 256 * 2.0**-24 * magnitude + 2.0**-24 * abs(exact)
+        assert np.all(abs(found - exact) <= limit), case
+
+
+@pytest.mark.parametrize("way", ways("tuned"))
+def test_sums_of_float32_are_exact_where_those_of_runs_are(reduced, way):
+    """Integers of which 256, simulated 16, fit float32 together; longer sums do not, but cancel."""
+    rng = np.random.default_rng(9)
+    rows, columns, bits = (3, 75, 20) if simulator_enabled() else (501, 3001, 16)
+    upper = rng.integers(2 ** (bits - 1), 2**bits, (rows, columns))
+    values = np.concatenate([upper, 1 - rng.permuted(upper, axis=1)]).astype(np.float32)
+    for axis in AXES:
+        case = Case("sum", axis)
+        assert_equal(reduced(values, case, way), case.expected(values), case)
 
 
 @pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
