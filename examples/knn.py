@@ -1,4 +1,4 @@
-"""Nearest neighbours and k-means on handwritten digits, without a matrix of distances.
+"""Nearest neighbours and k-means on handwritten digits: distances and their minima in one call.
 
     python examples/knn.py knn.svg
 

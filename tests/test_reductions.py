@@ -23,7 +23,7 @@ from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed
 from dxgemm.testing.padded import Padded
 
-DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
+KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8")
 AXES = (None, 0, 1)
 SORTED = ("smallest", "largest")
 NAMES = ("sum", "min", "max", "argmin", "argmax", "abs_max", "norm", *SORTED)
@@ -34,7 +34,7 @@ SIZES = [RAGGED, (5, 1, 2), (1, 6, 3)]
 if not simulator_enabled():
     SIZES = [RAGGED, (257, 1, 33), (1, 270, 40), (256, 512, 64)]
 
-FUSING = ("tuned", "tensor_core", "async_copy", "ping_pong")
+FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong")
 
 
 @dataclass(frozen=True)
@@ -189,17 +189,17 @@ def reduced(home):
     return reduced
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KIND_NAMES)
 @pytest.mark.parametrize("way", ways(*FUSING))
 @pytest.mark.parametrize("name", NAMES)
-def test_every_reduction_of_every_dtype(make, home, name, way, dtype):
-    way.skip_unless_it_computes(dtype)
-    kind = KINDS[dtype]
-    a_layout, b_layout, _ = way.layouts(dtype)
+def test_every_reduction_of_every_kind(make, home, name, way, kind):
+    way.skip_unless_it_computes(kind)
+    wanted = KINDS[kind]
+    a_layout, b_layout, _ = way.layouts(kind)
     for m, n, k in SIZES:
-        a, a_sent = make((m, k), dtype, a_layout)
-        b, b_sent = make((k, n), dtype, b_layout)
-        c, c_sent = make((m, n), kind.out_dtype, "row@1")
+        a, a_sent = make((m, k), wanted.dtype, a_layout)
+        b, b_sent = make((k, n), wanted.dtype, b_layout)
+        c, c_sent = make((m, n), wanted.out_dtype, "row@1")
         for axis, addend, beta in ((None, None, 0.0), (0, c_sent, 2.0), (1, c_sent, -1.0)):
             case = case_of(name, axis, m, n)
             result = dxgemm.gemm(
@@ -210,26 +210,28 @@ def test_every_reduction_of_every_dtype(make, home, name, way, dtype):
                 beta,
                 epilogue=case.bind(way),
                 implementation=way.implementation,
+                precision=wanted.precision,
             )
             values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
             assert_equal(
                 fetched(home, result),
-                case.expected(values, kind.scalar_dtype),
+                case.expected(values, wanted.scalar_dtype),
                 f"{case} of {m} x {n}",
             )
         for sent in (a_sent, b_sent, c_sent):
             sent.assert_unchanged()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_implementation_leaves_its_product_to_be_reduced(make, home, implementation, dtype):
-    reason = inability(implementation, dtype)
+@pytest.mark.parametrize("kind", KIND_NAMES)
+def test_every_implementation_leaves_its_product_to_be_reduced(make, home, implementation, kind):
+    reason = inability(implementation, kind)
     if reason is not None:
         pytest.skip(reason)
     m, n, k = RAGGED
-    a_layout, b_layout, _ = fitting_layouts(implementation, dtype)
-    a, a_sent = make((m, k), dtype, a_layout)
-    b, b_sent = make((k, n), dtype, b_layout)
+    wanted = KINDS[kind]
+    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    a, a_sent = make((m, k), wanted.dtype, a_layout)
+    b, b_sent = make((k, n), wanted.dtype, b_layout)
     for case in (Case("argmin", 1), Case("sum", 0), Case("smallest", None, 2)):
         try:
             result = dxgemm.gemm(
@@ -237,16 +239,13 @@ def test_every_implementation_leaves_its_product_to_be_reduced(make, home, imple
                 b_sent.array,
                 epilogue=case.bind(Way(fused=False)),
                 implementation=implementation.name,
+                precision=wanted.precision,
             )
         except errors.UnsupportedProblemError as refusal:
             assert not implementation.is_own, refusal
             pytest.skip(str(refusal))
         values = a.astype(float) @ b.astype(float)
-        assert_equal(
-            fetched(home, result),
-            case.expected(values, KINDS[dtype].scalar_dtype),
-            case,
-        )
+        assert_equal(fetched(home, result), case.expected(values, wanted.scalar_dtype), case)
 
 
 def test_only_some_implementations_fuse(make, implementation):
@@ -853,7 +852,8 @@ def test_sums_beyond_what_float32_counts(way):
     import cupy
 
     a, b = cupy.ones((8192, 1), "float32"), cupy.ones((1, 8192), "float32")
-    found = dxgemm.gemm(a, b, epilogue=Case("sum", None).bind(way))
+    options = {"implementation": way.implementation}
+    found = dxgemm.gemm(a, b, epilogue=Case("sum", None).bind(way), **options)
     assert float(found) == 2.0**26
-    found = dxgemm.gemm(a, b, epilogue=Case("norm", None).bind(way))
+    found = dxgemm.gemm(a, b, epilogue=Case("norm", None).bind(way), **options)
     assert float(found) == 2.0**13
