@@ -7,6 +7,9 @@ cuBLASLt's own epilogue where it has one (`cublaslt`, which torch calls). `vs_cu
 the quickest of these over a row's. All are checked first and then timed interleaved, as
 `comparison.py` says; arrays of the epilogue lie in memory like the other operands. Kernels are
 built before, in parallel.
+
+Reductions of the result, which is not stored, are timed fused and split, and against cuBLAS with
+what CuPy (`cublas_cupy_reduction`) and torch (`cublas_torch_reduction`) reduce its matrix with.
 """
 
 from __future__ import annotations
@@ -20,6 +23,14 @@ from chains import CATALOGUE
 from comparison import SMOKE, row
 from fused_comparison import AUTOMATIC, BASELINES, Comparison, FusedCase, problems_of
 from interleave import replay, replay_clock
+from reduced_comparison import (
+    REDUCERS,
+    REDUCING_BASELINES,
+    WAYS,
+    ReducedCase,
+    ReducedComparison,
+    way_of,
+)
 
 import dxgemm
 from dxgemm import errors
@@ -73,6 +84,18 @@ def own_choices(case: FusedCase) -> dict[str, Any]:
         (rung,) = (i for i in dxgemm.implementations() if i.name == name)
         choices |= {f"{name} {config}": (name, config) for config in rung.configs(case.dtype)}
     return choices
+
+
+def list_reduced_cases() -> list[ReducedCase]:
+    if SMOKE:
+        return [ReducedCase("float32", 6, 5, 3, reduction=text) for text in REDUCERS]
+    nearest = ReducedCase("float32", 65536, 16384, 64, reduction="argmin(axis=1)")
+    shapes = {"smallest(2, axis=None)": (8192, 8192, 256), "sum(axis=1)": (4096, 4096, 4096)}
+    return [nearest] + [
+        ReducedCase(dtype, *shape, reduction=text)
+        for text, shape in shapes.items()
+        for dtype in ("float32", "float64")
+    ]
 
 
 PARAMETERS = [
@@ -152,5 +175,41 @@ def bench_epilogue(
         is_automatic=name == AUTOMATIC,
         vs_cublas=min(rivals) / seconds if rivals else None,
         vs_plain=measurement.seconds((name, "plain")) / seconds if is_own else None,
+    )
+    replay(benchmark, measurement.samples_s[name])
+
+
+@pytest.fixture(scope="module")
+def reduced_comparison() -> ReducedComparison:
+    return ReducedComparison()
+
+
+@pytest.mark.parametrize("name", [*WAYS, *REDUCING_BASELINES])
+@pytest.mark.parametrize("case", list_reduced_cases(), ids=str)
+def bench_reduction(
+    benchmark: Any, reduced_comparison: ReducedComparison, case: ReducedCase, name: str
+) -> None:
+    measurement = reduced_comparison.measure(case)
+    attempt = measurement.attempts[name]
+    if attempt.is_wrong:
+        pytest.fail(f"{name} gives a wrong result for {case}", pytrace=False)
+    if attempt.refusal:
+        pytest.skip(attempt.refusal)
+    benchmark.group = str(case)
+    implementation, config, way = name, None, None
+    if name in WAYS:
+        implementation, config = attempt.explanation.implementation, attempt.explanation.config
+        way = way_of(attempt.explanation)
+    seconds = measurement.seconds(name)
+    rivals = [
+        measurement.seconds(rival) for rival in REDUCING_BASELINES if rival in measurement.samples_s
+    ]
+    benchmark.extra_info.update(
+        row(case, implementation, config, {implementation: measurement.samples_s[name]}),
+        epilogue=case.reduction,
+        way=way,
+        is_automatic=name == AUTOMATIC,
+        vs_cublas=min(rivals) / seconds if rivals else None,
+        vs_plain=measurement.seconds((name, "plain")) / seconds if way else None,
     )
     replay(benchmark, measurement.samples_s[name])

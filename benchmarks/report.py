@@ -49,6 +49,12 @@ BASELINES = {
     "cublas_torch": "cuBLAS and torch's operations",
     "cublaslt": "cuBLASLt's own epilogue",
 }
+WAYS = ("fused", "split")  # in which a reduction of dxgemm's is computed
+# What reduces a result otherwise, likewise.
+REDUCING_BASELINES = {
+    "cublas_cupy_reduction": "cuBLAS and CuPy",
+    "cublas_torch_reduction": "cuBLAS and torch",
+}
 
 Results = dict[str, Any]  # pytest-benchmark's JSON
 Extra = dict[str, Any]  # extra_info of one benchmark
@@ -420,10 +426,55 @@ def epilogue_text(row: Extra) -> str:
     return f"`{row['epilogue']}`".replace("|", "\\|")
 
 
+def is_reduction(row: Extra) -> bool:
+    return "way" in row
+
+
+def epilogue_rows(results: Results) -> list[Extra]:
+    """Of the suite `epilogue`, those whose result is stored."""
+    return [row for row in extras(results) if not is_reduction(row)]
+
+
 def epilogue_short(results: Results) -> str:
+    """Epilogues, and reductions if there are any."""
+    return "\n\n".join(filter(None, [epilogue_best(results), reduction_ways(results)]))
+
+
+def reduction_ways(results: Results) -> str:
+    """One row a case: dxgemm fused and split, and the best other; empty where there are none."""
+    cases: dict[tuple[str, ...], list[Extra]] = {}
+    for row in filter(is_reduction, extras(results)):
+        cases.setdefault((row["dtype"], epilogue_text(row), size_of(row)), []).append(row)
+    lines = []
+    for key, rows in cases.items():
+        others = [row for row in rows if row["way"] is None]
+        other = min(others, key=lambda row: row["gpu_us"], default=None)
+        fused, split = (next((row for row in rows if row["way"] == way), None) for way in WAYS)
+        automatic = next((row for row in rows if row["is_automatic"]), None)
+        kernel = fused or split
+        lines.append(
+            [
+                *key,
+                f"{kernel['implementation']} {kernel['config'] or ''}".rstrip() if kernel else "",
+                REDUCING_BASELINES[other["implementation"]] if other else "",
+                *(figure(row["gpu_us"]) if row else "" for row in (fused, split, other)),
+                *(ratio(row["vs_cublas"]) if row else "" for row in (fused, split, automatic)),
+                ratio(fused["vs_plain"]) if fused else "",
+            ]
+        )
+    if not lines:
+        return ""
+    header = ["dtype", "reduction", "m x n x k", "kernel", "best other"]
+    header += ["fused, us", "split, us", "other, us", "fused x other", "split x other"]
+    header += ["automatic x other", "fused x product alone"]
+    title = "Reductions of the result, which is not stored where they are fused:"
+    return f"{title}\n\n{table(header, lines, text_columns=5)}"
+
+
+def epilogue_best(results: Results) -> str:
     """One row a case that others compute too: the best kernel of dxgemm against the best other."""
     cases: dict[tuple[str, ...], list[Extra]] = {}
-    for row in extras(results):
+    for row in epilogue_rows(results):
         key = arithmetic_to(row), epilogue_text(row), size_of(row), row["arrangement"]
         cases.setdefault(key, []).append(row)
     lines = []
@@ -454,7 +505,7 @@ def epilogue_short(results: Results) -> str:
 def epilogue_costs(results: Results) -> str:
     """What each epilogue of the catalogue adds to the time of the automatic choice."""
     costs: dict[str, dict[str, float]] = {}
-    for row in extras(results):
+    for row in epilogue_rows(results):
         is_single = " | " not in row["epilogue"]
         if is_single and row["vs_plain"] and row["is_automatic"]:
             cost = 100 * (1 / row["vs_plain"] - 1)
@@ -472,7 +523,7 @@ def epilogue_costs(results: Results) -> str:
 
 def epilogue_full(results: Results) -> str:
     lines = []
-    for row in extras(results):
+    for row in epilogue_rows(results):
         text = [epilogue_text(row), arithmetic_to(row), size_of(row), row["arrangement"]]
         text += [row["implementation"], row["config"] or ""]
         figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
@@ -480,7 +531,22 @@ def epilogue_full(results: Results) -> str:
     header = ["epilogue", "dtype", "m x n x k", "a_b_out", "implementation", "config"]
     header += ["us", "TFLOP/s", "GB/s", "x best other", "x no epilogue"]
     full = f"GPU time with an epilogue:\n\n{table(header, lines, text_columns=6)}"
-    return f"{full}\n\n{epilogue_costs(results)}"
+    return "\n\n".join(filter(None, [full, epilogue_costs(results), reduction_full(results)]))
+
+
+def reduction_full(results: Results) -> str:
+    """Every row of reductions; empty where there are none."""
+    lines = []
+    for row in filter(is_reduction, extras(results)):
+        text = [epilogue_text(row), row["dtype"], size_of(row)]
+        text += [row["implementation"], row["config"] or "", row["way"] or ""]
+        figures = map(figure, (row["gpu_us"], row["tflops"]))
+        lines.append([*text, *figures, ratio(row["vs_cublas"]), ratio(row["vs_plain"])])
+    if not lines:
+        return ""
+    header = ["reduction", "dtype", "m x n x k", "implementation", "config", "way"]
+    header += ["us", "TFLOP/s", "x best other", "x product alone"]
+    return f"GPU time with a reduction:\n\n{table(header, lines, text_columns=6)}"
 
 
 def epilogues_text(gpus: list[dict[str, Results]]) -> str:

@@ -94,6 +94,20 @@ def home() -> NumpyLibrary:
 
 
 @pytest.fixture
+def make(home: NumpyLibrary) -> Callable[..., tuple[np.ndarray, Padded]]:
+    """Operands of small integers, whose sums are exact in every arithmetic, between guard pads."""
+    rng = np.random.default_rng(0)
+
+    def make(
+        shape: tuple[int, ...], dtype: str, layout: str = "row", low: int = -3, high: int = 4
+    ) -> tuple[np.ndarray, Padded]:
+        values = rng.integers(low, high, shape).astype(numpy_dtype(dtype))
+        return values, Padded(home, values, layout)
+
+    return make
+
+
+@pytest.fixture
 def contract(
     implementation: Any, home: NumpyLibrary, record_property: Callable[[str, object], None]
 ) -> Contract:

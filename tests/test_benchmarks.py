@@ -144,6 +144,15 @@ EPILOGUE = results_of(
         ),
     ]
 )
+REDUCTIONS = [
+    epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=way, **changes)
+    for name, us, ratio, way, changes in (
+        ("tuned", 20.0, 1.5, "fused", {"vs_plain": 0.75}),
+        ("wgmma", 40.0, 0.75, "split", {"is_automatic": False}),
+        ("cublas_cupy_reduction", 30.0, 1.0, None, OTHER),
+        ("cublas_torch_reduction", 60.0, 0.5, None, OTHER),
+    )
+]
 README = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
 
 
@@ -336,11 +345,42 @@ def test_epilogues_list_every_row() -> None:
     assert text + "| pipeline | 128x128x8 | 2.50 | 400 | 178 |  | 0.98 |" in lines
 
 
+def test_reductions_are_shown_fused_and_split_against_the_quickest_other() -> None:
+    results = results_of([*(b["extra_info"] for b in EPILOGUE["benchmarks"]), *REDUCTIONS])
+    (row,) = report.reduction_ways(results).splitlines()[4:]
+    assert row == (
+        "| float32 | `sum(axis=1)` | 1024 x 1024 x 1024 | tuned 128x128x8 | cuBLAS and CuPy "
+        "| 20.0 | 40.0 | 30.0 | 1.50 | 0.75 | 1.50 | 0.75 |"
+    )
+    assert report.epilogue_best(results) == report.epilogue_best(EPILOGUE)
+    assert report.epilogue_costs(results) == report.epilogue_costs(EPILOGUE)
+    assert report.epilogue_short(results).endswith(row)
+    last = "| cublas_torch_reduction |  |  | 60.0 | 16.7 | 0.50 |  |"
+    assert report.epilogue_full(results).endswith(last)
+    assert report.reduction_ways(EPILOGUE) == report.reduction_full(EPILOGUE) == ""
+
+
 def test_the_page_of_epilogues_shows_what_there_is() -> None:
     text = report.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
     assert report.epilogue_short(EPILOGUE) in text and report.epilogue_costs(EPILOGUE) in text
     assert report.epilogues_text([{"gemm": GEMM}]) == report.NO_RESULTS
+
+
+def test_reducers_are_what_they_are_called() -> None:
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    reduced = importlib.import_module("reduced_comparison")
+    matrix = np.random.default_rng(0).normal(size=(6, 5))
+    for text, reducer in reduced.REDUCERS.items():
+        reduction = reducer.bind()
+        assert str(reduction) == text
+        expected = reducer.found(reduction.on_host(matrix), 5)
+        found = reducer.found(reducer.in_cupy(matrix.copy()), 5)
+        for wanted, part in zip(expected, found, strict=True):
+            assert (wanted is None) == (part is None)
+            if wanted is not None:
+                np.testing.assert_allclose(part, wanted, rtol=1e-14)
 
 
 def test_every_rung_has_a_number_and_a_first_sentence() -> None:

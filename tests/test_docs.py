@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dxgemm
-from dxgemm import epilogues
+from dxgemm import epilogues, reductions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "ladder"
@@ -65,12 +65,21 @@ def test_the_examples_of_epilogues_are_true():
 
 
 def test_every_epilogue_of_the_catalogue_is_in_the_table():
-    page = (DOCS / "epilogues.md").read_text()
-    section = page.partition("## The catalogue")[2].partition("\n## ")[0]
-    listed = re.findall(r"^\| `(\w+)", section, re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)", section_of_epilogues("The catalogue"), re.MULTILINE)
     catalogue = [
         name
         for name in epilogues.__all__
         if isinstance(getattr(epilogues, name), epilogues.Epilogue)
     ]
     assert sorted(listed) == sorted(catalogue)
+
+
+def test_every_reduction_is_in_the_table():
+    rows = re.findall(r"^\| (`\w+\(.*?) \|", section_of_epilogues("Reductions"), re.MULTILINE)
+    listed = [name for row in rows for name in re.findall(r"`(\w+)\(", row)]
+    assert sorted(listed) == sorted(name for name in reductions.__all__ if name.islower())
+
+
+def section_of_epilogues(title: str) -> str:
+    page = (DOCS / "epilogues.md").read_text()
+    return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]

@@ -14,26 +14,13 @@ import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Matrix, RowVector, Scalar
-from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
-from dxgemm.testing.padded import Padded
+from dxgemm.testing.kinds import KINDS, round_to_dtype
 
 FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
 # Whole tiles, edges on every side, a single column, a single row; never square.
 SIZES = [(3, 5, 4), (4, 2, 3), (5, 1, 2), (1, 6, 3)]
 if not simulator_enabled():
     SIZES = [(256, 512, 64), (130, 266, 43), (257, 1, 33), (1, 270, 40)]
-
-
-@pytest.fixture
-def make(home):
-    """Operands of small integers, whose sums are exact in every arithmetic, between guard pads."""
-    rng = np.random.default_rng(0)
-
-    def make(shape, dtype, layout="row", low=-3, high=4):
-        values = rng.integers(low, high, shape).astype(numpy_dtype(dtype))
-        return values, Padded(home, values, layout)
-
-    return make
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import dxgemm
+from dxgemm import reductions
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -51,3 +54,24 @@ def test_a_graph_of_torch():
         graph.replay()
         torch.cuda.synchronize()
         assert_right(c.cpu().numpy(), *values, 0.7, 1.3)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_graph_of_a_reduction(fused):
+    cupy = pytest.importorskip("cupy")
+    first, second = (operands(data, *SHAPES, "float32") for data in ("integers", "canary"))
+    a, b, _ = map(cupy.asarray, first)
+    reduction = replace(reductions.smallest(2, axis=1), fused=fused)
+    plan = dxgemm.plan(a, b, epilogue=reduction, implementation="tuned")
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        found = plan()
+        graph = stream.end_capture()
+        for values in (first, second):
+            a.set(values[0])
+            b.set(values[1])
+            graph.launch(stream)
+            stream.synchronize()
+            expected = reduction.on_host(values[0] @ values[1])
+            np.testing.assert_array_equal(found.values.get(), expected.values)
+            np.testing.assert_array_equal(found.indices.get(), expected.indices)

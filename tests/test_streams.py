@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import errors, reductions
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -88,6 +89,26 @@ def test_a_plan_follows_the_current_stream(cupy, spin, ready):
         assert not stream.done, "the host waited"
         stream.synchronize()
     assert_right(c.get(), *VALUES, 0.7, 1.3)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_reduction_follows_the_current_stream(cupy, spin, ready, fused):
+    a, b, _ = ready
+    reduction = replace(reductions.argmin(axis=1), fused=fused)
+    options = {"epilogue": reduction, "implementation": "tuned"}
+    expected = dxgemm.gemm(a, b, **options).get()
+    out = cupy.full(len(a), -1)
+    late = cupy.full_like(a, np.nan)
+    cupy.cuda.Device().synchronize()
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        spin()
+        late[...] = a
+        found = dxgemm.gemm(late, b, **options)
+        late.fill(np.nan)
+        out[...] = found
+        assert not stream.done, "the host waited"
+        stream.synchronize()
+    np.testing.assert_array_equal(out.get(), expected)
 
 
 def test_cublas_runs_on_the_stream_that_is_passed(cupy, spin, ready):

@@ -152,7 +152,8 @@ class Route:
 
     def _add_epilogue(self, epilogue: EpilogueShape) -> None:
         """Check its operands against the result, and make it part of the problem."""
-        if self.takes_integers and not {"c", "out"} & self.layouts.keys():
+        has_out = bool({"c", "out"} & self.layouts.keys())
+        if epilogue.functions and self.takes_integers and not has_out:
             raise MissingOperandError(
                 "gemm: what an epilogue makes of int8 products may be int32, float32, float16 or "
                 "bfloat16; pass out, whose dtype says what to store."

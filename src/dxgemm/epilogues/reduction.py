@@ -158,7 +158,7 @@ class Reduction:
         order = np.take(self._sorted(values, axis), range(self.count), axis=axis)
         results = {VALUES: np.take_along_axis(values, order, axis), INDICES: order}
         if not self.is_ranked:
-            results = {name: np.take(array, 0, axis=axis) for name, array in results.items()}
+            results = {name: np.asarray(np.take(array, 0, axis)) for name, array in results.items()}
         if self.axis is None:
             results[INDICES] = np.stack(np.divmod(results[INDICES], max(n, 1)), axis=-1)
         return self.packed(results)

@@ -23,6 +23,7 @@ GUARD_BITS = {
     "float64": 0x7FF8DEADDEADDEAD,
     "int8": 0x6D,
     "int32": 0x5EADDEAD,
+    "int64": 0x5EADDEADDEADDEAD,
 }
 UNSIGNED = {
     "float16": np.uint16,
@@ -31,6 +32,7 @@ UNSIGNED = {
     "float64": np.uint64,
     "int8": np.uint8,
     "int32": np.uint32,
+    "int64": np.uint64,
 }
 ALIGNMENT = 16  # bytes
 
