@@ -391,6 +391,13 @@ def test_on_host_is_numpy(dtype):
             assert isinstance(found, reductions.Extremes if case.name in SORTED else np.ndarray)
 
 
+def test_on_host_of_nothing():
+    for shape, axis in (((0, 0), 0), ((0, 0), 1), ((3, 0), 0), ((0, 3), 1), ((2, 0, 3), 1)):
+        for case in (Case("argmin", axis), Case("max", axis), Case("sum", axis)):
+            (found,) = parts_of(case.bind().on_host(np.zeros(shape, np.float32)))
+            assert found.size == 0 and found.ndim == len(shape) - 1, case
+
+
 @pytest.mark.parametrize("k", range(1, 9))
 def test_as_many_extremes_as_asked_for(reduced, k):
     values = np.random.default_rng(k).integers(-5, 5, (3, 11)).astype(np.float32)
@@ -497,6 +504,8 @@ def test_int8_behind_functions_needs_the_dtype_of_out(make, home):
     rows, rows_sent = make((1, m), "float32", low=1)
     columns, columns_sent = make((1, n), "float32", low=1)
     out_sent = make((m, n), "float32")[1]
+    with pytest.raises(errors.DtypeError, match="int32"):  # nothing makes floats of the sums
+        dxgemm.gemm(a_sent.array, b_sent.array, out=out_sent.array, epilogue=reductions.max())
     dequantised = epilogues.dequantise(rows_sent.array[0], columns_sent.array[0])
     values = (a.astype(float) @ b.astype(float)) * rows.T * columns
     for case in (Case("max", 1), Case("argmin", 0), Case("sum", None)):
@@ -722,6 +731,8 @@ def test_bad_reductions_are_refused(make):
         (lambda: reductions.smallest(0), "smallest"),
         (lambda: reductions.largest(9, axis=1), "largest"),
         (lambda: reductions.smallest(2.5), "smallest"),
+        (lambda: reductions.smallest(2, out=row), "smallest"),
+        (lambda: reductions.largest(2, out=(row, row, row)), "largest"),
         (lambda: reductions.argmin, "argmin"),
     ):
         with pytest.raises(errors.EpilogueError, match=words):

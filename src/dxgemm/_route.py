@@ -94,7 +94,7 @@ class Route:
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
             precision=precision,
-            has_epilogue=epilogue is not None,
+            has_epilogue=epilogue is not None and bool(epilogue.functions),
             is_reduced=self.reduction is not None,
         )
         self.libraries: dict[str, Library] = {}

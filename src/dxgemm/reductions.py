@@ -109,7 +109,7 @@ def largest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
 
 
 def _extremes(kind: str, k: int, axis: int | None, nan_first: bool, out: Any) -> Reduction:
-    arrays = () if out is None else tuple(out)
+    arrays = tuple(out) if isinstance(out, tuple | list) else _single(out)
     results = (VALUES, INDICES)
     return Reduction(kind, kind, axis, k, True, results, nan_first, out=arrays)
 

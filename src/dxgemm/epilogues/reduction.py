@@ -153,6 +153,9 @@ class Reduction:
             else:
                 totals = np.sum(wide, axis=axis)
             return np.asarray(totals).astype(dtypes[VALUES])
+        if values.size == 0:
+            shapes = self.shapes(m, n, tuple(batch))
+            return self.packed({name: np.empty(shapes[name], dtypes[name]) for name in shapes})
         if self.of_magnitudes:
             values = np.abs(values)
         order = np.take(self._sorted(values, axis), range(self.count), axis=axis)
