@@ -75,3 +75,25 @@ def test_a_graph_of_a_reduction(fused):
             expected = reduction.on_host(values[0] @ values[1])
             np.testing.assert_array_equal(found.values.get(), expected.values)
             np.testing.assert_array_equal(found.indices.get(), expected.indices)
+
+
+def test_a_captured_reduction_takes_its_workspace_along():
+    cupy = pytest.importorskip("cupy")
+    first, second = (operands(data, *SHAPES, "float32") for data in ("integers", "canary"))
+    a, b, _ = map(cupy.asarray, first)
+    sums = cupy.zeros(a.shape[0], "float32")
+    epilogue = reductions.sum(axis=1, out=sums)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        dxgemm.gemm(a, b, epilogue=epilogue, implementation="tuned")  # loads the kernels
+        stream.begin_capture()
+        dxgemm.gemm(a, b, epilogue=epilogue, implementation="tuned")
+        graph = stream.end_capture()
+        for values in (first, second):
+            a.set(values[0])
+            b.set(values[1])
+            sums.fill(0)
+            graph.launch(stream)
+            stream.synchronize()
+            np.testing.assert_allclose(
+                sums.get(), epilogue.on_host(values[0] @ values[1]), rtol=1e-5
+            )

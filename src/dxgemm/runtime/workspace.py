@@ -19,6 +19,8 @@ KEPT_BYTES = (
     256 << 20
 )  # that stay allocated for later calls; what is beyond goes back to the driver
 
+_kept: list[Any] = []  # the pools' owners, for the life of the process
+
 
 @contextmanager
 def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
@@ -36,19 +38,16 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
         memory = np.empty(size, np.uint8)
         yield memory.ctypes.data
         return
-    from cuda.core import Stream
-
+    driver = driver_api()
     with current_device(ordinal):
-        queue = Stream.from_handle(stream)
-        try:
-            buffer = _pool(ordinal).allocate(size, stream=queue)
-        except Exception as error:
-            raise LaunchError(f"gemm: no workspace of {size} bytes: {error}") from error
+        error, pointer = driver.cuMemAllocFromPoolAsync(size, _pool(ordinal), stream)
+    if error:
+        raise LaunchError(f"gemm: no workspace of {size} bytes: {error.name}")
     try:
-        yield int(buffer.handle)
+        yield int(pointer)
     finally:
         with current_device(ordinal):
-            buffer.close(queue)
+            driver.cuMemFreeAsync(pointer, stream)
 
 
 class Workspace:
@@ -74,10 +73,15 @@ def _free(pointer: int, ordinal: int) -> None:
 
 @cache
 def _pool(ordinal: int) -> Any:
+    """A pool of dxgemm's own: how much the GPU's default one keeps is not for us to say."""
     from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
-    pool = DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions())
     driver = driver_api()
+    _kept.append(DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions()))
+    pool = driver.CUmemoryPool(int(_kept[-1].handle))
+    kept_bytes = driver.cuuint64_t(KEPT_BYTES)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    driver.cuMemPoolSetAttribute(pool.handle, threshold, driver.cuuint64_t(KEPT_BYTES))
+    (error,) = driver.cuMemPoolSetAttribute(pool, threshold, kept_bytes)
+    if error:
+        raise LaunchError(f"gemm: the driver refused a memory pool: {error.name}")
     return pool
