@@ -8,7 +8,8 @@ itself is stored only where `out` is passed, and c is only read.
 `axis` counts within each matrix of a batch: 1 or -1 gives one result a row, 0 or -2 one a column,
 None one for the matrix. Results are the same in every run. -0.0 equals 0.0; of equal values the one
 with the lowest index comes first, of a whole matrix row by row. Values have the dtype of the
-matrix, float32 for float16 and bfloat16; indices are int64.
+matrix, float32 for float16 and bfloat16; indices are int64. With `out`, or c, of half precision the
+matrix is rounded to it before it is reduced.
 """
 
 from __future__ import annotations
