@@ -107,11 +107,8 @@ class ReducedLaunch:
             arch, ordinal: of the GPU.
         """
         assert problem.epilogue is not None and problem.reduction is not None
-        self._problem, self._epilogue, self._reduction = (
-            problem,
-            problem.epilogue,
-            problem.reduction,
-        )
+        self._problem, self._epilogue = problem, problem.epilogue
+        self._reduction = problem.reduction
         self._results, self._arch, self._ordinal = results, arch, ordinal
         self._size = 0  # of the workspace
         self._matrix: int | None = None  # where in it the matrix is
