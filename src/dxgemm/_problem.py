@@ -24,7 +24,9 @@ from dxgemm._errors import (
 )
 from dxgemm._fusion import FusedReduction, Fusion
 
-# Bytes of an element of what may be an operand, or a reduction's result.
+OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
+
+# Bytes of an element; a reduction's results may be int64.
 ITEM_SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8
 }  # fmt: skip
@@ -328,7 +330,7 @@ def scalar_dtype(dtype: str) -> str:
 
 def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
     for name, dtype in dtypes.items():
-        supported = RESULT_DTYPES if name in ("a", "b") else ITEM_SIZES
+        supported = RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES
         if dtype not in supported:
             fitting = "float32" if name in ("a", "b") else RESULT_DTYPES[dtypes["a"]][0]
             raise DtypeError(
