@@ -735,9 +735,11 @@ def test_results_are_arrays_of_the_library_of_a(name):
     if not is_installed(library):
         pytest.skip(f"{name} is not installed")
     a, b = (Padded(library, np.ones(shape, np.float32)).array for shape in ((5, 3), (3, 7)))
+    c = Padded(LIBRARIES["cupy"], np.ones((5, 7), np.float32)).array
     for case in (Case("sum", 1), Case("argmin", None), Case("largest", 0, 2)):
-        for part in parts_of(dxgemm.gemm(a, b, epilogue=case.bind())):
-            assert type(part) is type(a)
+        for addend, beta in ((None, 0.0), (c, 1.0)):
+            for part in parts_of(dxgemm.gemm(a, b, addend, beta=beta, epilogue=case.bind())):
+                assert type(part) is type(a)
 
 
 def test_bad_reductions_are_refused(make):

@@ -92,7 +92,7 @@ def prepare(
         target, _ = library.inspect(result)
     if route.reduction is not None:
         assert call_epilogue is not None
-        result = call_epilogue.results(route.results, library, a)
+        result = call_epilogue.results(route.results, library_a, a)
         if out is None:
             target = 0  # the matrix is not stored
     if not route.reads_separate_c:
@@ -136,7 +136,7 @@ def prepare(
         elif route.host_operands:
             if route.reduction is None:
                 arrays["c" if out is None else "out"] = result
-            launch = HostLaunch(route, arrays, pointers, library, call_epilogue)
+            launch = HostLaunch(route, arrays, pointers, library_a, call_epilogue)
         elif call_epilogue is not None:
             launch = FusedLaunch(launch, call_epilogue.arguments(route.epilogue_strides, pointers))
     if route.is_transposed:

@@ -13,7 +13,7 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Problem, Strides
 from dxgemm._registry import Launch, launch_kernel
 from dxgemm.compiler import KernelSpec
-from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction
+from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.runtime.workspace import Workspace, borrowed
 
 MANY_LINES = 64  # from so many on, a few threads merge each of them
@@ -318,8 +318,7 @@ class ReducedLaunch:
     @property
     def _dtype(self) -> str:
         """Of what is reduced."""
-        dtype = self._problem.out_dtype
-        return "float32" if dtype in ("float16", "bfloat16") else dtype
+        return reduced_dtype(self._problem.out_dtype)
 
     @property
     def _columns(self) -> int:

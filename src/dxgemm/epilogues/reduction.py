@@ -16,6 +16,11 @@ MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in
 VALUES, INDICES = "values", "indices"
 
 
+def reduced_dtype(dtype: str) -> str:
+    """As what a matrix is reduced: half precision as float32."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 class Extremes(NamedTuple):
     """What `smallest` and `largest` give: values, best first, and where each was found."""
 
@@ -107,7 +112,7 @@ class Reduction:
 
     def dtypes(self, dtype: str) -> dict[str, str]:
         """Of the results by name; dtype is that of the matrix."""
-        value = "float32" if dtype in ("float16", "bfloat16") else dtype
+        value = reduced_dtype(dtype)
         if value == "int32" and self.kind in ("sum", "squares"):
             value = "int64" if self.kind == "sum" else "float64"
         dtypes = {VALUES: value, INDICES: "int64"}
@@ -117,7 +122,7 @@ class Reduction:
         """In which partial results are merged: sums in a wider one; dtype is that of the matrix."""
         if self.kind in ("sum", "squares"):
             return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
-        return "float32" if dtype in ("float16", "bfloat16") else dtype
+        return reduced_dtype(dtype)
 
     def packed(self, results: Mapping[str, Any]) -> Any:
         """What the caller gets: an array, or `Extremes`."""
