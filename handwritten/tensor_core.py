@@ -8,7 +8,7 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie 
 that what a lane reads are the registers that the instruction wants side by side; row-major a and b
 change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
 tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
-memory in a fixed order (mma_store.py).
+memory in a fixed order (mma_store.py). Or k is cut into slices, whose sums `add_slices` adds.
 Constraints: compute capability 9.0, whose tensor cores take float64 at 16x8x8; all extents powers
 of two, see `Config`. Edges are predicated: elements outside count as zero and are not written.
 Source: PTX ISA, "mma.m16n8k8", "cp.async", "mapa"; A. Kerr et al., "CUTLASS: Fast Linear Algebra in
@@ -36,6 +36,7 @@ from dxgemm.handwritten.tile_store import tile_bytes
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90
 FUSES_REDUCTIONS = True
+SLICES_K = True
 BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
@@ -119,7 +120,9 @@ CONFIGS = (
     Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
     Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
     Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
+    Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
     Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
+    Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
 
@@ -151,20 +154,30 @@ def block_count(config: Config, problem: Any) -> int:
 
 def result_tile(config: Config, problem: Any) -> tuple[int, int]:
     """Rows and columns of the result that a block's tile has."""
-    (side, _, _) = variant(config, problem)
+    side = choose_sides(problem)[0]
     tile = config.tile_left, config.tile_right
     return tile if side == "a left" else tile[::-1]
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Which side of the instruction a takes, and how the operands are copied."""
-    return choose_sides(problem)
+    """Which side of the instruction a takes, how both are copied, and whether k is sliced."""
+    sides = choose_sides(problem)
+    return sides if problem.slices == 1 else (*sides, "sliced")
 
 
 def make_kernel(
-    config: Config, dtype: str, a_side: str, left_mode: str, right_mode: str, epilogue: Any = None
+    config: Config,
+    dtype: str,
+    a_side: str,
+    left_mode: str,
+    right_mode: str,
+    slicing: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config and variant, as a Python function to compile."""
+    """The kernel of one config and variant, as a Python function to compile.
+
+    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    """
     from numba import cuda, int32
 
     from dxgemm.handwritten.intrinsics import (
@@ -183,7 +196,7 @@ def make_kernel(
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    a_is_left = a_side == "a left"
+    a_is_left, is_sliced = a_side == "a left", slicing == "sliced"
     tile_left, tile_right, tile_k = config.tile_left, config.tile_right, config.tile_k
     warp_left, warp_right = config.warp_left, config.warp_right
     warps_right = tile_right // warp_right
@@ -252,8 +265,15 @@ def make_kernel(
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
 
         all_tiles = int32((k + tile_k - 1) // tile_k)
-        share = int32((all_tiles + split_k - 1) // split_k)
-        first_tile = min(int32(share * rank), all_tiles)
+        if is_sliced:
+            part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+            share = divide(int32(all_tiles + parts - 1), parts)
+            first_tile = min(int32(share * part), all_tiles)
+            result = int32(part * batch + matrix)
+        else:
+            share = int32((all_tiles + split_k - 1) // split_k)
+            first_tile = min(int32(share * rank), all_tiles)
+            result = matrix
         tiles = min(share, int32(all_tiles - first_tile))
         k_start = first_tile * tile_k
         last_depth = int32(min(k - k_start - (tiles - 1) * tile_k, tile_k))
@@ -263,6 +283,8 @@ def make_kernel(
         full_tiles = int32(0)
         if rows_inside == tile_left and cols_inside == tile_right:
             full_tiles = tiles if last_depth == tile_k else int32(tiles - 1)
+        if split_k > 1 or is_sliced:
+            full_tiles = max(full_tiles, int32(0))  # of a share without tiles
 
         thread = int32(cuda.threadIdx.x & 1023)
         warp, group, member = int32(thread // 32), int32(thread % 32 // 4), int32(thread % 4)
@@ -317,7 +339,7 @@ def make_kernel(
             write = int32(write + stage_bytes)
         # The mainloop takes every register: what comes after it waits in shared memory.
         if thread == 0:
-            store_shared(smem, ring_bytes, (matrix, row_tile, col_tile, tiles))
+            store_shared(smem, ring_bytes, (result, row_tile, col_tile, tiles))
             store_shared(smem, ring_bytes + 16, (rows_inside, cols_inside, last_depth, int32(0)))
         wait_copies(stages - 2)
         cuda.syncthreads()
@@ -340,7 +362,7 @@ def make_kernel(
         started = int32(unguarded + stages - 1)
         for phase in static_range(2):
             if phase == 1:
-                matrix, row_tile, col_tile, tiles = load_shared(int32, 4, smem, ring_bytes)
+                result, row_tile, col_tile, tiles = load_shared(int32, 4, smem, ring_bytes)
                 rows_inside, cols_inside, last_depth, _ = load_shared(
                     int32, 4, smem, ring_bytes + 16
                 )
@@ -407,21 +429,21 @@ def make_kernel(
         lane_col = int32(lane_col + member * 2)
         if is_fused:
             store_finished(
-                acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
-                c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-                out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+                acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
+                c_gmem, result * c_stride_batch, c_stride_m, c_stride_n,
+                out_gmem, result * out_stride_batch, out_stride_m, out_stride_n, extra,
             )  # fmt: skip
         else:
             # Epilogue: one mma's sums after the other; a cluster shares them out among its blocks.
             out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
             c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
             out_tile = global_address(out_gmem) + (
-                item_bytes * matrix * out_stride_batch
+                item_bytes * result * out_stride_batch
                 + tile_row * out_row_bytes
                 + tile_col * out_col_bytes
             )
             c_tile = global_address(c_gmem) + (
-                item_bytes * matrix * c_stride_batch
+                item_bytes * result * c_stride_batch
                 + tile_row * c_row_bytes
                 + tile_col * c_col_bytes
             )

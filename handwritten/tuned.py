@@ -3,7 +3,8 @@
 Idea: grown from `ping_pong`. A thread keeps up to 16 x 8 elements, so that six 16-byte reads of
 shared memory feed 128 multiply-adds; blocks run over the result in groups of tile rows, whose
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
-that every multiprocessor has work.
+that every multiprocessor has work; smaller ones yet are cut into slices along k, whose sums
+`add_slices` adds.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
 lie in memory (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16
@@ -28,6 +29,7 @@ from dxgemm.handwritten.operands import VECTOR_BYTES
 
 MINIMUM_ARCH = 80
 FUSES_REDUCTIONS = True
+SLICES_K = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 GROUP_ROWS = 8  # tile rows that are worked on together
 
@@ -120,6 +122,11 @@ CONFIGS = (
     Config(64, 64, 8, 8, 4, stages=4, split_k=4),
     Config(32, 64, 8, 4, 4, stages=4, split_k=4),
     Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
+    # For results of few rows or columns.
+    Config(64, 32, 16, 4, 4, stages=6),
+    Config(128, 32, 16, 8, 4, stages=4),
+    Config(32, 128, 16, 8, 4, stages=4),
+    Config(16, 128, 16, 4, 4, stages=4),
 )
 SIMULATOR_CONFIGS = ()
 
@@ -141,9 +148,10 @@ def efficiency(config: Config, problem: Any) -> float:
     return 0.934 - 0.6 * reads - 1.5 * copies - (0.02 if config.thread_m % 4 else 0)
 
 
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b are copied."""
-    return ways_to_copy(config, problem)
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """How a and b are copied, and whether k is sliced."""
+    ways = ways_to_copy(config, problem)
+    return ways if problem.slices == 1 else (*ways, "sliced")
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -153,9 +161,12 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def make_kernel(
-    config: Config, dtype: str, a_way: str, b_way: str, epilogue: Any = None
+    config: Config, dtype: str, a_way: str, b_way: str, slicing: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile."""
+    """The kernel of one config, as a Python function to compile.
+
+    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    """
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.intrinsics import (
@@ -170,6 +181,7 @@ def make_kernel(
     )
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
+    is_sliced = slicing == "sliced"
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
@@ -229,7 +241,15 @@ def make_kernel(
         tile_row = int64(group * GROUP_ROWS + place - col * group_rows) * tile_m
         tile_col = int64(col) * tile_n
         k_tiles = int32((k + tile_k - 1) // tile_k)
-        first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
+        if is_sliced:
+            part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+            share = divide(int32(k_tiles + parts - 1), parts)
+            first = min(int32(share * part), k_tiles)
+            end = min(int32(first + share), k_tiles)
+            out_start = (part * batch + matrix) * out_stride_batch
+        else:
+            first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
+            out_start = matrix * out_stride_batch
         first_k = int64(first) * tile_k
         thread = int32(cuda.threadIdx.x & 1023)
         lane, warp = int32(thread % 32), int32(thread // 32)
@@ -332,7 +352,7 @@ def make_kernel(
         store_tile(
             acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
             c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+            out_gmem, out_start, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
     return unroll_static_loops(tuned_kernel)

@@ -88,6 +88,7 @@ class Contract:
         *,
         limit: float = 1.0,
         config: Any = None,
+        slices: int = 1,
         thin: bool = False,
     ) -> None:
         """Asserts that all cases are right.
@@ -96,11 +97,12 @@ class Contract:
             groups: cases, all of one kind, in groups that share a product.
             limit: 1 for the acceptance rule, 0 for data whose sums are exact.
             config: a config of the implementation to force.
+            slices: of k, to force with it.
             thin: whether the simulator may run one case of each group instead of all, and of
                 steps of the ladder that are used only when named, some of the groups.
         """
         name = self.implementation.name
-        chosen = name if config is None else (name, config)
+        chosen = name if config is None else (name, config, slices)
 
         def gemm(a: Any, b: Any, c: Any, alpha: float, beta: float, **options: Any) -> Any:
             return dxgemm.gemm(a, b, c, alpha, beta, implementation=chosen, **options)

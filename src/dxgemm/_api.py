@@ -45,8 +45,9 @@ def gemm(
             `dxgemm.epilogue`. It may turn int8's sums into float32, float16 or bfloat16, with out
             of that dtype and beta 0. At its end, or alone, it may be a reduction, see
             `dxgemm.reductions`: then c is only read, and nothing but out is written.
-        implementation: None chooses among dxgemm's own kernels; a name, or (name, config), takes
-            exactly that one.
+        implementation: None chooses among dxgemm's own kernels; a name, (name, config), or
+            (name, config, slices) with the number of slices that k is cut into, takes exactly that
+            one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
             of inputs rounded to TF32's eleven significant bits; sums stay float32.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering

@@ -7,10 +7,11 @@ from typing import Any
 
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
 from dxgemm._occupancy import sm_limits
-from dxgemm._problem import ITEM_SIZES, Problem, stored_problem
+from dxgemm._problem import ITEM_SIZES, Problem, sliced_problem, stored_problem
 from dxgemm._registry import (
     DEFAULT_LAUNCH_US,
     IMPLEMENTATIONS,
+    MOST_SLICES,
     Implementation,
     find_implementation,
 )
@@ -20,6 +21,12 @@ from dxgemm.runtime.device import DeviceFacts
 # two smallest in float32 on the H200. A stored matrix is read at this part of the memory's peak.
 REDUCTION_NS = 0.1
 READING_EFFICIENCY = 0.75
+
+# What adding the sums of slices takes: another kernel, and its reading of them, from the L2 cache.
+ADDING_US = 2.5
+ADDING_BYTES_PER_US = 3e6
+
+FEWEST_SLICED_TILES = 4  # of k, in a slice
 
 # What an epilogue adds for an element of a block that has its SM for itself: bias, gelu and
 # residual in float32 on the H200.
@@ -31,7 +38,8 @@ class Candidate:
     """One way to compute the problem, with the rule that put it in its place.
 
     Attributes:
-        problem: what its kernel computes; where a reduction is split off, the matrix.
+        problem: what its kernel computes; where a reduction is split off, the matrix, and where k
+            is sliced, the sums of the slices.
     """
 
     implementation: Implementation
@@ -41,7 +49,8 @@ class Candidate:
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
-        return f"{self.implementation.name}{config}"
+        slices = f" in {self.problem.slices} slices" if self.problem.slices > 1 else ""
+        return f"{self.implementation.name}{config}{slices}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Decision:
 
 
 def choose(
-    problem: Problem, device: DeviceFacts, implementation: str | tuple[str, Any] | None = None
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
 ) -> Decision:
     """Rank what can compute the problem.
 
@@ -61,7 +70,7 @@ def choose(
         problem: what to compute.
         device: where.
         implementation: None for the automatic choice among dxgemm's own kernels, a name for exactly
-            that one, or a name and one of its configs.
+            that one, a name and one of its configs, or these and the number of slices of k.
 
     Raises:
         UnknownImplementationError: no such name.
@@ -92,9 +101,9 @@ def choose(
 
 
 def _named(
-    problem: Problem, device: DeviceFacts, implementation: str | tuple[str, Any]
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]
 ) -> Decision:
-    name, config = _name_and_config(implementation)
+    name, config, slices = _name_config_and_slices(implementation)
     chosen = find_implementation(name)
     reason = _refusal(chosen, problem, device)
     if reason is not None:
@@ -105,7 +114,9 @@ def _named(
         _, best = _with_config(chosen, problem, device)
         candidate = replace(best, reason=f"asked for by name; {best.reason}")
     elif config in chosen.configs(problem.dtype):
-        _, best = _with_config(chosen, problem, device, (config,))
+        if slices > 1 and not _can_slice(chosen, config, problem, slices):
+            raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
+        _, best = _with_config(chosen, problem, device, (config,), slices)
         candidate = replace(best, reason="asked for by name and config")
     else:
         listed = ", ".join(str(known) for known in chosen.configs(problem.dtype))
@@ -114,14 +125,16 @@ def _named(
     return Decision((candidate,), others)
 
 
-def _name_and_config(implementation: Any) -> tuple[Any, Any]:
+def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     if not isinstance(implementation, tuple):
-        return implementation, None
-    if len(implementation) != 2:
+        return implementation, None, 1
+    given = (*implementation, 1) if len(implementation) == 2 else implementation
+    if len(given) != 3 or not isinstance(given[2], int) or given[2] < 1:
         raise UnknownImplementationError(
-            f"gemm: implementation is {implementation!r}; pass a name, or a pair (name, config)."
+            f"gemm: implementation is {implementation!r}; pass a name, (name, config), or "
+            "(name, config, slices) with a number of slices of k."
         )
-    return implementation
+    return given
 
 
 def _ways(implementation: Implementation, problem: Problem) -> list[Problem]:
@@ -144,19 +157,52 @@ def _with_config(
     problem: Problem,
     device: DeviceFacts,
     configs: tuple[Any, ...] | None = None,
+    slices: int | None = None,
 ) -> tuple[float, Candidate]:
-    """The config of the shortest predicted time, of equals the first, and that time."""
-    timed = [
-        (predict_us(implementation, config, way, device), config, way)
-        for way in _ways(implementation, problem)
-        for config in configs or implementation.configs(problem.dtype)
-    ]
+    """The config of the shortest predicted time, of equals the first, and that time.
+
+    k is cut into the slices given, or into as many as are predicted to be best.
+    """
+    timed = []
+    for config in configs or implementation.configs(problem.dtype):
+        counts = [slices] if slices else _slice_counts(implementation, config, problem, device)
+        for way in _ways(implementation, problem):
+            timed += [
+                (predict_us(implementation, config, sliced, device), config, sliced)
+                for sliced in (sliced_problem(way, s) if s > 1 else way for s in counts)
+            ]
     if problem.reduction is not None and not device.is_simulated:
         timed = [
             (us + _reducing_us(problem, way, device), config, way) for us, config, way in timed
         ]
     us, config, way = min(timed, key=lambda entry: entry[0])
-    return us, Candidate(implementation, config, f"predicted {us:.3g} us", way)
+    slicing = f", k in {way.slices} slices" if way.slices > 1 else ""
+    return us, Candidate(implementation, config, f"predicted {us:.3g} us{slicing}", way)
+
+
+def _can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
+    return (
+        implementation.slices_k
+        and config.split_k == 1
+        and problem.dtype == problem.out_dtype == problem.scalar_dtype
+        and problem.reduction is None
+        and slices <= -(-problem.k // config.tile_k)
+    )
+
+
+def _slice_counts(
+    implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
+) -> list[int]:
+    """One slice, and as many as fill the GPU's multiprocessors once, half and whole."""
+    if not _can_slice(implementation, config, problem, 2):
+        return [1]
+    tiles = max(implementation.tile_count(config, problem), 1)
+    most = min(MOST_SLICES, problem.k // (config.tile_k * FEWEST_SLICED_TILES))
+    resident = _resident_blocks(config, problem.dtype, device)
+    counts = (
+        min(blocks * device.sm_count // tiles, most) for blocks in {1, resident, 2 * resident}
+    )
+    return [1, *sorted({count for count in counts if count > 1})]
 
 
 def _reducing_us(problem: Problem, way: Problem, device: DeviceFacts) -> float:
@@ -187,8 +233,9 @@ def predict_us(
         return 0.0
     if device.is_simulated:
         return float(config.smem_bytes(problem.dtype) > 0)  # the simulator pays for every barrier
+    tiles *= problem.slices
     split_k = getattr(config, "split_k", 1)
-    flops = 2 * config.tile_m * config.tile_n * -(-problem.k // split_k)
+    flops = 2 * config.tile_m * config.tile_n * -(-problem.k // (split_k * problem.slices))
     peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
     tile_us = flops / (peak * implementation.efficiency(config, problem))
     rounds = -(-tiles // device.sm_count)
@@ -208,7 +255,11 @@ def predict_us(
         if problem.reduction is not None:
             tiles_us += elements * REDUCTION_NS / 1e3 / resident
     cluster_us = rounds * implementation.cluster_block_us * (split_k - 1)
-    return implementation.launch_us + tiles_us + cluster_us
+    adding_us = 0.0
+    if problem.slices > 1:
+        sums = problem.slices * problem.batch * problem.out.batch * ITEM_SIZES[problem.out_dtype]
+        adding_us = ADDING_US + sums / ADDING_BYTES_PER_US
+    return implementation.launch_us + tiles_us + cluster_us + adding_us
 
 
 def _resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:

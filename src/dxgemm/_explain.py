@@ -30,6 +30,7 @@ class Explanation:
         copied: host operands that are copied to the GPU or back.
         device: name of the GPU.
         implementation, config, rule: the choice, and the rule that made it.
+        slices: of k, whose sums another kernel adds; 1 where k is whole.
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
         blocks_per_sm: how many an SM holds at once; None until the kernel is built.
@@ -56,6 +57,7 @@ class Explanation:
     device: str
     implementation: str
     config: str | None
+    slices: int
     rule: str
     rejected: dict[str, str]
     blocks: int | None
@@ -186,7 +188,9 @@ def _explain(
     epilogue: EpilogueShape | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
-    blocks = implementation.block_count(config, candidate.problem) or None
+    blocks = (
+        implementation.block_count(config, candidate.problem) * candidate.problem.slices or None
+    )
     record = None
     if not device.is_simulated:
         record = implementation.built_record(config, candidate.problem, device.arch)
@@ -218,6 +222,7 @@ def _explain(
         device=device.name,
         implementation=implementation.name,
         config=str(config) if config is not None else None,
+        slices=candidate.problem.slices,
         rule=candidate.reason,
         rejected=decision.rejected,
         blocks=blocks,

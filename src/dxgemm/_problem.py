@@ -115,6 +115,8 @@ class Problem:
         epilogue: what is made of alpha * a @ b + beta * c before it is written.
         must_fuse: whether a reduction has to be made by the product's kernel, or must not be; None
             leaves it open.
+        slices: equal parts of k, the last ones perhaps shorter, whose sums are left unadded: `out`
+            then has slices * batch matrices.
     """
 
     dtype: str
@@ -135,6 +137,7 @@ class Problem:
     is_transposed: bool = False
     epilogue: Fusion | None = None
     must_fuse: bool | None = None
+    slices: int = 1
 
     @property
     def reduction(self) -> FusedReduction | None:
@@ -221,17 +224,29 @@ def contiguous_problem(
 def stored_problem(problem: Problem) -> Problem:
     """A reduction's problem as far as the matrix, which another kernel reduces.
 
-    If it is not asked for, it goes to a workspace, in rows that are aligned.
+    If it is not asked for, it goes to a workspace.
     """
     assert problem.epilogue is not None and problem.reduction is not None
     stages, operands = problem.epilogue.stages, problem.epilogue.stage_operands
     epilogue = Fusion(stages, operands, problem.epilogue.is_transposed) if stages else None
     if problem.reduction.is_stored:
         return replace(problem, epilogue=epilogue)
+    out = _aligned_strides(problem)
+    return replace(problem, epilogue=epilogue, out=out, in_place=not problem.reads_c)
+
+
+def sliced_problem(problem: Problem, slices: int) -> Problem:
+    """A problem as far as the sums of so many slices of k, in a workspace."""
+    return replace(
+        problem, slices=slices, epilogue=None, reads_c=False, out=_aligned_strides(problem)
+    )
+
+
+def _aligned_strides(problem: Problem) -> Strides:
+    """Of matrices in a workspace, whose rows are aligned."""
     width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
     row = -(-problem.n // width) * width
-    out = Strides(problem.m * row, row, 1)
-    return replace(problem, epilogue=epilogue, out=out, in_place=not problem.reads_c)
+    return Strides(problem.m * row, row, 1)
 
 
 def define_problem(

@@ -12,12 +12,11 @@ from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Problem, Strides
 from dxgemm._registry import Launch, launch_kernel
+from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
-from dxgemm.runtime.workspace import Workspace, borrowed
 
 MANY_LINES = 64  # from so many on, a few threads merge each of them
-ALIGNMENT = 256  # bytes, of each part of the workspace
 NO_STRIDES = Strides(0, 0, 0)
 
 
@@ -82,12 +81,11 @@ class _Step(NamedTuple):
     arguments: Callable[[int, Mapping[str, int]], tuple[int, ...]]
 
 
-class ReducedLaunch:
+class ReducedLaunch(LaunchSeries):
     """The product, then the kernels that make its results.
 
     Fused, the product's kernel leaves partial results in a workspace; else it stores the matrix,
-    which another kernel reduces to such. `merge_partials` makes the results of them. The workspace
-    is borrowed for each call; `fixed` has one of its own.
+    which another kernel reduces to such. `merge_partials` makes the results of them.
     """
 
     def __init__(
@@ -106,11 +104,11 @@ class ReducedLaunch:
             results: the arrays to write, by name. Their addresses follow the other operands.
             arch, ordinal: of the GPU.
         """
+        super().__init__(ordinal)
         assert problem.epilogue is not None and problem.reduction is not None
         self._problem, self._epilogue = problem, problem.epilogue
         self._reduction = problem.reduction
-        self._results, self._arch, self._ordinal = results, arch, ordinal
-        self._size = 0  # of the workspace
+        self._results, self._arch = results, arch
         self._matrix: int | None = None  # where in it the matrix is
         self._product: Launch | None = None
         self._partials: Buffers | None = None  # that the product's kernel leaves
@@ -125,53 +123,22 @@ class ReducedLaunch:
         else:
             self._bind_merging(self._bind_split(candidate))
 
-    def __call__(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        stream: int,
-        operands: tuple[Any, ...] = (),
-    ) -> None:
-        with borrowed(max(self._size, 1), self._ordinal, stream) as base:
-            for launch, call, extra in self._calls(base, (a, b, c, out, alpha, beta), operands):
-                launch(*call, stream, *extra)
-
-    def fixed(
-        self,
-        a: int,
-        b: int,
-        c: int,
-        out: int,
-        alpha: float,
-        beta: float,
-        operands: tuple[Any, ...] = (),
-    ) -> Callable[[int], None]:
-        workspace = Workspace(max(self._size, 1), self._ordinal)
-        calls = self._calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
-        return _Series(workspace, [launch.fixed(*call, *extra) for launch, call, extra in calls])
-
-    def _calls(
-        self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]
-    ) -> list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]]:
-        """Each launch, what it takes before the stream, and the operands that it takes after."""
+    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         stages = len(operands) - len(self._results)
         operands, addresses = operands[:stages], operands[stages:]
         pointers = dict(zip(self._results, addresses, strict=True))
         a, b, c, out, *scalars = call
         if self._matrix is not None:
             out = base + self._matrix
-        calls: list[tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = []
+        calls: list[Call] = []
         if self._product is not None:
             if self._partials is not None:
                 operands += self._partials.arguments(base)
-            calls.append((self._product, (a, b, c, out, *scalars), (operands,) if operands else ()))
+            calls.append(Call(self._product, (a, b, c, out, *scalars), operands))
         for step in self._steps:
             source = out if step.reads_matrix else base
-            calls.append((step.launch, (source,) * 4 + (0, 0), (step.arguments(base, pointers),)))
+            arguments = step.arguments(base, pointers)
+            calls.append(Call(step.launch, (source,) * 4 + (0, 0), arguments))
         return calls
 
     def _bind_fused(self, candidate: Candidate) -> Buffers:
@@ -309,12 +276,6 @@ class ReducedLaunch:
         starts = tuple(self._take(items * ITEM_SIZES[dtype]) for dtype in self._reduction.partials)
         return Buffers(slots, lines, starts, items)
 
-    def _take(self, size: int) -> int:
-        """Where so many bytes of the workspace begin."""
-        start = self._size
-        self._size += -(-size // ALIGNMENT) * ALIGNMENT
-        return start
-
     @property
     def _dtype(self) -> str:
         """Of what is reduced."""
@@ -324,17 +285,6 @@ class ReducedLaunch:
     def _columns(self) -> int:
         """Of the matrix as the caller sees it."""
         return self._problem.m if self._problem.is_transposed else self._problem.n
-
-
-class _Series:
-    """Launches one after the other, and the workspace that they use."""
-
-    def __init__(self, workspace: Workspace, launches: list[Callable[[int], None]]) -> None:
-        self._workspace, self._launches = workspace, launches
-
-    def __call__(self, stream: int) -> None:
-        for launch in self._launches:
-            launch(stream)
 
 
 def _configs(file: Any) -> tuple[Any, ...]:

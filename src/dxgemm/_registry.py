@@ -12,7 +12,13 @@ from typing import Any, ClassVar, Protocol
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Problem, contiguous_problem
+from dxgemm._problem import (
+    PRECISIONS,
+    RESULT_DTYPES,
+    Problem,
+    contiguous_problem,
+    sliced_problem,
+)
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -24,6 +30,10 @@ from dxgemm.compiler import (
 # Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
 
+
+# What adds the sums of slices of k, and of how many at most.
+MOST_SLICES = 128
+ADDER = "dxgemm.handwritten.add_slices"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
@@ -96,6 +106,11 @@ class Implementation(ABC):
         """Whether its kernels reduce the tiles they compute."""
         return False
 
+    @property
+    def slices_k(self) -> bool:
+        """Whether its kernels compute the sums of slices of k."""
+        return False
+
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         """Rows and columns of the result that a block's tile has."""
         return config.tile_m, config.tile_n
@@ -105,7 +120,7 @@ class Implementation(ABC):
         """Make everything ready for one problem, building its kernel if need be."""
 
     def block_count(self, config: Any, problem: Problem) -> int:
-        """Thread blocks of a launch; 0 where the implementation does not tell."""
+        """Thread blocks of a launch, or for each slice of k; 0 where it does not tell."""
         return 0
 
     def tile_count(self, config: Any, problem: Problem) -> int:
@@ -205,10 +220,16 @@ class KernelFile(Implementation):
             for dtype in self.dtypes
             if dtype in dtypes
             for config in self.configs(dtype)
-            for problem in common_problems(dtype)
+            for problem in self._common_problems(config, dtype)
             if self.supports(problem) is None
         }
         return list(specs)
+
+    def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
+        problems = common_problems(dtype)
+        if self.slices_k and config.split_k == 1:
+            problems += [sliced_problem(problem, 2) for problem in problems]
+        return problems
 
     def block_count(self, config: Any, problem: Problem) -> int:
         blocks: int = self._kernel_file.block_count(config, problem)
@@ -223,6 +244,11 @@ class KernelFile(Implementation):
     def fuses_reductions(self) -> bool:
         fuses: bool = getattr(self._kernel_file, "FUSES_REDUCTIONS", False)
         return fuses
+
+    @property
+    def slices_k(self) -> bool:
+        slices: bool = getattr(self._kernel_file, "SLICES_K", False)
+        return slices
 
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         find = getattr(self._kernel_file, "result_tile", super().result_tile)
@@ -265,6 +291,14 @@ class KernelFile(Implementation):
         maps = describe_maps(config, problem) if describe_maps else ()
         spec, blocks = self.spec_for(config, problem), self.block_count(config, problem)
         return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
+
+
+def adding_spec(problem: Problem, slices: int) -> KernelSpec:
+    """The kernel that adds the sums of so many slices of a problem's k."""
+    file = import_module(ADDER)
+    elements = problem.batch * problem.m * problem.n
+    config = file.choose_config(file.CONFIGS, elements, slices)
+    return KernelSpec("add_slices", ADDER, config, problem.dtype, (), problem.epilogue)
 
 
 def launch_kernel(
@@ -381,10 +415,15 @@ def kernel_specs(
     if implementations is not None:
         named = [find_implementation(name) for name in implementations]
         kernel_files = [i for i in named if isinstance(i, KernelFile)]
-    return [
-        spec
+    wanted = [
+        (implementation, dtype)
         for implementation in kernel_files
         for dtype in dtypes
         if implementations is not None or implementation.is_automatic(dtype)
-        for spec in implementation.common_specs((dtype,))
     ]
+    specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
+    slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
+    for dtype in slicing:
+        problem = contiguous_problem(dtype, 1, 1, 1)
+        specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
+    return specs

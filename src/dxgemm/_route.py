@@ -205,6 +205,10 @@ class Route:
 
     def _bind(self, candidate: Candidate) -> Launch:
         device = self.device
+        if candidate.problem.slices > 1:
+            from dxgemm._sliced import SlicedLaunch
+
+            return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
         if self.epilogue is None or self.reduction is None:
             return candidate.implementation.bind(
                 candidate.problem, candidate.config, device.arch, self.ordinal

@@ -30,6 +30,7 @@ from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
 DTYPES = ("float64", "float32", "int8")
 SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
 MINIMUM_ARCH = 90
+SLICES_K = True
 BARRIER_BYTES = 16  # of a stage, beside its tiles
 MOST_OBJECT_BYTES = 128  # of pointers, extents and strides; more are tensor maps
 
@@ -164,8 +165,13 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie, whether 16 bytes can be copied at once, and what is stored if not sums."""
+    """How a and b lie, whether 16 bytes can be copied at once, and what is stored if not sums.
+
+    Where k is sliced, sums and "sliced".
+    """
     ways = ("row", "row", "16") if problem.k == 0 else _ways(problem)
+    if problem.slices > 1:
+        return (*ways, SUMS[problem.dtype], "sliced")
     return ways if problem.out_dtype == SUMS[problem.dtype] else (*ways, problem.out_dtype)
 
 
@@ -233,11 +239,15 @@ def make_kernel(
     b_direction: str,
     alignment: str,
     out_dtype: str | None = None,
+    slicing: str = "",
     *,
     functions: DeviceFunctions,
     epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config and variant, as a Python function to compile and link."""
+    """The kernel of one config and variant, as a Python function to compile and link.
+
+    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    """
     from numba import cuda, int32, int64, types
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
@@ -245,6 +255,7 @@ def make_kernel(
     from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import unroll_static_loops
 
+    is_sliced = slicing == "sliced"
     sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
     scalar = np.dtype(sums).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
@@ -302,11 +313,16 @@ def make_kernel(
         b_first = matrix * b_stride_batch + first_col * b_stride_n
 
         # The pipeline fills all its stages, however short its k is; so none has less than that.
+        if is_sliced:
+            part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+            matrix = int32(part * batch + matrix)  # of the result, from here on
+        else:
+            part, parts = rank, int32(split_k)
         k_tiles = int32(k // tile_k)
-        if not is_whole or k_tiles < stages * split_k:
+        if not is_whole or k_tiles < stages * parts:
             k_tiles = int32(0)
-        k_start = int32(divide(int32(k_tiles * rank), int32(split_k))) * tile_k
-        k_end = int32(divide(int32(k_tiles * int32(rank + 1)), int32(split_k))) * tile_k
+        k_start = int32(divide(int32(k_tiles * part), parts)) * tile_k
+        k_end = int32(divide(int32(k_tiles * int32(part + 1)), parts)) * tile_k
         depth = k_end - k_start
 
         # Mainloop: cuBLASDx's.
@@ -324,7 +340,7 @@ def make_kernel(
             )
 
         # What is left of k.
-        if rank == split_k - 1:
+        if part == parts - 1:
             last_row = int32(min(m - 1 - first_row, tile_m - 1))
             last_col = int32(min(n - 1 - first_col, tile_n - 1))
             a_line = global_address(a_gmem) + item_bytes * a_first

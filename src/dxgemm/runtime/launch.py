@@ -165,7 +165,7 @@ class KernelLaunch:
         """The launch configuration on a stream, made once: it saves converting nine arguments."""
         driver = driver_api()
         config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self._blocks, 1, 1
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._blocks, self._problem.slices, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = self._kernel.record.threads, 1, 1
         config.sharedMemBytes = self._kernel.record.dynamic_smem_bytes
         config.hStream = driver.CUstream(stream)

@@ -1,0 +1,155 @@
+"""Split-k through a workspace: the sums of slices of k, added by a kernel of their own."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._dispatch import choose
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
+from dxgemm._registry import find_implementation
+from dxgemm.epilogues import bias, relu
+from dxgemm.runtime.device import DeviceFacts
+from dxgemm.testing.cases import Case
+from dxgemm.testing.check import assert_right
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.kinds import KINDS
+
+H200 = DeviceFacts(
+    name="NVIDIA H200",
+    arch="sm_90a",
+    sm_count=132,
+    peak_tflops={"float32": 66.9, "float64": 33.5},
+    memory_gbytes_per_s=4800.0,
+)
+COMPILED = pytest.mark.skipif(simulator_enabled(), reason="the simulator has no kernel that slices")
+SLICING = [
+    pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
+    for implementation in dxgemm.implementations()
+    if implementation.slices_k
+    for kind in ("float32", "float64")
+    if kind in implementation.dtypes
+    for config in implementation.configs(kind)
+    if config.split_k == 1
+]
+
+
+def sizes(config, slices):
+    """Results of one element, of a ragged tile and more; each slice of one k tile and of more."""
+    depth = config.tile_k * slices
+    for m, n in ((1, 1), (config.tile_m + 1, 5), (3, config.tile_n - 1), (70, 2 * config.tile_n)):
+        for k in (depth, depth - config.tile_k + 1, 3 * depth + 2):
+            yield m, n, k
+
+
+@COMPILED
+@pytest.mark.gpu
+@pytest.mark.parametrize("slices", [2, 5, 19])
+@pytest.mark.parametrize("implementation, config, kind", SLICING)
+def test_slices(contract, implementation, config, kind, slices):
+    orders = ("row", "col")
+    groups = [
+        tuple(
+            Case(kind, m, n, k, (a + padding, b + padding, c), *KINDS[kind].factors)
+            for (a, b, c), padding in product(product(orders, orders, orders), ("", "_aligned"))
+        )
+        for m, n, k in sizes(config, slices)
+    ]
+    contract(groups, config=config, slices=slices)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_a_sliced_batch_with_an_epilogue(make, home, kind):
+    (a, padded_a), (b, padded_b) = make((3, 30, 4000), kind), make((4000, 50), kind)
+    (c, padded_c), (v, padded_v) = make((3, 30, 50), kind), make((1, 50), kind)
+    plan = dxgemm.plan(
+        padded_a.array, padded_b.array, padded_c.array, 2, -1,
+        epilogue=bias(padded_v.array[0]) | relu,
+    )  # fmt: skip
+    assert plan.explain().slices > 1
+    plan()
+    assert (padded_c.fetch() == np.maximum(2 * (a @ b) - c + v, 0)).all()
+
+
+@pytest.mark.gpu
+def test_a_graph_of_a_sliced_product():
+    cupy = pytest.importorskip("cupy")
+    shapes = Case("float32", 40, 24, 2000).shapes
+    first, second = (operands(data, *shapes, "float32") for data in ("random", "canary"))
+    arrays = [cupy.asarray(values) for values in first]
+    plan = dxgemm.plan(*arrays, 0.7, 1.3)
+    assert plan.explain().slices > 1
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        plan()
+        dxgemm.gemm(*arrays[:2], out=arrays[2], beta=0)
+        plan()
+        graph = stream.end_capture()
+        for values in (first, second):
+            for array, new in zip(arrays, values):
+                array.set(new)
+            graph.launch(stream)
+            stream.synchronize()
+            a, b, _ = values
+            assert_right(arrays[2].get(), a, b, a @ b, 0.7, 1.3)
+
+
+@pytest.mark.gpu
+def test_the_same_bits_every_time(home):
+    a, b, _ = operands("random", *Case("float32", 33, 65, 9000).shapes, "float32")
+    x, y = home.send(a), home.send(b)
+    results = [home.fetch(dxgemm.gemm(x, y)) for _ in range(20)]
+    assert all((result == results[0]).all() for result in results)
+
+
+@COMPILED
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_few_tiles_of_long_k_are_sliced_and_others_are_not(dtype):
+    for m, n, k, is_sliced in (
+        (64, 64, 8192, True),
+        (4096, 4096, 4096, False),
+        (64, 64, 64, False),
+    ):
+        chosen = choose(contiguous_problem(dtype, m, n, k), H200).candidates[0]
+        assert (chosen.problem.slices > 1) is is_sliced
+    reduced = choose(contiguous_problem(dtype, 64, 64, 8192), H200).candidates[0]
+    assert f"in {reduced.problem.slices} slices" in str(reduced)
+
+
+@COMPILED
+def test_what_cannot_be_sliced_says_so():
+    tuned = find_implementation("tuned")
+    whole = next(config for config in tuned.configs("float32") if config.split_k == 1)
+    problem = contiguous_problem("float32", 64, 64, 64)
+    assert choose(problem, H200, ("tuned", whole, 2)).candidates[0].problem.slices == 2
+    with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k into 100"):
+        choose(problem, H200, ("tuned", whole, 100))
+    with pytest.raises(errors.UnknownImplementationError, match="number of slices"):
+        choose(problem, H200, ("tuned", whole, 0))
+
+
+COMPILE = """
+from dxgemm._problem import contiguous_problem, sliced_problem
+from dxgemm._registry import adding_spec, find_implementation
+from dxgemm.compiler import compile_kernel
+
+for name, dtype in (("tuned", "float32"), ("tensor_core", "float64")):
+    implementation, problem = find_implementation(name), contiguous_problem(dtype, 64, 64, 8192)
+    config = implementation.configs(dtype)[2]
+    specs = [implementation.spec_for(config, sliced_problem(problem, 8))]
+    specs += [adding_spec(problem, slices) for slices in (2, 8, 64)]
+    for spec in specs:
+        print(spec, compile_kernel(spec, "sm_90a").record.stack_bytes)
+"""
+
+
+def test_kernels_keep_to_registers(run_python):
+    lines = run_python(COMPILE).splitlines()
+    assert len(set(lines)) == 8 and sum("sliced" in line for line in lines) == 2
+    assert all(line.endswith(" 0") for line in lines), lines
