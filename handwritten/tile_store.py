@@ -126,22 +126,28 @@ def make_store_from_smem(
     is_stored = reduction is None or reduction.is_stored
     is_finished_first = is_stored or split_k > 1 or bool(epilogue.stages)
 
-    def sum_vector(address):
-        """A vector of the tile; of a cluster, its blocks' parts summed in their order."""
-        if split_k == 1:
-            values = load_shared(scalar, width, address, 0)
-        else:
-            parts = ()
-            for block in static_range(split_k):
-                other = cluster_address(address, int32(block))
-                parts = parts + load_cluster(scalar, width, other, 0)
-            values = ()
-            for element in static_range(width):
-                total = parts[element]
-                for block in static_range(1, split_k):
-                    total = scalar(total + parts[block * width + element])
-                values = values + (total,)
-        return values
+    inlined = cuda.jit(device=True, forceinline=True)
+
+    def make_sum(count):
+        """Neighbours in the tile; of a cluster, its blocks' parts summed in their order."""
+
+        def sum_neighbours(address):
+            if split_k == 1:
+                values = load_shared(scalar, count, address, 0)
+            else:
+                parts = ()
+                for block in static_range(split_k):
+                    other = cluster_address(address, int32(block))
+                    parts = parts + load_cluster(scalar, count, other, 0)
+                values = ()
+                for element in static_range(count):
+                    total = parts[element]
+                    for block in static_range(1, split_k):
+                        total = scalar(total + parts[block * count + element])
+                    values = values + (total,)
+            return values
+
+        return inlined(unroll_static_loops(sum_neighbours))
 
     def add_c(values, beta, c_gmem, c_index):
         if adds_c and beta != 0:
@@ -159,8 +165,7 @@ def make_store_from_smem(
         if is_stored:
             store_vector(out_gmem, out_index, values)
 
-    inlined = cuda.jit(device=True, forceinline=True)
-    sum_vector = inlined(unroll_static_loops(sum_vector))
+    sum_vector, sum_element = make_sum(width), make_sum(1)
     add_c = inlined(unroll_static_loops(add_c))
     put = inlined(unroll_static_loops(put))
 
@@ -199,31 +204,33 @@ def make_store_from_smem(
                 row += together * row_step
                 c_index += together * c_step
                 out_index += together * out_step
-            first = int32(vectors)
-        for vector in range(first, vectors, threads):
-            smem_row = int32(rank * rows + vector // row_vectors)
-            smem_vector = int32(vector % row_vectors)
-            row, col = tile_row + smem_row, tile_col + smem_vector * width
-            if row < m and col < n:
-                address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
-                values = sum_vector(address)
-                c_index = c_start + row * c_stride_m + col * c_stride_n
-                out_index = out_start + row * out_stride_m + col * out_stride_n
-                if is_vector and col + width <= n:
-                    values = add_c(values, beta, c_gmem, c_index)
+        elif is_vector and (n % width == 0 or tile_col + tile_n <= n):
+            for vector in range(first, vectors, threads):
+                smem_row = int32(rank * rows + vector // row_vectors)
+                smem_vector = int32(vector % row_vectors)
+                row, col = tile_row + smem_row, tile_col + smem_vector * width
+                if row < m and col < n:
+                    address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+                    values = sum_vector(address)
+                    values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
                     values = finish_vector(values, matrix, row, col, extra)
-                    put(address, values, out_gmem, out_index)
-                else:
-                    for element in static_range(width):
-                        if col + element < n:
-                            value = values[element]
-                            if adds_c and beta != 0:
-                                value += beta * c_gmem[c_index + element * c_stride_n]
-                            value = finish(value, matrix, row, col + element, extra)
-                            if is_reduced:
-                                store_shared(address, element * item_bytes, (value,))
-                            if is_stored:
-                                out_gmem[out_index + element * out_stride_n] = value
+                    put(address, values, out_gmem, out_start + row * out_stride_m + col)
+        else:
+            # Neighbouring threads, neighbouring elements: what is misaligned is coalesced still.
+            for element in range(first, rows * tile_n, threads):
+                smem_row = int32(rank * rows + element // tile_n)
+                smem_col = int32(element % tile_n)
+                row, col = tile_row + smem_row, tile_col + smem_col
+                if row < m and col < n:
+                    address = int32(smem + smem_row * smem_row_bytes + smem_col * item_bytes)
+                    value = sum_element(address)[0]
+                    if adds_c and beta != 0:
+                        value += beta * c_gmem[c_start + row * c_stride_m + col * c_stride_n]
+                    value = finish(value, matrix, row, col, extra)
+                    if is_reduced:
+                        store_shared(address, 0, (value,))
+                    if is_stored:
+                        out_gmem[out_start + row * out_stride_m + col * out_stride_n] = value
 
     finish_tile = inlined(unroll_static_loops(finish_tile))
     if not is_reduced:
