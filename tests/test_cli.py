@@ -343,6 +343,17 @@ class TestExplain:
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
 
+    @pytest.mark.parametrize("dtype", ["float32", "int8"])
+    def test_the_product_can_be_measured(self, dtype):
+        arguments = ("explain", 5, 6, 7, "--batch", 2, "--dtype", dtype, "--measure")
+        report = invoke_json(*arguments)
+        assert report["measured_us"] > 0
+        assert report["clock"] in invoke(*arguments).stdout
+
+    @needs_simulator
+    def test_what_takes_hours_is_not_measured(self):
+        assert_refused(invoke("explain", 200, 200, 200, "--measure"), "leave out --measure")
+
     def test_an_unknown_implementation_is_refused(self):
         assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
 
