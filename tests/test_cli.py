@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import errno
 import importlib
 import json
@@ -540,13 +539,6 @@ class TestProcess:
     def test_version(self, tmp_path):
         result = invoke_process("--version", cache=tmp_path)
         assert result.stdout == f"dxgemm {dxgemm.__version__}\n"
-
-
-def test_the_example_in_the_readme_is_true():
-    readme = Path(__file__).resolve().parent.parent / "README.md"
-    failed, tried = doctest.testfile(str(readme), module_relative=False)
-    assert tried > 0
-    assert failed == 0
 
 
 HELP_THEN_MODULES = """
