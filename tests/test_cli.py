@@ -23,9 +23,9 @@ from dxgemm._problem import contiguous_problem
 from dxgemm.cli import counters
 from dxgemm.cli.app import app
 
-run_command, info_command, demo_command, ladder_command, profile_command = map(
+run_command, info_command, demo_command, ladder_command, profile_command, bench_command = map(
     importlib.import_module,
-    (f"dxgemm.cli.{name}" for name in ("run", "info", "demo", "ladder", "profile")),
+    (f"dxgemm.cli.{name}" for name in ("run", "info", "demo", "ladder", "profile", "bench")),
 )
 needs_simulator = pytest.mark.skipif(not simulator_enabled(), reason="about the simulator")
 needs_no_gpu = pytest.mark.skipif(not probe().problem, reason="about machines without a GPU")
@@ -481,6 +481,31 @@ class TestOccupancy:
 
     def test_unknown_architectures_are_refused(self):
         assert_refused(invoke("occupancy", 2, "--arch", "sm_42"), "'sm_42'")
+
+
+class TestBench:
+    def test_outside_a_clone_it_says_where_to_go(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(bench_command, "BENCHMARKS", tmp_path)
+        assert_refused(invoke("bench"), "make bench", "clone of the repository")
+
+    @pytest.mark.parametrize(
+        ("arguments", "script", "passed_on"),
+        [
+            (("--suite", "gemm", "--smoke"), "run.py", ["--suite=gemm", "--smoke"]),
+            (("--report",), "report.py", ["--html", str(bench_command.REPORT)]),
+        ],
+    )
+    def test_it_runs_the_scripts_of_the_clone(self, monkeypatch, arguments, script, passed_on):
+        ran = []
+
+        def run(command: list[str]) -> Any:
+            ran.append(command)
+            return subprocess.CompletedProcess(command, 3)
+
+        monkeypatch.setattr(bench_command.subprocess, "run", run)
+        assert invoke("bench", *arguments).exit_code == 3
+        assert ran == [[sys.executable, str(bench_command.BENCHMARKS / script), *passed_on]]
+        assert Path(ran[0][1]).is_file()
 
 
 class TestProcess:
