@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -98,6 +100,7 @@ def test_every_pipeline_tells_the_size_of_its_stages():
 
 
 BUILT = {
+    "is_simulated": False,
     "gflops": 137.4,
     "mbytes": 201.3,
     "intensity": 682.7,
@@ -137,13 +140,28 @@ def test_a_built_kernel_is_explained_line_by_line():
         "tile            42.7 FLOP a byte",
         "kernel          209 registers a thread, 133120 bytes",
         "occupancy       8 of 64 warps on an SM, as 1 block; more would not fit its registers and",
-        "waves           3.88: 512 tiles in 4 rounds, the last one not full; 97% of the time",
+        "waves           3.88: 512 tiles in 4 rounds; the last one takes as long as a full one, so "
+        "that 97% of the time is used",
         "in flight       37632 bytes on their way to an SM; full bandwidth over 600 ns of latency "
         "takes 21818",
         "predicted       2639 us, 78% of the roofline, by the model",
     ):
         assert line in text, line
     assert "split k" not in text
+
+
+def test_the_simulator_has_no_roofline():
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | {"is_simulated": True}))
+    assert "roofline        none: the simulator is no GPU" in text
+    assert "TFLOP/s" not in text
+
+
+def test_every_line_is_told_in_the_table_that_reads_explain():
+    page = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
+    told = re.findall(r"^\| `([a-z ]+)` \|", page.read_text(), re.MULTILINE)
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | {"split_k": 2}))
+    printed = [line[2:18].strip() for line in text.splitlines()[1:] if line[2] != " "]
+    assert told == [*printed, "measured"]
 
 
 def test_a_launch_of_less_than_a_wave_names_the_sms_it_uses():

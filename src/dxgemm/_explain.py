@@ -48,6 +48,7 @@ class Explanation:
         gflops, mbytes: operations, and the fewest bytes through device memory.
         roofline_us: the larger of their times at the GPU's peaks, tensor cores included.
         bound: "compute" or "memory".
+        is_simulated: whether the GPU is numba's simulator, whose peaks mean nothing.
         sm_count, peak_tflops, memory_gbytes_per_s: of the GPU; TFLOP/s and GB/s are its peaks.
         compute_us, memory_us: of the operations and of the bytes, at these peaks.
         intensity: FLOP per byte of device memory.
@@ -93,6 +94,7 @@ class Explanation:
     mbytes: float
     roofline_us: float
     bound: str
+    is_simulated: bool
     sm_count: int
     peak_tflops: float
     memory_gbytes_per_s: float
@@ -147,9 +149,18 @@ class Explanation:
 
     def _work_lines(self) -> list[tuple[str, str]]:
         """What the problem costs on this GPU, whatever computes it."""
-        return [
+        lines = [
             ("work", f"{figure(self.gflops)} GFLOP: a multiplication and an addition a step"),
             ("memory", f"{figure(self.mbytes)} MB at least: operands read, results written, once"),
+        ]
+        if self.is_simulated:
+            return [
+                *lines,
+                ("intensity", f"{figure(self.intensity)} FLOP a byte of memory"),
+                ("roofline", "none: the simulator is no GPU"),
+            ]
+        return [
+            *lines,
             (
                 "intensity",
                 f"{figure(self.intensity)} FLOP a byte of memory; from {figure(self.ridge)} on, "
@@ -172,7 +183,7 @@ class Explanation:
             lines.append(
                 (
                     "tile",
-                    f"{figure(self.tile_intensity)} FLOP a byte that a block reads, most of it "
+                    f"{figure(self.tile_intensity)} FLOP a byte that a full tile reads, most of it "
                     "from the L2 cache",
                 )
             )
@@ -217,8 +228,8 @@ class Explanation:
             used = min(self.tiles or 0, self.sm_count)
             return f"all blocks run at once, on {used} of {self.sm_count} SMs"
         return (
-            f"{self.tiles} tiles in {math.ceil(self.waves)} rounds, the last one not full; "
-            f"{self.tail_efficiency:.0%} of the time is used"
+            f"{self.tiles} tiles in {math.ceil(self.waves)} rounds; the last one takes as long as "
+            f"a full one, so that {self.tail_efficiency:.0%} of the time is used"
         )
 
     def against_roofline(self, time_us: float) -> str:
@@ -358,6 +369,7 @@ def _explain(
         mbytes=problem.bytes_moved / 1e6,
         roofline_us=roofline.time_us,
         bound=roofline.bound,
+        is_simulated=device.is_simulated,
         sm_count=device.sm_count,
         peak_tflops=roofline.peak_tflops,
         memory_gbytes_per_s=roofline.memory_gbytes_per_s,

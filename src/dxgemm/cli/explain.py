@@ -9,7 +9,6 @@ import numpy as np
 import typer
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
 from dxgemm.cli.run import MAX_SIMULATED, TooSlowError
@@ -82,7 +81,7 @@ def explain(
         return
     typer.echo(str(explanation))
     if measured_us is not None:
-        text = time_text if simulator_enabled() else explanation.against_roofline
+        text = time_text if explanation.is_simulated else explanation.against_roofline
         typer.echo(f"  measured        {text(measured_us)}: {clock_name()}")
 
 
@@ -94,7 +93,7 @@ def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxg
     """
     e = explanation
     steps = e.batch * e.m * e.n * e.k
-    if simulator_enabled() and steps > MAX_SIMULATED:
+    if e.is_simulated and steps > MAX_SIMULATED:
         raise TooSlowError(
             f"m * n * k is {steps:,}: the simulator measures nothing above {MAX_SIMULATED:,}; "
             "use a machine with an NVIDIA GPU, or leave out --measure."
