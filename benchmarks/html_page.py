@@ -26,6 +26,19 @@ MAP_SIZES = tuple(2**power for power in range(5, 15))
 MAP_KINDS = (*((dtype, None) for dtype in RESULT_DTYPES), ("float32", "tf32"))
 BASELINE = "cublas"
 
+RATE_TEXT = (
+    "Square matrices, the config that the dispatcher chooses for each kernel. The dashed line is "
+    "the roofline at the highest clock, which no GPU holds under load."
+)
+SPEEDUP_TEXT = (
+    "Time of cuBLAS over that of dxgemm's best kernel, from the same run: beyond the dashed line "
+    "dxgemm is faster."
+)
+CHOICE_TEXT = (
+    "What implementation=None takes for row-major operands, with its tile, by the dispatcher of "
+    "this version. A field's tooltip has the reason."
+)
+
 # Of each series on a light and on a dark page.
 # Source: Okabe and Ito, "Color Universal Design", told apart by the colour-blind too.
 COLORS = {
@@ -106,20 +119,6 @@ def gpu_section(suites: dict[str, Results]) -> str:
         tables = "\n".join(map(part_html, FULL[suite](results)))
         parts.append(f"<details><summary>Suite {escape(suite)}</summary>\n{tables}\n</details>")
     return "\n".join(parts)
-
-
-RATE_TEXT = (
-    "Square matrices, the config that the dispatcher chooses for each kernel. The dashed line is "
-    "the roofline at the highest clock, which no GPU holds under load."
-)
-SPEEDUP_TEXT = (
-    "Time of cuBLAS over that of dxgemm's best kernel, from the same run: beyond the dashed line "
-    "dxgemm is faster."
-)
-CHOICE_TEXT = (
-    "What implementation=None takes for row-major operands, with its tile, by the dispatcher of "
-    "this version. A field's tooltip has the reason."
-)
 
 
 def heading(title: str, text: str = "") -> str:

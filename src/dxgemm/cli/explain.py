@@ -91,29 +91,28 @@ def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxg
     Raises:
         TooSlowError: the simulator would need minutes or hours.
     """
-    e = explanation
-    steps = e.batch * e.m * e.n * e.k
-    if e.is_simulated and steps > MAX_SIMULATED:
+    m, n, k, batch = explanation.m, explanation.n, explanation.k, explanation.batch
+    steps = batch * m * n * k
+    if explanation.is_simulated and steps > MAX_SIMULATED:
         raise TooSlowError(
             f"m * n * k is {steps:,}: the simulator measures nothing above {MAX_SIMULATED:,}; "
             "use a machine with an NVIDIA GPU, or leave out --measure."
         )
     rng = np.random.default_rng(SEED)
 
-    def random(rows: int, cols: int) -> Any:
-        shape = (e.batch, rows, cols) if e.batch > 1 else (rows, cols)
-        if e.dtype == "int8":
-            return send(rng.integers(-128, 128, shape, np.int8))
-        values = rng.standard_normal(shape, np.float64 if e.dtype == "float64" else np.float32)
-        return to_dtype(send(values), e.dtype)
+    def random(rows: int, cols: int, dtype: str) -> Any:
+        shape = (batch, rows, cols) if batch > 1 else (rows, cols)
+        if dtype in ("int8", "int32"):
+            return send(rng.integers(-128, 128, shape, np.dtype(dtype)))
+        wide = np.float64 if dtype == "float64" else np.float32
+        return to_dtype(send(rng.standard_normal(shape, wide)), dtype)
 
-    out = to_dtype(random(e.m, e.n), e.out_dtype)
     return dxgemm.plan(
-        random(e.m, e.k),
-        random(e.k, e.n),
-        out=out,
+        random(m, k, explanation.dtype),
+        random(k, n, explanation.dtype),
+        out=random(m, n, explanation.out_dtype),
         implementation=implementation,
-        precision=e.precision,
+        precision=explanation.precision,
     )
 
 
