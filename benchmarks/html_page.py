@@ -40,7 +40,7 @@ CHOICE_TEXT = (
 )
 
 # Of each series on a light and on a dark page.
-# Source: Okabe and Ito, "Color Universal Design", told apart by the colour-blind too.
+# After Okabe and Ito, "Color Universal Design", darkened or lightened for the page.
 COLORS = {
     "tuned": ("#0072b2", "#56a8e0"),
     "tensor_core": ("#d55e00", "#ff8a3d"),
