@@ -1,5 +1,5 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
-# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, clean.
+# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean.
 
 SHELL := /bin/bash
 
@@ -26,7 +26,7 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRA)
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench docs clean
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
@@ -47,6 +47,11 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/report.py --html build/report.html
+
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache

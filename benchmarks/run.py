@@ -17,8 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import report
+from markdown_pages import markdown
 from provenance import gpu_slug
+from result_files import SUITES, Results
+from tables import SHORT
 
 BENCHMARKS = Path(__file__).resolve().parent
 
@@ -30,7 +32,7 @@ def run_suite(suite: str, json_path: Path) -> int:
     return subprocess.run(command).returncode
 
 
-def save(suite: str, results: report.Results, out: Path) -> None:
+def save(suite: str, results: Results, out: Path) -> None:
     """Write a suite's JSON into the folder of the GPU it names."""
     folder = out / gpu_slug(results["machine_info"]["gpu"]["name"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +43,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--suite", action="append", choices=report.SUITES, help="default: all")
+    parser.add_argument("--suite", action="append", choices=SUITES, help="default: all")
     parser.add_argument("--smoke", action="store_true", help="tiny sizes in the simulator")
     parser.add_argument("--out", type=Path, default=BENCHMARKS / "results")
     parser.add_argument("--commit", help="measured commit, where there is no git checkout")
@@ -53,7 +55,7 @@ def main() -> int:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
     failed = []
-    for suite in arguments.suite or report.SUITES:
+    for suite in arguments.suite or SUITES:
         with tempfile.TemporaryDirectory() as folder:
             json_path = Path(folder, "results.json")
             if run_suite(suite, json_path) != 0:
@@ -61,7 +63,7 @@ def main() -> int:
             if json_path.exists() and not arguments.smoke:
                 results = json.loads(json_path.read_text())
                 save(suite, results, arguments.out)
-                print(report.SHORT[suite](results))
+                print(markdown(SHORT[suite](results)))
     if failed:
         print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

@@ -97,11 +97,13 @@ class Config:
     def cluster(self) -> int:
         return self.split_k
 
+    def stage_bytes(self, dtype: str) -> int:
+        return (self.tile_left + self.tile_right) * self.tile_k * np.dtype(dtype).itemsize
+
     def smem_bytes(self, dtype: str) -> int:
-        tiles = self.stages * (self.tile_left + self.tile_right) * self.tile_k
         shorter, longer = sorted((self.tile_left, self.tile_right))
         sums = max(tile_bytes(longer, shorter, dtype), tile_bytes(shorter, longer, dtype))
-        return max(tiles * np.dtype(dtype).itemsize + 32, sums)
+        return max(self.stages * self.stage_bytes(dtype) + 32, sums)
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.warp_left * self.warp_right // 32 * np.dtype(dtype).itemsize

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,15 @@ from dxgemm import epilogues
 from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Epilogue
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-interleave, provenance, report, twins = map(
-    importlib.import_module, ("interleave", "provenance", "report", "twins")
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+charts, html_page, interleave, pages = map(
+    importlib.import_module, ("charts", "html_page", "interleave", "markdown_pages")
 )
+provenance, result_files, tables, twins = map(
+    importlib.import_module, ("provenance", "result_files", "tables", "twins")
+)
+markdown = pages.markdown
 
 
 class RecordingBenchmark:
@@ -153,7 +161,7 @@ REDUCTIONS = [
         ("cublas_torch_reduction", 60.0, 0.5, None, OTHER),
     )
 ]
-README = f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n"
+README = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
 
 
 @pytest.mark.parametrize(
@@ -205,24 +213,24 @@ def test_replay_hands_over_exactly_the_measured_times() -> None:
     [(0.00271, "0.00271"), (9.504, "9.50"), (38.21, "38.2"), (123.4, "123"), (5123.0, "5123")],
 )
 def test_figures_have_three_digits(value: float, text: str) -> None:
-    assert report.figure(value) == text
+    assert tables.figure(value) == text
 
 
 def test_host_overhead_is_judged_by_its_worst_column() -> None:
-    lines = report.host_overhead_full(HOST).splitlines()
+    lines = markdown(tables.host_overhead_full(HOST)).splitlines()
     assert "| cupy | `gemm(a, b, out=c)` | 9.50 | 12.5 | 12, missed |" in lines
     assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |  |" in lines
 
 
 def test_build_time_names_the_slowest_of_a_step() -> None:
-    lines = report.build_time_short(BUILD).splitlines()
+    lines = markdown(tables.build_time_short(BUILD)).splitlines()
     assert "| first call | 0.400 | 0.5, met |" in lines
     assert "| kernel | 41.0 | 30, missed |" in lines
     assert "| build | 123 |  |" in lines
 
 
 def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
-    lines = report.build_time_full(BUILD).splitlines()
+    lines = markdown(tables.build_time_full(BUILD)).splitlines()
     assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | 0.5, met | nothing |" in lines
     assert "| kernel | float64 | pipeline | 41.0 | 0.250 | 0.750 | 30, missed | numba |" in lines
     assert "| build |  |  | 123 | 0.250 | 0.750 |  | libnvvm.so.4, numba |" in lines
@@ -230,7 +238,7 @@ def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
 
 def test_gemm_lists_every_case() -> None:
     row = "| 1024 x 1024 x 1024 | row_row_row | coalesced | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
-    assert row in report.gemm_full(GEMM).splitlines()
+    assert row in markdown(tables.gemm_full(GEMM)).splitlines()
 
 
 def pipeline_row(implementation: str, tflops: float, vs_cublas: float, **changes: Any) -> Any:
@@ -252,14 +260,14 @@ def test_pipelines_are_shown_by_arithmetic_and_arrangement() -> None:
         pipeline_row("pipeline", 1.0, 0.1, batch=2),
         pipeline_row("tuned", 50.0, 1.1),
     ]
-    lines = report.pipeline_squares(results_of([*squares, *others])).splitlines()
+    lines = markdown(tables.pipeline_squares(results_of([*squares, *others]))).splitlines()
     row = "| float32 | row_row_row |  | 40.0 (0.50) | 40.0 (2.00) | 40.0 (1.00) | 40.0 (1.00) |"
     assert lines[4:] == [
         f"{row} 40.0 (1.00) | 1.00 |",
         "| tf32 | row_col_row |  | 300 (0.90) |  |  |  |  |  |",
         "| float16 to float32 | row_row_row |  | 500 (0.80) |  |  |  |  |  |",
     ]
-    assert report.pipeline_squares(GEMM) == ""
+    assert tables.pipeline_squares(GEMM) == []
 
 
 def test_other_shapes_name_the_best_hand_written_kernel() -> None:
@@ -272,7 +280,7 @@ def test_other_shapes_name_the_best_hand_written_kernel() -> None:
         pipeline_row("pipeline", 40.0, 0.8),  # a square
         pipeline_row("pipeline", 2.0, 0.2, m=7),  # nothing to compare with
     ]
-    lines = report.pipeline_rectangles(results_of(rows)).splitlines()
+    lines = markdown(tables.pipeline_rectangles(results_of(rows))).splitlines()
     assert lines[4:] == [
         "| float32 | 4096 x 64 x 27 | 128x128x8 | 3.00 | 0.30 | tuned | 1.10 |",
         "| float32 | 7 x 1024 x 1024 | 128x128x8 | 2.00 | 0.20 |  |  |",
@@ -280,26 +288,26 @@ def test_other_shapes_name_the_best_hand_written_kernel() -> None:
 
 
 def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
-    lines = report.gemm_short(GEMM).splitlines()
+    lines = markdown(tables.gemm_short(GEMM)).splitlines()
     assert "| m = n = k | best kernel | its rate | cublas | best / cublas |" in lines
     assert "| 1024 | coalesced | 6.20 | 38.2 | 0.16 |" in lines
 
 
 def test_ladder_names_each_rung_against_its_twin() -> None:
-    lines = report.ladder_table(LADDER).splitlines()
+    lines = markdown(tables.ladder_table(LADDER)).splitlines()
     row = "| 5 | [thread_tile_2d](handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
     assert row + "| 15.0 | 0.25 |" in lines
     assert "|  | cuBLAS | 51.3 | 1.00 |  |  | 62.0 | 1.00 |" in lines
 
 
 def test_ladder_lists_reduced_precision_apart() -> None:
-    lines = report.ladder_reduced_table(LADDER).splitlines()
+    lines = markdown(tables.ladder_reduced_table(LADDER)).splitlines()
     assert "| tf32 | thread_tile_2d | 204 | 0.50 |  |  |  |" in lines
-    assert report.ladder_reduced_table(results_of([ladder_row("cublas", 51.3, 1.0)])) == ""
+    assert tables.ladder_reduced_table(results_of([ladder_row("cublas", 51.3, 1.0)])) == []
 
 
 def test_ladder_names_the_best_rung_of_each_size() -> None:
-    lines = report.ladder_best_table(LADDER).splitlines()
+    lines = markdown(tables.ladder_best_table(LADDER)).splitlines()
     best = "thread_tile_2d 128x128x8"
     assert f"| 4096 | {best} | 0.51 | {best} | 0.25 |" in lines
     assert f"| 8192 | {best} | 0.50 |  |  |" in lines
@@ -307,26 +315,27 @@ def test_ladder_names_the_best_rung_of_each_size() -> None:
 
 def test_ladder_means_need_every_size() -> None:
     mean = "Geometric mean over 1024 to 16384, times cuBLAS: thread_tile_2d 0.50 in float32."
-    assert report.ladder_means(LADDER) == mean
-    assert report.ladder_means(results_of([ladder_row("coalesced", 6.2, 0.12)])) == ""
+    assert tables.ladder_means(LADDER) == [mean]
+    assert tables.ladder_means(results_of([ladder_row("coalesced", 6.2, 0.12)])) == []
 
 
 def test_ladder_lists_every_case_with_its_resources() -> None:
     row = "| 4096 x 4096 x 4096 | 2 | coalesced | 128x128x8 | 70.5 | 6.20 | 0.12 | 1.00 "
-    assert row + "| 256 | 128 | 16384 | 2 |" in report.ladder_full(LADDER).splitlines()
+    assert row + "| 256 | 128 | 16384 | 2 |" in markdown(tables.ladder_full(LADDER)).splitlines()
 
 
 def test_epilogues_are_shown_against_the_quickest_other() -> None:
-    (row,) = report.epilogue_short(EPILOGUE).splitlines()[4:]
+    (row,) = markdown(tables.epilogue_short(EPILOGUE)).splitlines()[4:]
     assert row == (
         "| float32 | bias | relu | 1024 x 1024 x 1024 | row_row_row | tuned 64x64x8 "
         "| cuBLAS and a kernel of cupy.fuse | 50.0 | 32.0 | 1.56 | 1.25 | 0.98 |"
     ).replace("bias | relu", "`bias \\| relu`")
-    assert report.epilogue_short(results_of([epilogue_row("tuned", 40.0, None)])).count("\n") == 3
+    (empty,) = tables.epilogue_short(results_of([epilogue_row("tuned", 40.0, None)]))
+    assert empty.rows == []
 
 
 def test_costs_of_epilogues_are_percent_of_the_plain_kernel() -> None:
-    lines = report.epilogue_costs(EPILOGUE).splitlines()
+    lines = markdown(tables.epilogue_costs(EPILOGUE)).splitlines()
     assert lines[2:] == [
         "| epilogue | float32 | float64 | int8 |",
         "| --- | ---: | ---: | ---: |",
@@ -337,7 +346,7 @@ def test_costs_of_epilogues_are_percent_of_the_plain_kernel() -> None:
 
 
 def test_epilogues_list_every_row() -> None:
-    lines = report.epilogue_full(EPILOGUE).splitlines()
+    lines = markdown(tables.epilogue_full(EPILOGUE)).splitlines()
     text = "| `bias \\| relu` | float32 | 1024 x 1024 x 1024 | row_row_row "
     assert text + "| tuned | 64x64x8 | 20.0 | 50.0 | 178 | 1.56 | 0.98 |" in lines
     assert text + "| cublas_torch |  | 50.0 | 20.0 | 178 | 0.62 |  |" in lines
@@ -347,24 +356,25 @@ def test_epilogues_list_every_row() -> None:
 
 def test_reductions_are_shown_fused_and_split_against_the_quickest_other() -> None:
     results = results_of([*(b["extra_info"] for b in EPILOGUE["benchmarks"]), *REDUCTIONS])
-    (row,) = report.reduction_ways(results).splitlines()[4:]
+    (row,) = markdown(tables.reduction_ways(results)).splitlines()[4:]
     assert row == (
         "| float32 | `sum(axis=1)` | 1024 x 1024 x 1024 | tuned 128x128x8 | cuBLAS and CuPy "
         "| 20.0 | 40.0 | 30.0 | 1.50 | 0.75 | 1.50 | 0.75 |"
     )
-    assert report.epilogue_best(results) == report.epilogue_best(EPILOGUE)
-    assert report.epilogue_costs(results) == report.epilogue_costs(EPILOGUE)
-    assert report.epilogue_short(results).endswith(row)
+    assert tables.epilogue_best(results) == tables.epilogue_best(EPILOGUE)
+    assert tables.epilogue_costs(results) == tables.epilogue_costs(EPILOGUE)
+    assert markdown(tables.epilogue_short(results)).endswith(row)
     last = "| cublas_torch_reduction |  |  | 60.0 | 16.7 | 0.50 |  |"
-    assert report.epilogue_full(results).endswith(last)
-    assert report.reduction_ways(EPILOGUE) == report.reduction_full(EPILOGUE) == ""
+    assert markdown(tables.epilogue_full(results)).endswith(last)
+    assert tables.reduction_ways(EPILOGUE) == tables.reduction_full(EPILOGUE) == []
 
 
 def test_the_page_of_epilogues_shows_what_there_is() -> None:
-    text = report.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
+    text = pages.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
-    assert report.epilogue_short(EPILOGUE) in text and report.epilogue_costs(EPILOGUE) in text
-    assert report.epilogues_text([{"gemm": GEMM}]) == report.NO_RESULTS
+    assert markdown(tables.epilogue_short(EPILOGUE)) in text
+    assert markdown(tables.epilogue_costs(EPILOGUE)) in text
+    assert pages.epilogues_text([{"gemm": GEMM}]) == pages.NO_RESULTS
 
 
 def test_reducers_are_what_they_are_called() -> None:
@@ -385,13 +395,13 @@ def test_reducers_are_what_they_are_called() -> None:
 
 def test_every_rung_has_a_number_and_a_first_sentence() -> None:
     own = [i for i in dxgemm.implementations() if i.is_own and i.rung is not None]
-    assert [rung.name for rung in report.rungs()] == [implementation.name for implementation in own]
+    assert [rung.name for rung in tables.rungs()] == [implementation.name for implementation in own]
     for rung in own:
-        assert report.first_sentence(rung.name).endswith(".")
+        assert pages.first_sentence(rung.name).endswith(".")
 
 
 def test_kernels_are_listed_with_what_was_measured() -> None:
-    text = report.handwritten_readme([{"ladder": LADDER}])
+    text = pages.handwritten_readme([{"ladder": LADDER}])
     assert "[thread_tile_2d.py](thread_tile_2d.py)" in text
     assert "[thread_tile_2d](thread_tile_2d.py) | 26.0" in text
     assert "## NVIDIA H200" in text
@@ -405,16 +415,111 @@ def test_twins_are_of_one_gpu_size_and_dtype() -> None:
     assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA A100") is None
 
 
+class Document(HTMLParser):
+    """Checks that tags are closed in order, and collects the page's words."""
+
+    VOID = ("meta",)
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attributes: Any) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attributes: Any) -> None: ...
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_the_page_is_whole_in_itself() -> None:
+    sizes = [
+        pipeline_row("tuned", rate, 1.25, m=size, n=size, k=size)
+        for size, rate in ((256, 5.0), (512, 20.0), (1024, 43.0), (1000, 30.0))
+    ]
+    gpus = [{"gemm": results_of(sizes), "host_overhead": HOST, "build_time": BUILD}]
+    page = html_page.html_page([{**gpus[0], "epilogue": EPILOGUE, "ladder": LADDER}])
+    words = Document(page).words
+    assert not any(text in page for text in ("http", "<script", "<link", "src=", "url("))
+    assert "prefers-color-scheme: dark" in page
+    for text in ("NVIDIA H200", "float32, row_row_row", "tuned, 512: 20 TFLOP/s", "1.25 tuned"):
+        assert text in words
+    assert "tuned, 1000: 30 TFLOP/s" not in words
+    assert "cupy: gemm(a, b, out=c)" in words and "0.400 of 0.5" in words
+    assert "bias | relu" in words
+
+
+def test_a_gpu_without_results_has_a_page_too() -> None:
+    assert "No results." in Document(html_page.html_page([])).words
+
+
+def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environment["PYTHONPATH"] = str(Path(dxgemm.__file__).parents[1])
+    subprocess.run(
+        [sys.executable, str(BENCHMARKS / "report.py"), "--check", "--html", str(page)],
+        env=environment,
+        check=True,
+    )
+    words = Document(page.read_text()).words
+    chosen = [text for text in words if text.startswith("m = n = 4096, k = 4096: wgmma")]
+    assert len(chosen) == 3  # float16, bfloat16, TF32
+
+
+def test_the_roof_of_squares_is_memory_s_and_then_arithmetic_s() -> None:
+    facts = html_page.FACTS["NVIDIA H200"]
+    row = pipeline_row("tuned", 1.0, 1.0)
+    (_, low), (_, high) = html_page.roof(row, [16, 4096], facts).points
+    assert low == pytest.approx(16 / 6 * 4.8)  # 16 / 6 FLOP a byte at 4.8 TB/s
+    assert high == pytest.approx(facts.peak_tflops["float32"])
+
+
+@pytest.mark.parametrize(
+    ("most", "step"), [(8.0, 1.0), (67.0, 10.0), (989.0, 200.0), (0.5, 0.1), (40.0, 5.0)]
+)
+def test_axes_have_round_steps(most: float, step: float) -> None:
+    assert charts.nice_step(most) == pytest.approx(step)
+
+
+def test_labels_do_not_meet_and_stay_above_the_axis() -> None:
+    assert charts.spread([10, 12, 100], lowest=200) == [10, 24, 100]
+    assert charts.spread([180, 190, 195], lowest=200) == [172, 186, 200]
+    assert charts.spread([], lowest=200) == []
+
+
+def test_long_labels_are_cut() -> None:
+    assert charts.shorten("short") == "short"
+    assert len(charts.shorten("x" * 60)) == charts.LONGEST_LABEL
+
+
+def test_every_series_has_its_colour() -> None:
+    automatic = {i.name for i in dxgemm.implementations() if i.automatic_for != ()}
+    assert automatic <= html_page.COLORS.keys()
+
+
+def test_markdown_in_cells_becomes_html() -> None:
+    assert html_page.inline("`a \\| b` < [c](d)") == "<code>a | b</code> &lt; c"
+
+
 def test_readme_keeps_what_is_outside_the_markers() -> None:
-    readme, docs = report.render([{"host_overhead": HOST, "gemm": GEMM}], README)
+    readme, docs = pages.render([{"host_overhead": HOST, "gemm": GEMM}], README)
     assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
     assert readme.count("Driver 580.1") == docs.count("Driver 580.1") == 1
-    assert report.render([{"host_overhead": HOST, "gemm": GEMM}], readme) == (readme, docs)
+    assert pages.render([{"host_overhead": HOST, "gemm": GEMM}], readme) == (readme, docs)
 
 
 def test_suites_of_different_commits_say_so() -> None:
     newer = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
-    readme, _ = report.render([{"host_overhead": HOST, "gemm": newer}], README)
+    readme, _ = pages.render([{"host_overhead": HOST, "gemm": newer}], README)
     assert "- host_overhead: Driver 580.1" in readme and "commit 0123456789ab." in readme
     assert "- gemm: Driver 580.1" in readme and "commit fedcba987654 with changes." in readme
 
@@ -491,12 +596,12 @@ def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
 
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results:begin"):
-        report.render([], "no markers")
+        pages.render([], "no markers")
 
 
 def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "nvidia-h200").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
-    assert report.load_results(tmp_path) == [{"gemm": GEMM}]
-    assert report.NO_RESULTS in report.render([], README)[0]
+    assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
+    assert pages.NO_RESULTS in pages.render([], README)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import errno
 import importlib
 import json
@@ -24,9 +23,9 @@ from dxgemm._problem import contiguous_problem
 from dxgemm.cli import counters
 from dxgemm.cli.app import app
 
-run_command, info_command, demo_command, ladder_command, profile_command = map(
+run_command, info_command, demo_command, ladder_command, profile_command, bench_command = map(
     importlib.import_module,
-    (f"dxgemm.cli.{name}" for name in ("run", "info", "demo", "ladder", "profile")),
+    (f"dxgemm.cli.{name}" for name in ("run", "info", "demo", "ladder", "profile", "bench")),
 )
 needs_simulator = pytest.mark.skipif(not simulator_enabled(), reason="about the simulator")
 needs_no_gpu = pytest.mark.skipif(not probe().problem, reason="about machines without a GPU")
@@ -343,6 +342,17 @@ class TestExplain:
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
 
+    @pytest.mark.parametrize("dtype", ["float32", "int8"])
+    def test_the_product_can_be_measured(self, dtype):
+        arguments = ("explain", 5, 6, 7, "--batch", 2, "--dtype", dtype, "--measure")
+        report = invoke_json(*arguments)
+        assert report["measured_us"] > 0
+        assert report["clock"] in invoke(*arguments).stdout
+
+    @needs_simulator
+    def test_what_takes_hours_is_not_measured(self):
+        assert_refused(invoke("explain", 200, 200, 200, "--measure"), "leave out --measure")
+
     def test_an_unknown_implementation_is_refused(self):
         assert_refused(invoke("explain", 1, 1, 1, "--implementation", "magic"), "'magic'")
 
@@ -473,6 +483,31 @@ class TestOccupancy:
         assert_refused(invoke("occupancy", 2, "--arch", "sm_42"), "'sm_42'")
 
 
+class TestBench:
+    def test_outside_a_clone_it_says_where_to_go(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(bench_command, "BENCHMARKS", tmp_path)
+        assert_refused(invoke("bench"), "make bench", "clone of the repository")
+
+    @pytest.mark.parametrize(
+        ("arguments", "script", "passed_on"),
+        [
+            (("--suite", "gemm", "--smoke"), "run.py", ["--suite=gemm", "--smoke"]),
+            (("--report",), "report.py", ["--html", str(bench_command.REPORT)]),
+        ],
+    )
+    def test_it_runs_the_scripts_of_the_clone(self, monkeypatch, arguments, script, passed_on):
+        ran = []
+
+        def run(command: list[str]) -> Any:
+            ran.append(command)
+            return subprocess.CompletedProcess(command, 3)
+
+        monkeypatch.setattr(bench_command.subprocess, "run", run)
+        assert invoke("bench", *arguments).exit_code == 3
+        assert ran == [[sys.executable, str(bench_command.BENCHMARKS / script), *passed_on]]
+        assert Path(ran[0][1]).is_file()
+
+
 class TestProcess:
     """What depends on the environment a process starts in."""
 
@@ -529,13 +564,6 @@ class TestProcess:
     def test_version(self, tmp_path):
         result = invoke_process("--version", cache=tmp_path)
         assert result.stdout == f"dxgemm {dxgemm.__version__}\n"
-
-
-def test_the_example_in_the_readme_is_true():
-    readme = Path(__file__).resolve().parent.parent / "README.md"
-    failed, tried = doctest.testfile(str(readme), module_relative=False)
-    assert tried > 0
-    assert failed == 0
 
 
 HELP_THEN_MODULES = """

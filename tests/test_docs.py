@@ -1,21 +1,24 @@
-"""docs/ladder.md is what its scripts make of the kernels and the results; examples are true."""
+"""The pages agree with the sources: generated text, links, tables, quoted messages; the site."""
 
 from __future__ import annotations
 
-import doctest
+import ast
 import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import dxgemm
 from dxgemm import epilogues, reductions
+from dxgemm._problem import RESULT_DTYPES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "ladder"
+SHORTEST_MESSAGE = 20  # characters: of less, any text would be a match
 
 
 def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -58,12 +61,6 @@ def test_links_between_files_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-def test_the_examples_of_epilogues_are_true():
-    failed, tried = doctest.testfile(str(DOCS / "epilogues.md"), module_relative=False)
-    assert tried > 0
-    assert failed == 0
-
-
 def test_every_epilogue_of_the_catalogue_is_in_the_table():
     listed = re.findall(r"^\| `(\w+)", section_of_epilogues("The catalogue"), re.MULTILINE)
     catalogue = [
@@ -83,3 +80,61 @@ def test_every_reduction_is_in_the_table():
 def section_of_epilogues(title: str) -> str:
     page = (DOCS / "epilogues.md").read_text()
     return page.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_the_table_of_the_choice_names_what_it_is_among():
+    page = (DOCS / "choosing.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (`.*) \|$", page, re.MULTILINE)
+    listed = {}
+    for operands, kernels in rows:
+        for dtype in re.findall(r"\w+", operands.partition(" with ")[0]):
+            listed.setdefault(dtype, set()).update(re.findall(r"`(\w+)`", kernels))
+    assert listed.keys() == RESULT_DTYPES.keys()
+    for dtype, kernels in listed.items():
+        among = {
+            i.name
+            for i in dxgemm.implementations()
+            if i.is_automatic(dtype) and dtype in getattr(i, "dtypes", ())
+        }
+        assert kernels == among, dtype
+
+
+def messages_of_the_source():
+    """Patterns of the texts in the package, anything where a value is filled in."""
+    for path in Path(dxgemm.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            values = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [
+                part.value if isinstance(part, ast.Constant) else None
+                for part in values
+                if isinstance(part, ast.FormattedValue)
+                or (isinstance(part, ast.Constant) and isinstance(part.value, str))
+            ]
+            if sum(len(text or "") for text in texts) >= SHORTEST_MESSAGE:
+                yield re.compile("".join(".+" if t is None else re.escape(t) for t in texts))
+
+
+def test_quoted_messages_are_those_of_the_source():
+    quoted = re.findall(r"^> (.+)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    patterns = list(messages_of_the_source())
+    assert quoted
+    for message in quoted:
+        assert any(pattern.fullmatch(message) for pattern in patterns), message
+
+
+@pytest.mark.skipif(
+    not (find_spec("mkdocs") and find_spec("material") and find_spec("mkdocstrings")),
+    reason="the site needs mkdocs: dxgemm[docs]",
+)
+def test_the_site_builds(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=DOCS.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    api = (tmp_path / "api.html").read_text()
+    for name in ("gemm", "Plan", "Explanation", "epilogues.catalogue.bias", "torch.linear"):
+        assert f'id="dxgemm.{name}"' in api
+    assert (tmp_path / "source" / "handwritten" / "naive.py.html").exists()

@@ -15,7 +15,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
-    ("_errors", "_fusion", "_gpu", "_occupancy"),
+    ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
     ("_problem",),
     ("epilogues",),
     ("compiler", "reductions"),

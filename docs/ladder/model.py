@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm._roofline import tile_intensity
+
 SMS = 132
 CLOCK_HZ = 1.98e9
 SMEM_BYTES_A_CLOCK = 128  # of an SM: the path to shared memory and L1, one pass a clock
@@ -73,22 +75,16 @@ def depth_of(config: Any) -> int:
     return depth
 
 
-def intensity(tile: tuple[int, int], item_bytes: int) -> float:
-    """FLOP per byte read, if each row and column of a tile is read once for each k."""
-    rows, cols = tile
-    return 2 * rows * cols / ((rows + cols) * item_bytes)
-
-
 def global_intensity(config: Any, kind: str) -> float:
     """FLOP per byte that a block asks global memory for."""
     tiles = tiles_of(config)
-    return intensity(tiles.block or tiles.reader, ITEM_BYTES[kind])
+    return tile_intensity(*(tiles.block or tiles.reader), ITEM_BYTES[kind])
 
 
 def shared_intensity(config: Any, kind: str) -> float | None:
     """FLOP per byte read from shared memory; None where it is not used."""
     tiles = tiles_of(config)
-    return intensity(tiles.reader, ITEM_BYTES[kind]) if tiles.block else None
+    return tile_intensity(*tiles.reader, ITEM_BYTES[kind]) if tiles.block else None
 
 
 def lanes_of(config: Any) -> tuple[int, int]:

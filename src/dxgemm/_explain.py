@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._dispatch import Candidate, Decision, choose, predict_us
 from dxgemm._occupancy import occupancy, sm_limits
-from dxgemm._problem import MAX_ALIGNMENT, Problem, contiguous_problem
+from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem, contiguous_problem
+from dxgemm._roofline import (
+    MEMORY_LATENCY_NS,
+    Roofline,
+    bytes_in_flight_needed,
+    count_waves,
+    tail_efficiency,
+    tile_intensity,
+)
 from dxgemm._route import Route
 from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.device import DeviceFacts, device_facts
@@ -34,11 +43,28 @@ class Explanation:
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
         blocks_per_sm: how many an SM holds at once; None until the kernel is built.
-        waves: blocks over those that are resident at once; None until the kernel is built.
+        waves: rounds in which the tiles of the result are computed, the last one counted by how
+            full it is; None until the kernel is built.
         registers, smem_bytes: a thread's and a block's; None until the kernel is built.
         gflops, mbytes: operations, and the fewest bytes through device memory.
         roofline_us: the larger of their times at the GPU's peaks, tensor cores included.
         bound: "compute" or "memory".
+        is_simulated: whether the GPU is numba's simulator, whose peaks mean nothing.
+        sm_count, peak_tflops, memory_gbytes_per_s: of the GPU; TFLOP/s and GB/s are its peaks.
+        compute_us, memory_us: of the operations and of the bytes, at these peaks.
+        intensity: FLOP per byte of device memory.
+        ridge: FLOP per byte from which on arithmetic takes longer than memory on this GPU.
+        tile_intensity: FLOP per byte that the blocks read; None where they share nothing.
+        split_k: blocks that share the k of a tile.
+        tiles: of the result, times split_k; None where the implementation does not tell.
+        tail_efficiency: waves over whole waves: 1 where the last one is full.
+        warps_per_sm, most_warps_per_sm: resident at once, and what an SM could hold.
+        occupancy_limits: what stops an SM from holding more blocks.
+        bytes_in_flight: that the pipelines of the blocks on an SM wait for while they multiply;
+            None without a pipeline, and until the kernel is built.
+        bytes_in_flight_needed: that draw an SM's share of the memory's bandwidth.
+        predicted_us: of the kernel, by the model of the choice, without what a reduction adds
+            after it; None where the model does not know it.
     """
 
     m: int
@@ -70,6 +96,24 @@ class Explanation:
     mbytes: float
     roofline_us: float
     bound: str
+    is_simulated: bool
+    sm_count: int
+    peak_tflops: float
+    memory_gbytes_per_s: float
+    compute_us: float
+    memory_us: float
+    intensity: float
+    ridge: float
+    tile_intensity: float | None
+    split_k: int
+    tiles: int | None
+    tail_efficiency: float | None
+    warps_per_sm: int | None
+    most_warps_per_sm: int | None
+    occupancy_limits: tuple[str, ...]
+    bytes_in_flight: int | None
+    bytes_in_flight_needed: float
+    predicted_us: float | None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -101,27 +145,111 @@ class Explanation:
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
         width = max(map(len, self.rejected), default=0)
         lines += [f"    not {name:<{width}}  {reason}" for name, reason in self.rejected.items()]
-        if self.blocks is not None:
-            waves = ""
-            if self.waves is not None:
-                waves = f", {self.blocks_per_sm} at a time on an SM: {self.waves:.2f} waves"
-            lines.append(f"  grid            {self.blocks} blocks of {self.threads} threads{waves}")
-        if self.registers is not None:
-            lines.append(
-                f"  kernel          {self.registers} registers a thread, "
-                f"{self.smem_bytes} bytes of shared memory a block"
-            )
-        else:
-            lines.append("  kernel          not built yet")
-        lines.append(
-            f"  roofline        {self.gflops:.3g} GFLOP, {self.mbytes:.3g} MB: at least "
-            f"{self.roofline_us:.3g} us ({self.bound} bound)"
-        )
+        lines += [f"  {label:<16}{text}" for label, text in self._work_lines()]
+        lines += [f"  {label:<16}{text}" for label, text in self._launch_lines()]
         return "\n".join(lines)
+
+    def _work_lines(self) -> list[tuple[str, str]]:
+        """What the problem costs on this GPU, whatever computes it."""
+        lines = [
+            ("work", f"{figure(self.gflops)} GFLOP: a multiplication and an addition a step"),
+            ("memory", f"{figure(self.mbytes)} MB at least: operands read, results written, once"),
+        ]
+        if self.is_simulated:
+            return [
+                *lines,
+                ("intensity", f"{figure(self.intensity)} FLOP a byte of memory"),
+                ("roofline", "none: the simulator is no GPU"),
+            ]
+        return [
+            *lines,
+            (
+                "intensity",
+                f"{figure(self.intensity)} FLOP a byte of memory; from {figure(self.ridge)} on, "
+                "arithmetic takes longer than memory",
+            ),
+            (
+                "roofline",
+                f"{figure(self.compute_us)} us at {figure(self.peak_tflops)} TFLOP/s, "
+                f"{figure(self.memory_us)} us at {figure(self.memory_gbytes_per_s)} GB/s: at least "
+                f"{figure(self.roofline_us)} us ({self.bound} bound)",
+            ),
+        ]
+
+    def _launch_lines(self) -> list[tuple[str, str]]:
+        """What the chosen kernel makes of it."""
+        lines = []
+        if self.blocks is not None:
+            lines.append(("grid", f"{self.blocks} blocks of {self.threads} threads"))
+        if self.tile_intensity is not None:
+            lines.append(
+                (
+                    "tile",
+                    f"{figure(self.tile_intensity)} FLOP a byte that a full tile reads, most of it "
+                    "from the L2 cache",
+                )
+            )
+        if self.split_k > 1:
+            lines.append(("split k", f"{self.split_k} blocks share the k of a tile, and add up"))
+        if self.registers is None:
+            lines.append(("kernel", "not built yet"))
+        else:
+            lines.append(
+                (
+                    "kernel",
+                    f"{self.registers} registers a thread, "
+                    f"{self.smem_bytes} bytes of shared memory a block",
+                )
+            )
+        if self.warps_per_sm is not None:
+            lines.append(
+                (
+                    "occupancy",
+                    f"{self.warps_per_sm} of {self.most_warps_per_sm} warps on an SM, as "
+                    f"{_count(self.blocks_per_sm, 'block')}; more would not fit its "
+                    f"{' and '.join(self.occupancy_limits)}",
+                )
+            )
+        if self.waves is not None:
+            lines.append(("waves", f"{self.waves:.2f}: {self._waves_text()}"))
+        if self.bytes_in_flight is not None:
+            lines.append(
+                (
+                    "in flight",
+                    f"{self.bytes_in_flight} bytes on their way to an SM; full bandwidth over "
+                    f"{MEMORY_LATENCY_NS:.0f} ns of latency takes "
+                    f"{self.bytes_in_flight_needed:.0f}",
+                )
+            )
+        if self.predicted_us is not None:
+            lines.append(("predicted", f"{self.against_roofline(self.predicted_us)}, by the model"))
+        return lines
+
+    def _waves_text(self) -> str:
+        if self.waves is None or self.waves <= 1:
+            used = min(self.tiles or 0, self.sm_count)
+            return f"all blocks run at once, on {used} of {self.sm_count} SMs"
+        return (
+            f"{self.tiles} tiles in {math.ceil(self.waves)} rounds; the last one takes as long as "
+            f"a full one, so that {self.tail_efficiency:.0%} of the time is used"
+        )
+
+    def against_roofline(self, time_us: float) -> str:
+        """A time of this product, and how near it comes to the roofline."""
+        return f"{figure(time_us)} us, {self.roofline_us / time_us:.0%} of the roofline"
 
     def _misalignment(self, name: str) -> str:
         alignment = self.alignments.get(name, MAX_ALIGNMENT)
         return f" at {alignment} bytes" if alignment < MAX_ALIGNMENT else ""
+
+
+def figure(value: float) -> str:
+    """Three significant digits, or all of a whole number above 1000."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def explain_route(route: Route) -> Explanation:
@@ -194,17 +322,28 @@ def _explain(
     record = None
     if not device.is_simulated:
         record = implementation.built_record(config, candidate.problem, device.arch)
-    blocks_per_sm = waves = None
+    tiles = implementation.tile_count(config, candidate.problem) or None
+    resident = waves = None
     limits = sm_limits(device.arch)
-    if record is not None and blocks is not None and limits is not None:
-        blocks_per_sm = occupancy(
-            limits, record.threads, record.registers, record.smem_bytes
-        ).blocks
-        waves = blocks / (device.sm_count * blocks_per_sm)
+    if record is not None and limits is not None:
+        resident = occupancy(limits, record.threads, record.registers, record.smem_bytes)
+    if resident is not None and blocks is not None and tiles is not None:
+        waves = count_waves(tiles, blocks, device.sm_count * resident.blocks)
+    blocks_on_sm = 0
+    if resident is not None and blocks is not None:
+        blocks_on_sm = min(resident.blocks, -(-blocks // device.sm_count))
     own_tflops = device.peak_tflops[problem.scalar_dtype]
-    peak_tflops = device.tensor_tflops.get(problem.arithmetic, own_tflops)
-    compute_us = problem.flops / (peak_tflops * 1e6)
-    memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3)
+    roofline = Roofline(
+        flops=problem.flops,
+        bytes_moved=problem.bytes_moved,
+        peak_tflops=device.tensor_tflops.get(problem.arithmetic, own_tflops),
+        memory_gbytes_per_s=device.memory_gbytes_per_s,
+    )
+    shares_tiles = config is not None and config.smem_bytes(problem.dtype) > 0
+    tile = implementation.result_tile(config, candidate.problem) if shares_tiles else None
+    predicted_us = None
+    if not device.is_simulated:
+        predicted_us = predict_us(implementation, config, candidate.problem, device) or None
     return Explanation(
         m=problem.m,
         n=problem.n,
@@ -227,12 +366,39 @@ def _explain(
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),
-        blocks_per_sm=blocks_per_sm,
+        blocks_per_sm=resident.blocks if resident else None,
         waves=waves,
         registers=record.registers if record else None,
         smem_bytes=record.smem_bytes if record else None,
         gflops=problem.flops / 1e9,
         mbytes=problem.bytes_moved / 1e6,
-        roofline_us=max(compute_us, memory_us),
-        bound="compute" if compute_us >= memory_us else "memory",
+        roofline_us=roofline.time_us,
+        bound=roofline.bound,
+        is_simulated=device.is_simulated,
+        sm_count=device.sm_count,
+        peak_tflops=roofline.peak_tflops,
+        memory_gbytes_per_s=roofline.memory_gbytes_per_s,
+        compute_us=roofline.compute_us,
+        memory_us=roofline.memory_us,
+        intensity=roofline.intensity,
+        ridge=roofline.ridge,
+        tile_intensity=tile_intensity(*tile, ITEM_SIZES[problem.dtype]) if tile else None,
+        split_k=getattr(config, "split_k", 1),
+        tiles=tiles,
+        tail_efficiency=tail_efficiency(waves) if waves is not None else None,
+        warps_per_sm=resident.resident_warps if resident else None,
+        most_warps_per_sm=resident.most_warps if resident else None,
+        occupancy_limits=resident.limiters if resident else (),
+        bytes_in_flight=_bytes_in_flight(config, problem.dtype, blocks_on_sm),
+        bytes_in_flight_needed=bytes_in_flight_needed(device.memory_gbytes_per_s, device.sm_count),
+        predicted_us=predicted_us,
     )
+
+
+def _bytes_in_flight(config: Any, dtype: str, blocks_on_sm: int) -> int | None:
+    """All stages but the one that is multiplied, of each block on an SM."""
+    if not (blocks_on_sm and hasattr(config, "stages")):
+        return None
+    stage = config.stage_bytes  # a property where all dtypes have the same
+    stage_bytes: int = stage(dtype) if callable(stage) else stage
+    return blocks_on_sm * (config.stages - 1) * stage_bytes

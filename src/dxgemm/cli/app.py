@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from dxgemm import DxgemmError, __version__
+from dxgemm.cli.bench import bench
 from dxgemm.cli.demo import demo
 from dxgemm.cli.explain import explain, implementations
 from dxgemm.cli.info import info
@@ -63,7 +64,7 @@ def options(
 
 for command in (
     *(run, demo, explain, implementations, info, build, cache),
-    *(ladder, profile, occupancy),
+    *(ladder, profile, occupancy, bench),
 ):
     app.command()(command)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
+from dxgemm.cli.run import MAX_SIMULATED, TooSlowError
+from dxgemm.cli.timing import call_us, clock_name, send, time_text, to_dtype
+
+SEED = 0
 
 Size = Annotated[int, typer.Argument(min=0)]
 
@@ -45,9 +50,12 @@ def explain(
     precision: Annotated[
         Precision | None, typer.Option(help="What float32 may be rounded to.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Build the kernel and time it too.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how an (m, k) @ (k, n) product would be computed, and why."""
+    """Say how an (m, k) @ (k, n) product would be computed, why, and how fast at best."""
     enable_simulator_without_gpu()
     explanation = dxgemm.explain_shape(
         m,
@@ -59,10 +67,53 @@ def explain(
         implementation=implementation,
         precision=precision and precision.value,
     )
+    measured_us = None
+    if measure:
+        plan = _plan_of(explanation, implementation)
+        plan()
+        measured_us = call_us(plan)
+        explanation = plan.explain()  # with what is known of a kernel that is built
     if as_json:
-        print_json(explanation.as_dict())
-    else:
-        typer.echo(str(explanation))
+        values = explanation.as_dict()
+        if measure:
+            values |= {"measured_us": measured_us, "clock": clock_name()}
+        print_json(values)
+        return
+    typer.echo(str(explanation))
+    if measured_us is not None:
+        text = time_text if explanation.is_simulated else explanation.against_roofline
+        typer.echo(f"  measured        {text(measured_us)}: {clock_name()}")
+
+
+def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxgemm.Plan:
+    """The product that was explained, of random operands.
+
+    Raises:
+        TooSlowError: the simulator would need minutes or hours.
+    """
+    m, n, k, batch = explanation.m, explanation.n, explanation.k, explanation.batch
+    steps = batch * m * n * k
+    if explanation.is_simulated and steps > MAX_SIMULATED:
+        raise TooSlowError(
+            f"m * n * k is {steps:,}: the simulator measures nothing above {MAX_SIMULATED:,}; "
+            "use a machine with an NVIDIA GPU, or leave out --measure."
+        )
+    rng = np.random.default_rng(SEED)
+
+    def random(rows: int, cols: int, dtype: str) -> Any:
+        shape = (batch, rows, cols) if batch > 1 else (rows, cols)
+        if dtype in ("int8", "int32"):
+            return send(rng.integers(-128, 128, shape, np.dtype(dtype)))
+        wide = np.float64 if dtype == "float64" else np.float32
+        return to_dtype(send(rng.standard_normal(shape, wide)), dtype)
+
+    return dxgemm.plan(
+        random(m, k, explanation.dtype),
+        random(k, n, explanation.dtype),
+        out=random(m, n, explanation.out_dtype),
+        implementation=implementation,
+        precision=explanation.precision,
+    )
 
 
 def implementations(as_json: JsonOption = False) -> None:

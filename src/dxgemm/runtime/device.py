@@ -88,15 +88,32 @@ def device_facts(ordinal: int) -> DeviceFacts:
 
     device = Device(ordinal)
     properties = device.properties
-    major, minor = device.compute_capability
-    clock_hz = properties.clock_rate * 1e3
-    flops_per_multiply_add = 2 * clock_hz * properties.multiprocessor_count
     # Two transfers a memory clock.
     bytes_per_clock = 2 * properties.global_memory_bus_width / 8
-    return DeviceFacts(
-        name=device.name,
-        arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
+    return facts_of(
+        device.name,
+        device.compute_capability,
         sm_count=properties.multiprocessor_count,
+        clock_hz=properties.clock_rate * 1e3,
+        memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
+    )
+
+
+def facts_of(
+    name: str,
+    capability: tuple[int, int],
+    *,
+    sm_count: int,
+    clock_hz: float,
+    memory_gbytes_per_s: float,
+) -> DeviceFacts:
+    """What follows from a GPU's compute capability, (major, minor), its SMs and clocks."""
+    major, minor = capability
+    flops_per_multiply_add = 2 * clock_hz * sm_count
+    return DeviceFacts(
+        name=name,
+        arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
+        sm_count=sm_count,
         peak_tflops={
             dtype: cores * flops_per_multiply_add / 1e12
             for dtype, cores in _cores_per_sm(major, minor).items()
@@ -105,7 +122,7 @@ def device_facts(ordinal: int) -> DeviceFacts:
             arithmetic: rate * flops_per_multiply_add / 1e12
             for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
         },
-        memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
+        memory_gbytes_per_s=memory_gbytes_per_s,
     )
 
 

@@ -1,0 +1,196 @@
+"""Charts as SVG for an HTML page, whose style sheet gives every name of a series its colour.
+
+Colours are CSS variables, so that one picture serves light and dark; what a point stands for is its
+tooltip, which browsers show without a script.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH = 720
+LINE_HEIGHT = 14  # between labels, so that they do not meet
+LONGEST_LABEL = 38  # characters beside a bar
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line; `is_roof` of one that bounds the others."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    is_roof: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One line of a bar chart: what it is of, how long, what stands behind it, whose colour."""
+
+    label: str
+    value: float
+    text: str
+    series: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One field of a map; `series` gives its colour."""
+
+    series: str
+    text: str
+    hint: str
+
+
+def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> str:
+    """Lines over a logarithmic x and a linear y; each has its name at its end."""
+    height, left, right, top, bottom = 360, 52, 150, 12, 44
+    xs = sorted({x for line in series for x, _ in line.points})
+    most = max(y for line in series for _, y in line.points)
+    step = nice_step(most)
+    y_end = step * math.ceil(most / step)
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        share = (math.log(x) - math.log(xs[0])) / (math.log(xs[-1] / xs[0]) or 1)
+        drawn = left + share * (WIDTH - left - right)
+        return drawn, height - bottom - y / y_end * (height - top - bottom)
+
+    parts = []
+    for tick in range(round(y_end / step) + 1):
+        _, y = place(xs[0], tick * step)
+        parts.append(_line(left, y, WIDTH - right, y, "grid"))
+        parts.append(_text(left - 6, y + 4, f"{tick * step:g}", "end"))
+    for power in range(math.ceil(math.log2(xs[0])), math.floor(math.log2(xs[-1])) + 1):
+        x, y = place(2**power, 0)
+        parts.append(_text(x, y + 16, str(2**power), "middle"))
+    parts.append(_text((left + WIDTH - right) / 2, height - 6, x_label, "middle"))
+    parts.append(_text(left, top - 2, y_label, "start"))
+    for line in series:
+        places = [place(*point) for point in line.points]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        kind = "roof" if line.is_roof else "path"
+        parts.append(f'<polyline class="{kind}" style="{_color(line)}" points="{path}"/>')
+        if not line.is_roof:
+            for (x, y), (size, rate) in zip(places, line.points, strict=True):
+                hint = f"{line.name}, {size:g}: {rate:.3g} {y_label}"
+                parts.append(
+                    f'<circle class="mark" style="{_color(line)}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+                    f"<title>{escape(hint)}</title></circle>"
+                )
+    ends = sorted(series, key=lambda line: -line.points[-1][1])
+    heights = spread([place(*line.points[-1])[1] + 4 for line in ends], lowest=height - bottom)
+    for line, y in zip(ends, heights, strict=True):
+        x, _ = place(*line.points[-1])
+        parts.append(_text(x + 10, y, line.name, "start", "name", _color(line)))
+    return _svg(title, height, parts)
+
+
+def bar_chart(title: str, bars: Sequence[Bar], unit: str, reference: float | None = None) -> str:
+    """Bars to the right, one a line; a vertical line marks the reference."""
+    left, right, row, top = 250, 150, 19, 6
+    height = top + row * len(bars) + 20
+    most = max([bar.value for bar in bars] + ([reference] if reference else []))
+    scale = (WIDTH - left - right) / most
+    parts = []
+    for index, bar in enumerate(bars):
+        y = top + index * row
+        parts.append(_text(left - 8, y + 13, shorten(bar.label), "end"))
+        parts.append(
+            f'<rect class="mark" style="--c:var(--{bar.series})" x="{left}" y="{y + 3}" '
+            f'width="{max(bar.value * scale, 1):.1f}" height="{row - 6}"/>'
+        )
+    if reference:
+        x = left + reference * scale
+        parts.append(_line(x, top, x, height - 18, "reference"))
+    for index, bar in enumerate(bars):
+        x = left + bar.value * scale + 6
+        parts.append(_text(x, top + index * row + 13, bar.text, "start", "value"))
+    parts.append(_text(left, height - 4, unit, "start"))
+    return _svg(title, height, parts)
+
+
+def heat_map(
+    title: str,
+    rows: Sequence[int],
+    columns: Sequence[int],
+    cells: Mapping[tuple[int, int], Cell],
+    row_label: str,
+    column_label: str,
+) -> str:
+    """A field for each (row, column), the first row at the bottom, and a legend."""
+    left, bottom, top, cell_height = 60, 62, 6, 28
+    cell_width = (WIDTH - left - 10) / len(columns)
+    height = top + cell_height * len(rows) + bottom
+    base = height - bottom
+    parts = []
+    for i, row in enumerate(rows):
+        y = base - (i + 1) * cell_height
+        parts.append(_text(left - 6, y + 18, str(row), "end"))
+        for j, column in enumerate(columns):
+            cell, x = cells[row, column], left + j * cell_width
+            parts.append(
+                f'<g><title>{escape(cell.hint)}</title><rect class="field" '
+                f'style="--c:var(--{cell.series})" x="{x:.1f}" y="{y}" '
+                f'width="{cell_width - 1:.1f}" height="{cell_height - 1}"/>'
+                f"{_text(x + cell_width / 2, y + 18, cell.text, 'middle', 'small')}</g>"
+            )
+    for j, column in enumerate(columns):
+        parts.append(_text(left + (j + 0.5) * cell_width, base + 16, str(column), "middle"))
+    parts.append(
+        _text(left, base + 34, f"{column_label} to the right, {row_label} upwards", "start")
+    )
+    x = left
+    for name in dict.fromkeys(cell.series for cell in cells.values()):
+        style = f"--c:var(--{name})"
+        parts.append(
+            f'<rect class="field" style="{style}" x="{x}" y="{base + 42}" width="14" height="14"/>'
+        )
+        parts.append(_text(x + 20, base + 54, name, "start"))
+        x += 40 + 8 * len(name)
+    return _svg(title, height, parts)
+
+
+def spread(heights: Sequence[float], lowest: float) -> list[float]:
+    """Places for labels, given from top to bottom, a line apart and none below the lowest."""
+    placed: list[float] = []
+    for y in heights:
+        placed.append(max(y, placed[-1] + LINE_HEIGHT) if placed else y)
+    for index in range(len(placed) - 1, -1, -1):
+        placed[index] = min(placed[index], lowest)
+        lowest = placed[index] - LINE_HEIGHT
+    return placed
+
+
+def shorten(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 3]}..."
+
+
+def nice_step(most: float) -> float:
+    """A distance of 1, 2 or 5 times a power of ten, at most eight of which reach the most."""
+    power = 10.0 ** math.floor(math.log10(most / 8))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor * 8 >= most)
+
+
+def _color(line: Series) -> str:
+    return "" if line.is_roof else f"--c:var(--{line.name})"
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "label", style: str = "") -> str:
+    return (
+        f'<text class="{kind}" style="{style}" x="{x:.1f}" y="{y:.1f}" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def _svg(title: str, height: int, parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg role="img" '
+        f'aria-label="{escape(title)}" viewBox="0 0 {WIDTH} {height}">\n{body}\n</svg></figure>'
+    )

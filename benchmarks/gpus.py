@@ -1,0 +1,13 @@
+"""Facts of the GPUs that results are committed for, where none is at hand: by name.
+
+Source: NVIDIA's datasheets; the clock is the highest one.
+"""
+
+from __future__ import annotations
+
+from dxgemm.runtime.device import DeviceFacts, facts_of
+
+_KNOWN = (
+    facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0),
+)
+FACTS: dict[str, DeviceFacts] = {facts.name: facts for facts in _KNOWN}

@@ -1,0 +1,270 @@
+"""One HTML page from the results, whole in itself: charts, what would be chosen, all tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from html import escape
+
+from charts import Bar, Cell, Series, bar_chart, heat_map, line_chart
+from gpus import FACTS
+from result_files import Extra, Results, arithmetic, distinct, extras, gpu_name, sources
+from tables import FULL, README_HOST_SIZE, SHORT, Part, Table, figure, ratio
+
+from dxgemm._dispatch import choose
+from dxgemm._errors import UnsupportedProblemError
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES, contiguous_problem
+from dxgemm._roofline import Roofline
+from dxgemm.runtime.device import DeviceFacts
+
+FEWEST_POINTS = 3  # of a line
+# Of m = n = k in the charts of rates. Below it launches are what counts; sizes that are no multiple
+# would be dents in the lines.
+SMALLEST_SIZE, SIZE_UNIT = 256, 128
+MAP_SIZES = tuple(2**power for power in range(5, 15))
+MAP_KINDS = (*((dtype, None) for dtype in RESULT_DTYPES), ("float32", "tf32"))
+BASELINE = "cublas"
+
+RATE_TEXT = (
+    "Square matrices, the config that the dispatcher chooses for each kernel. The dashed line is "
+    "the roofline at the highest clock, which no GPU holds under load."
+)
+SPEEDUP_TEXT = (
+    "Time of cuBLAS over that of dxgemm's best kernel, from the same run: beyond the dashed line "
+    "dxgemm is faster."
+)
+CHOICE_TEXT = (
+    "What implementation=None takes for row-major operands, with its tile, by the dispatcher of "
+    "this version. A field's tooltip has the reason."
+)
+
+# Of each series on a light and on a dark page.
+# After Okabe and Ito, "Color Universal Design", darkened or lightened for the page.
+COLORS = {
+    "tuned": ("#0072b2", "#56a8e0"),
+    "tensor_core": ("#d55e00", "#ff8a3d"),
+    "tensor_core_tf32": ("#d55e00", "#ff8a3d"),
+    "wgmma": ("#009e73", "#2fc79b"),
+    "pipeline": ("#b57b00", "#e6b23c"),
+    "pipeline_tma": ("#a8558a", "#d98cbc"),
+    "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
+    "coalesced": ("#8a8a00", "#d6cf4a"),
+    "widening_tile": ("#7a5c3e", "#c29a72"),
+    BASELINE: ("#6b7177", "#9aa3ab"),
+}
+STYLE = """
+:root { color-scheme: light dark; --page: #fff; --ink: #20262b; --soft: #5b6770; --rule: #dfe4e8;
+%s }
+@media (prefers-color-scheme: dark) {
+:root { --page: #14181b; --ink: #e3e7ea; --soft: #9aa3ab; --rule: #333b41;
+%s } }
+body { margin: 0 auto; max-width: 76rem; padding: 1.5rem; background: var(--page);
+  color: var(--ink); font: 15px/1.45 system-ui, sans-serif; }
+h1 { font-size: 1.7rem; } h2 { margin-top: 2.5rem; font-size: 1.3rem; }
+p, li, figcaption, summary { max-width: 60rem; }
+.source { color: var(--soft); font-size: 0.85rem; }
+.charts { display: grid; gap: 1.5rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(32rem, 100%%), 1fr)); }
+figure { margin: 0; } figcaption { font-weight: 600; margin-bottom: 0.3rem; }
+svg { width: 100%%; height: auto; }
+svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
+svg text.value { paint-order: stroke; stroke: var(--page); stroke-width: 4px; }
+svg text.name { fill: var(--c, var(--soft)); } svg text.small { font-size: 9px; fill: var(--ink); }
+.mark { fill: var(--c); } .field { fill: var(--c); fill-opacity: 0.4; }
+.path { fill: none; stroke: var(--c); stroke-width: 1.8; }
+.roof, .reference { fill: none; stroke: var(--ink); stroke-dasharray: 5 4; }
+.grid { stroke: var(--rule); }
+.table { overflow-x: auto; margin: 0.5rem 0 1.5rem; }
+table { border-collapse: collapse; font-size: 0.85rem; }
+th, td { padding: 0.25rem 0.7rem; border-bottom: 1px solid var(--rule); text-align: left; }
+th.figure, td.figure { text-align: right; font-variant-numeric: tabular-nums; }
+"""
+
+
+def html_page(gpus: list[dict[str, Results]]) -> str:
+    """The whole document; nothing of it comes from the network."""
+    light, dark = (
+        " ".join(f"--{name}: {colors[mode]};" for name, colors in COLORS.items()) for mode in (0, 1)
+    )
+    body = "\n".join(gpu_section(suites) for suites in gpus) or "<p>No results.</p>"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>dxgemm, measured</title>\n<style>{STYLE % (light, dark)}</style>\n</head>\n"
+        f"<body>\n<h1>dxgemm, measured</h1>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def gpu_section(suites: dict[str, Results]) -> str:
+    name = gpu_name(suites)
+    facts = FACTS.get(name)
+    said = "".join(f"<li>{escape(text)}</li>" for text in sources(suites))
+    parts = [f'<h2>{escape(name)}</h2>\n<ul class="source">{said}</ul>']
+    if "gemm" in suites:
+        rows = extras(suites["gemm"])
+        parts.append(heading("Rate", RATE_TEXT) + grid(rate_charts(rows, facts)))
+        parts.append(heading("Against cuBLAS", SPEEDUP_TEXT) + grid(speedup_charts(rows)))
+    if facts is not None and not simulator_enabled():
+        parts.append(heading("The automatic choice", CHOICE_TEXT) + grid(choice_maps(facts)))
+    for suite, title, charts in (
+        ("host_overhead", "Host time of a call", host_charts),
+        ("build_time", "Start of a process", build_charts),
+    ):
+        if suite in suites:
+            parts.append(heading(title) + grid(charts(extras(suites[suite]))))
+            parts += map(part_html, SHORT[suite](suites[suite]))
+    parts.append(heading("All figures"))
+    for suite, results in suites.items():
+        tables = "\n".join(map(part_html, FULL[suite](results)))
+        parts.append(f"<details><summary>Suite {escape(suite)}</summary>\n{tables}\n</details>")
+    return "\n".join(parts)
+
+
+def heading(title: str, text: str = "") -> str:
+    paragraph = f"<p>{escape(text)}</p>\n" if text else ""
+    return f"<h3>{escape(title)}</h3>\n{paragraph}"
+
+
+def grid(charts: Iterable[str]) -> str:
+    return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
+
+
+def kind_of(row: Extra) -> str:
+    """The arithmetic, and the dtype of the result where it is another."""
+    result = f" to {row['result_dtype']}" if row["result_dtype"] else ""
+    return arithmetic(row) + result
+
+
+def rate_charts(rows: list[Extra], facts: DeviceFacts | None) -> Iterable[str]:
+    """One chart a kind of arithmetic and arrangement of squares."""
+    squares = [
+        row
+        for row in rows
+        if row["m"] == row["n"] == row["k"] >= SMALLEST_SIZE
+        and row["m"] % SIZE_UNIT == 0
+        and row["batch"] == 1
+    ]
+    for kind, arrangement in distinct((kind_of(row), row["arrangement"]) for row in squares):
+        shown = [r for r in squares if (kind_of(r), r["arrangement"]) == (kind, arrangement)]
+        lines = []
+        for name in distinct(row["implementation"] for row in shown):
+            points = sorted((r["m"], r["tflops"]) for r in shown if r["implementation"] == name)
+            if len(points) >= FEWEST_POINTS:
+                lines.append(Series(name, points))
+        if not lines:
+            continue
+        if facts is not None:
+            sizes = distinct(x for line in lines for x, _ in line.points)
+            lines.append(roof(shown[0], sorted(sizes), facts))
+        yield line_chart(f"{kind}, {arrangement}", lines, "m = n = k", "TFLOP/s")
+
+
+def roof(row: Extra, sizes: list[int], facts: DeviceFacts) -> Series:
+    """The roofline over squares of a row's arithmetic."""
+    problem = contiguous_problem(row["dtype"], 1, 1, 1)
+    peak = facts.tensor_tflops.get(arithmetic(row), facts.peak_tflops[problem.scalar_dtype])
+    out_bytes = ITEM_SIZES[row["result_dtype"] or problem.out_dtype]
+    points = []
+    for n in sizes:
+        moved = n * n * (2 * ITEM_SIZES[row["dtype"]] + out_bytes)
+        roofline = Roofline(2 * n**3, moved, peak, facts.memory_gbytes_per_s)
+        points.append((n, 2 * n**3 / roofline.time_us / 1e6))
+    return Series("roofline", points, is_roof=True)
+
+
+def speedup_charts(rows: list[Extra]) -> Iterable[str]:
+    """One chart a kind of arithmetic: the best own kernel of each shape against cuBLAS."""
+    own = [row for row in rows if row["implementation"] != BASELINE and row["vs_cublas"]]
+    for kind in distinct(map(kind_of, own)):
+        best: dict[str, Extra] = {}
+        for row in (row for row in own if kind_of(row) == kind):
+            label = shape_text(row)
+            if label not in best or row["tflops"] > best[label]["tflops"]:
+                best[label] = row
+        bars = [
+            Bar(
+                label,
+                row["vs_cublas"],
+                f"{ratio(row['vs_cublas'])} {row['implementation']}",
+                row["implementation"],
+            )
+            for label, row in best.items()
+        ]
+        yield bar_chart(kind, bars, "times cuBLAS", reference=1.0)
+
+
+def shape_text(row: Extra) -> str:
+    batch = f"{row['batch']} x " if row["batch"] > 1 else ""
+    layout = "" if row["arrangement"] == "row_row_row" else f", {row['arrangement']}"
+    return f"{batch}{row['m']} x {row['n']} x {row['k']}{layout}"
+
+
+def choice_maps(facts: DeviceFacts) -> Iterable[str]:
+    """A map a kind of arithmetic over m = n and k."""
+    for dtype, precision in MAP_KINDS:
+        cells = {}
+        for k in MAP_SIZES:
+            for n in MAP_SIZES:
+                problem = contiguous_problem(dtype, n, n, k, precision=precision)
+                try:
+                    candidate = choose(problem, facts).candidates[0]
+                except UnsupportedProblemError:
+                    continue
+                hint = f"m = n = {n}, k = {k}: {candidate}, {candidate.reason}"
+                tile = str(candidate.config).partition(" ")[0]
+                cells[k, n] = Cell(candidate.implementation.name, tile, hint)
+        if len(cells) == len(MAP_SIZES) ** 2:
+            title = precision or dtype
+            yield heat_map(title, MAP_SIZES, MAP_SIZES, cells, "k", "m = n")
+
+
+def host_charts(rows: list[Extra]) -> Iterable[str]:
+    """Every call on small matrices, in float32."""
+    bars = [
+        Bar(
+            f"{row['library']}: {row['call']}",
+            row["host_us"],
+            figure(row["host_us"]),
+            "tuned" if row["call"].startswith(("gemm(", "plan(")) else BASELINE,
+        )
+        for row in rows
+        if row["m"] == README_HOST_SIZE and row["dtype"] == "float32"
+    ]
+    yield bar_chart(f"float32, {README_HOST_SIZE} x {README_HOST_SIZE}", bars, "microseconds")
+
+
+def build_charts(rows: list[Extra]) -> Iterable[str]:
+    """The slowest of each step."""
+    bars = []
+    for step in distinct(row["step"] for row in rows):
+        slowest = max((r for r in rows if r["step"] == step), key=lambda row: row["seconds"])
+        seconds, target = slowest["seconds"], slowest["target_s"]
+        text = f"{figure(seconds)} of {target:g}" if target else figure(seconds)
+        bars.append(Bar(step, seconds, text, "tuned"))
+    yield bar_chart("seconds, and what was aimed at", bars, "seconds")
+
+
+def part_html(part: Part) -> str:
+    return f"<p>{inline(part)}</p>" if isinstance(part, str) else table_html(part)
+
+
+def table_html(part: Table) -> str:
+    def line(tag: str, cells: Iterable[str]) -> str:
+        texts = [
+            f"<{tag}>{inline(cell)}</{tag}>"
+            if column < part.text_columns
+            else f'<{tag} class="figure">{inline(cell)}</{tag}>'
+            for column, cell in enumerate(cells)
+        ]
+        return f"<tr>{''.join(texts)}</tr>"
+
+    lines = [line("th", part.header), *(line("td", row) for row in part.rows)]
+    title = f"<p>{inline(part.title)}</p>\n" if part.title else ""
+    return f'{title}<div class="table"><table>\n' + "\n".join(lines) + "\n</table></div>"
+
+
+def inline(text: str) -> str:
+    """Code and the texts of links, of what Markdown a table holds."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("\\|", "|")
+    return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(plain, quote=False))

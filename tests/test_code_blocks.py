@@ -1,0 +1,196 @@
+"""Every code block of README and the pages runs here, or says why it does not.
+
+Blocks with prompts are doctests. Other Python is executed, a page's blocks after each other in one
+namespace; where there is no GPU, a line whose comment ends in "needs a GPU" is left out, and so is
+a block that begins with such a line. Excerpts of kernel files stand in those files. Lines that
+begin with `dxgemm` are commands: all are parsed, those that are quick are run. `text` is no code.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import dxgemm
+from dxgemm import epilogues, reductions
+from dxgemm._gpu import simulator_enabled
+from dxgemm.cli.app import app
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    REPOSITORY / "handwritten" / "README.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NEEDS_GPU = re.compile(r"#.*needs a GPU$")
+# What is installed or made cannot be tried here: by page, the first words of the block.
+NOT_RUN = {
+    ("README.md", "make run"),
+    ("README.md", "pip install"),
+    ("docs/quickstart.md", "pip install"),
+}
+QUICK_COMMANDS = {"explain", "implementations", "info", "cache"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `before` is the line that introduces it."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    before: str
+
+    @property
+    def kind(self) -> str:
+        if ">>> " in self.text:
+            return "doctest"
+        if self.language == "python":
+            return "excerpt" if re.fullmatch(r"\[.*\.py\]\(.*\.py\):", self.before) else "python"
+        if self.language == "text":
+            return "text"
+        return "commands" if "dxgemm " in self.text else "other"
+
+    @property
+    def first_words(self) -> tuple[str, str]:
+        return self.page, " ".join(self.text.split()[:2])
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()].rstrip().rpartition("\n")[2]
+        line = text.count("\n", 0, match.start()) + 1
+        name = page.relative_to(REPOSITORY).as_posix()
+        found.append(Block(name, line, match[1], match[2], before))
+    return found
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def blocks(kind: str) -> list[Block]:
+    return [block for block in BLOCKS if block.kind == kind]
+
+
+def names_of_numpy() -> dict[str, Any]:
+    """What the executed blocks take for granted."""
+    rng = np.random.default_rng(0)
+
+    def matrix(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    names: dict[str, Any] = {"dxgemm": dxgemm, "reductions": reductions}
+    names |= {"bias": epilogues.bias, "gelu": epilogues.gelu}
+    names |= {"a": matrix(3, 5), "b": matrix(5, 4), "c": matrix(3, 4), "d": matrix(3, 4)}
+    names |= {"v": matrix(4), "vector": matrix(4), "matrix": matrix(3, 4)}
+    return names | {"x": matrix(3, 2), "y": matrix(2, 4), "norms": matrix(4)}
+
+
+def names_of_torch() -> dict[str, Any]:
+    """The same for those that use torch."""
+    torch = pytest.importorskip("torch")
+    device = "cpu" if simulator_enabled() else "cuda"
+
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, device=device, requires_grad=True)
+
+    names = {"torch": torch, "dxgemm": dxgemm, "device": device}
+    names |= {"a": tensor(3, 5), "b": tensor(5, 4), "c": tensor(3, 4)}
+    return names | {"x": tensor(3, 5), "weight": tensor(4, 5), "bias": tensor(4)}
+
+
+def without_gpu_lines(text: str) -> str:
+    lines = text.splitlines()
+    if NEEDS_GPU.match(lines[0]):
+        return ""
+    return "\n".join(line for line in lines if not NEEDS_GPU.search(line))
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in blocks("doctest")}))
+def test_examples_are_true(page):
+    failed, tried = doctest.testfile(str(REPOSITORY / page), module_relative=False)
+    assert tried > 0
+    assert failed == 0
+
+
+def python_of_pages() -> list[Any]:
+    """(blocks of a page, what they take for granted); those that use torch are on their own."""
+    pages: dict[tuple[str, bool], list[Block]] = {}
+    for block in blocks("python"):
+        pages.setdefault((block.page, "torch" in block.text), []).append(block)
+    return [
+        pytest.param(of_page, names_of_torch if is_torch else names_of_numpy, id=str(of_page[0]))
+        for (_, is_torch), of_page in pages.items()
+    ]
+
+
+@pytest.mark.parametrize(("of_page", "names"), python_of_pages())
+def test_python_runs(of_page, names):
+    namespace = names()
+    for block in of_page:
+        text = without_gpu_lines(block.text) if simulator_enabled() else block.text
+        exec(compile(text, str(block), "exec"), namespace)
+
+
+@pytest.mark.parametrize("block", blocks("excerpt"), ids=str)
+def test_excerpts_stand_in_the_file_they_name(block):
+    link = re.search(r"\]\((.*)\)", block.before)
+    assert link is not None
+    source = (REPOSITORY / block.page).parent / link[1]
+    lines = [line.strip() for line in source.read_text().splitlines()]
+    wanted = [line.strip() for line in block.text.splitlines()]
+    starts = range(len(lines) - len(wanted) + 1)
+    assert any(lines[start : start + len(wanted)] == wanted for start in starts)
+
+
+def commands_of(block: Block) -> list[str]:
+    """The lines that begin with dxgemm, without what is said of them."""
+    lines = [line for line in block.text.splitlines() if line.startswith("dxgemm ")]
+    return [re.split(r"\s{2,}", line)[0] for line in lines]
+
+
+COMMANDS = [
+    pytest.param(command, id=f"{block}-{command}")
+    for block in blocks("commands")
+    for command in commands_of(block)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_understood(command):
+    _, name, *arguments = command.split()
+    known = typer.main.get_command(app).commands[name]
+    if re.search(r"\[|[A-Z]{4}|\.npy", command):  # a synopsis
+        options = {option for parameter in known.params for option in parameter.opts}
+        assert set(re.findall(r"-{1,2}[a-z]+", command)) <= options
+        return
+    known.make_context(name, list(arguments))
+    if name in QUICK_COMMANDS and "--measure" not in arguments:
+        result = CliRunner().invoke(app, [name, *arguments])
+        assert result.exit_code == 0, result.stderr
+
+
+def test_no_block_is_left_out():
+    left_out = {block.first_words for block in blocks("other")}
+    left_out |= {
+        block.first_words
+        for block in blocks("commands")
+        if not block.text.startswith("dxgemm ")  # with other commands before them
+    }
+    assert left_out == NOT_RUN

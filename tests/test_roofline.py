@@ -1,0 +1,178 @@
+"""The arithmetic of `explain` against values worked out by hand, and what it prints of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+import dxgemm
+from dxgemm import _explain
+from dxgemm._roofline import (
+    Roofline,
+    bytes_in_flight_needed,
+    count_waves,
+    tail_efficiency,
+    tile_intensity,
+)
+
+
+def test_a_large_product_is_bound_by_arithmetic():
+    n = 1000
+    roofline = Roofline(2 * n**3, 3 * n**2 * 4, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
+    assert roofline.compute_us == pytest.approx(40.0)  # 2e9 operations at 50e6 a microsecond
+    assert roofline.memory_us == pytest.approx(3.0)  # 12e6 bytes at 4e6 a microsecond
+    assert (roofline.time_us, roofline.bound) == (roofline.compute_us, "compute")
+    assert roofline.intensity == pytest.approx(1000 / 6)
+    assert roofline.ridge == pytest.approx(12.5)
+
+
+def test_a_product_with_a_vector_is_bound_by_memory():
+    roofline = Roofline(2 * 1000**2, 4 * 1000**2, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
+    assert roofline.intensity == 0.5 < roofline.ridge
+    assert (roofline.time_us, roofline.bound) == (pytest.approx(1.0), "memory")
+
+
+def test_the_ridge_is_where_both_roofs_take_as_long():
+    roofline = Roofline(12500, 1000, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
+    assert roofline.intensity == roofline.ridge
+    assert roofline.compute_us == pytest.approx(roofline.memory_us)
+
+
+def test_nothing_to_do_takes_no_time():
+    roofline = Roofline(0, 0, peak_tflops=50.0, memory_gbytes_per_s=4000.0)
+    assert (roofline.time_us, roofline.intensity) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "item_bytes", "intensity"),
+    [(1, 1, 4, 0.25), (8, 8, 4, 2.0), (128, 128, 4, 32.0), (128, 256, 2, 256 / 3)],
+)
+def test_intensity_of_tiles(rows, cols, item_bytes, intensity):
+    assert tile_intensity(rows, cols, item_bytes) == pytest.approx(intensity)
+
+
+def test_little_s_law():
+    # 4000 GB/s over 100 SMs are 40 bytes a nanosecond each; 600 ns later the first one arrives.
+    assert bytes_in_flight_needed(4000.0, 100, latency_ns=600.0) == 24000.0
+
+
+@pytest.mark.parametrize(
+    ("tiles", "blocks", "resident", "waves", "efficiency"),
+    [
+        (100, 100, 100, 1.0, 1.0),
+        (101, 101, 100, 1.01, 0.505),
+        (150, 150, 100, 1.5, 0.75),
+        (25, 25, 100, 0.25, 0.25),
+        (250, 100, 200, 2.5, 2.5 / 3),  # persistent blocks: as many as were launched
+        (0, 0, 100, 0.0, 1.0),
+    ],
+)
+def test_waves_and_their_tail(tiles, blocks, resident, waves, efficiency):
+    assert count_waves(tiles, blocks, resident) == pytest.approx(waves)
+    assert tail_efficiency(waves) == pytest.approx(efficiency)
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Of a pipelined kernel's config what `explain` reads."""
+
+    stages: int = 4
+
+    def stage_bytes(self, dtype: str) -> int:
+        return 1000 if dtype == "float32" else 2000
+
+
+def test_all_stages_but_one_are_in_flight():
+    assert _explain._bytes_in_flight(Staged(), "float32", 2) == 2 * 3 * 1000
+    assert _explain._bytes_in_flight(Staged(), "float64", 1) == 3 * 2000
+    assert _explain._bytes_in_flight(Staged(), "float32", 0) is None
+    assert _explain._bytes_in_flight(object(), "float32", 1) is None
+
+
+def test_every_pipeline_tells_the_size_of_its_stages():
+    for implementation in dxgemm.implementations():
+        file = getattr(implementation, "_kernel_file", None)
+        for config in getattr(file, "CONFIGS", ()):
+            assert not hasattr(config, "stages") or hasattr(config, "stage_bytes"), config
+
+
+BUILT = {
+    "is_simulated": False,
+    "gflops": 137.4,
+    "mbytes": 201.3,
+    "intensity": 682.7,
+    "ridge": 13.9,
+    "compute_us": 2054.2,
+    "memory_us": 41.9,
+    "roofline_us": 2054.2,
+    "bound": "compute",
+    "blocks": 512,
+    "threads": 256,
+    "tiles": 512,
+    "sm_count": 132,
+    "tile_intensity": 42.67,
+    "split_k": 1,
+    "registers": 209,
+    "smem_bytes": 133120,
+    "blocks_per_sm": 1,
+    "warps_per_sm": 8,
+    "most_warps_per_sm": 64,
+    "occupancy_limits": ("registers", "shared memory"),
+    "waves": 3.88,
+    "tail_efficiency": 0.97,
+    "bytes_in_flight": 37632,
+    "bytes_in_flight_needed": 21818.2,
+    "predicted_us": 2639.0,
+}
+
+
+def test_a_built_kernel_is_explained_line_by_line():
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT))
+    for line in (
+        "work            137 GFLOP: a",
+        "memory          201 MB at least",
+        "intensity       683 FLOP a byte of memory; from 13.9 on",
+        "at least 2054 us (compute bound)",
+        "grid            512 blocks of 256 threads",
+        "tile            42.7 FLOP a byte",
+        "kernel          209 registers a thread, 133120 bytes",
+        "occupancy       8 of 64 warps on an SM, as 1 block; more would not fit its registers and",
+        "waves           3.88: 512 tiles in 4 rounds; the last one takes as long as a full one, so "
+        "that 97% of the time is used",
+        "in flight       37632 bytes on their way to an SM; full bandwidth over 600 ns of latency "
+        "takes 21818",
+        "predicted       2639 us, 78% of the roofline, by the model",
+    ):
+        assert line in text, line
+    assert "split k" not in text
+
+
+def test_the_simulator_has_no_roofline():
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | {"is_simulated": True}))
+    assert "roofline        none: the simulator is no GPU" in text
+    assert "TFLOP/s" not in text
+
+
+def test_every_line_is_told_in_the_table_that_reads_explain():
+    page = Path(__file__).resolve().parent.parent / "docs" / "choosing.md"
+    told = re.findall(r"^\| `([a-z ]+)` \|", page.read_text(), re.MULTILINE)
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | {"split_k": 2}))
+    printed = [line[2:18].strip() for line in text.splitlines()[1:] if line[2] != " "]
+    assert told == [*printed, "measured"]
+
+
+def test_a_launch_of_less_than_a_wave_names_the_sms_it_uses():
+    few = {"waves": 0.16, "tiles": 128, "blocks": 128, "split_k": 4}
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | few))
+    assert "0.16: all blocks run at once, on 128 of 132 SMs" in text
+    assert "4 blocks share the k of a tile" in text
+
+
+def test_a_kernel_that_is_not_built_has_no_occupancy():
+    unknown = dict.fromkeys(("registers", "waves", "warps_per_sm", "bytes_in_flight"))
+    text = str(replace(dxgemm.explain_shape(5, 6, 7), **BUILT | unknown))
+    assert "not built yet" in text
+    assert not any(word in text for word in ("occupancy", "waves", "in flight"))
