@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,10 +69,16 @@ def sigmoid(value: Any) -> Any:
 
 
 def drop_half(value: Any) -> Any:
-    rows, cols = (xp.arange(size, dtype="uint64") for size in value.shape)
+    return xp.where(dropped(value.shape), 0.0, 2.0 * value)
+
+
+@cache
+def dropped(shape: tuple[int, int]) -> Any:
+    """Which elements; by NumPy, whose integers philox_4x32 computes with."""
+    rows, cols = (np.arange(size, dtype="uint64") for size in shape)
     zero, low, high = map(np.uint64, (0, SEED % 2**WORD_BITS, SEED >> WORD_BITS))
     word = philox_4x32(rows[:, None], cols, zero, zero, low, high)[0]
-    return xp.where(word < DROPPED_BELOW, 0.0, 2.0 * value)
+    return xp.asarray(word < DROPPED_BELOW)
 
 
 def torch_gelu(value: Any, approximate: str = "none") -> Any:

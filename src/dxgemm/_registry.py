@@ -196,6 +196,8 @@ class KernelFile(Implementation):
         configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
         if dtype is None:
             return configs
+        if dtype not in self.dtypes:
+            return ()
         return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(

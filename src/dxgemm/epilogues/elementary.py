@@ -32,4 +32,4 @@ def tanh(x: Any) -> Any:
 
 def wide_product(a: Any, b: Any) -> Any:
     """a * b of two uint32, as uint64."""
-    return np.multiply(a, b, dtype=np.uint64)
+    return np.uint64(a) * np.uint64(b)
