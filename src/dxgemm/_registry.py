@@ -335,6 +335,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
+    Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),
