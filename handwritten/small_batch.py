@@ -96,10 +96,12 @@ class Config:
         along_outer = self.tile_k * self.line_bytes(tile_outer, dtype)
         return max(along_k, along_outer)
 
+    def tile_bytes(self, dtype: str) -> int:
+        """Shared memory of one matrix."""
+        return self.operand_bytes(self.tile_m, dtype) + self.operand_bytes(self.tile_n, dtype)
+
     def smem_bytes(self, dtype: str) -> int:
-        return self.matrices * sum(
-            self.operand_bytes(tile, dtype) for tile in (self.tile_m, self.tile_n)
-        )
+        return self.matrices * self.tile_bytes(dtype)
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
@@ -148,10 +150,16 @@ def block_count(config: Config, problem: Any) -> int:
     return -(-tile_count(config, problem) // config.matrices)
 
 
-def make_kernel(
+def make_compute_tile(
     config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
-) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile."""
+) -> Callable[..., Any]:
+    """A device function: compute a tile of a matrix and write it.
+
+    All threads of the block must call it together, with the same `steps`: tiles of k to go through,
+    of which there may be more than the matrix has. `thread` counts the threads of the tile, `smem`
+    is the address of its shared memory, and a_start to out_start are where its matrices begin, in
+    elements. Nothing is written unless `exists`; the operands are read all the same.
+    """
     from numba import cuda, int32
 
     from dxgemm.handwritten.intrinsics import (
@@ -159,7 +167,6 @@ def make_kernel(
         global_address,
         load_shared,
         outer_product,
-        shared_address,
         wait_copies,
         zeros,
     )
@@ -171,21 +178,22 @@ def make_kernel(
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n = config.threads_m, config.threads_n
-    tile_threads, matrices = config.tile_threads, config.matrices
+    tile_threads = config.tile_threads
     a_is_along_k = a_mode.startswith("row")
-    a_line = tile_k if a_is_along_k else tile_m
+    a_line, a_lines = (tile_k, tile_m) if a_is_along_k else (tile_m, tile_k)
     a_line_bytes, b_line_bytes = config.line_bytes(a_line, dtype), config.line_bytes(tile_n, dtype)
     a_bytes = config.operand_bytes(tile_m, dtype)
-    member_bytes = a_bytes + config.operand_bytes(tile_n, dtype)
+    a_row_bytes, a_k_bytes = (
+        (a_line_bytes, item_size) if a_is_along_k else (item_size, a_line_bytes)
+    )
     # A thread's rows: neighbours where a lies along m, to be read together.
     row_width = 1 if a_is_along_k else min(width, thread_m)
     row_group, col_group = threads_m * row_width, threads_n * width
     unrolled_k = min(tile_k, UNROLLED_K)
-    find_tile = make_find_tile(tile_m, tile_n)
     # What lies along k is copied as if k were its outer index, and the other way round.
     a_way = "outer16" if a_mode.endswith("16") else "outer"
     a_begin, a_copy, a_copy_guarded = make_tile_copy(
-        a_way, a_line, tile_m if a_is_along_k else tile_k, a_line_bytes, tile_threads, dtype
+        a_way, a_line, a_lines, a_line_bytes, tile_threads, dtype
     )
     b_way = {"row16": "outer16", "row": "outer", "col": "k"}[b_mode]
     b_begin, b_copy, b_copy_guarded = make_tile_copy(
@@ -196,59 +204,43 @@ def make_kernel(
         thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width
     )
 
-    def small_batch_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+    def compute_tile(
+        thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
+        a_gmem, a_start, a_stride_m, a_stride_k, b_gmem, b_start, b_stride_k, b_stride_n,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
     ):  # fmt: skip
-        # Where am I: a tile of one of the block's matrices, and this thread's first element in it.
-        thread = int32(cuda.threadIdx.x & 1023)
-        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
-        found, tile_row, tile_col = find_tile(cuda.blockIdx.x * matrices + member, m, n)
-        matrix = min(found, batch - 1)  # behind the last one there is nothing to read
-        row_lane, col_lane = int32(thread // threads_n), int32(thread % threads_n)
+        row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        rows, cols = m - tile_row, n - tile_col
-
-        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * member_bytes)
         b_smem = int32(smem + a_bytes)
-        a_row_bytes = a_line_bytes if a_is_along_k else item_size
-        a_address = int32(smem + row_lane * row_width * a_row_bytes)
-        b_address = int32(b_smem + col_lane * VECTOR_BYTES)
-        a_source = global_address(a_gmem) + item_size * (
-            matrix * a_stride_batch + tile_row * a_stride_m
-        )
-        b_source = global_address(b_gmem) + item_size * (
-            matrix * b_stride_batch + tile_col * b_stride_n
-        )
+        a_address = int32(smem + row * a_row_bytes)
+        b_address = int32(b_smem + col * item_size)
+        a_source = global_address(a_gmem) + (a_start + tile_row * a_stride_m) * item_size
+        b_source = global_address(b_gmem) + (b_start + tile_col * b_stride_n) * item_size
+        a_bytes_m, a_bytes_k = a_stride_m * item_size, a_stride_k * item_size
+        b_bytes_n, b_bytes_k = b_stride_n * item_size, b_stride_k * item_size
 
         acc = zeros(scalar, thread_m * thread_n)
         left = k
-        while left > 0:
-            depth = min(left, tile_k)
+        for _ in range(steps):
             if a_is_along_k:
-                a_copying, a_first = a_begin(
-                    thread, smem, a_source, depth, a_stride_k * item_size, a_stride_m * item_size
-                )
-                a_lines = int32(min(rows, tile_m))
+                a_copying, a_first = a_begin(thread, smem, a_source, left, a_bytes_k, a_bytes_m)
+                lines = m - tile_row
             else:
                 a_copying, a_first = a_begin(
-                    thread, smem, a_source, rows, a_stride_m * item_size, a_stride_k * item_size
+                    thread, smem, a_source, m - tile_row, a_bytes_m, a_bytes_k
                 )
-                a_lines = int32(depth)
+                lines = left
             b_copying, b_first = b_begin(
-                thread, b_smem, b_source, cols, b_stride_n * item_size, b_stride_k * item_size
+                thread, b_smem, b_source, n - tile_col, b_bytes_n, b_bytes_k
             )
             if is_inside and left >= tile_k:
                 a_copy(a_copying, int32(0), a_first)
                 b_copy(b_copying, int32(0), b_first)
             else:
-                a_copy_guarded(a_copying, int32(0), a_first, a_lines)
-                b_copy_guarded(b_copying, int32(0), b_first, int32(depth))
+                a_copy_guarded(a_copying, int32(0), a_first, int32(min(lines, a_lines)))
+                b_copy_guarded(b_copying, int32(0), b_first, int32(min(left, tile_k)))
             commit_copies()
-            a_source += a_stride_k * (tile_k * item_size)
-            b_source += b_stride_k * (tile_k * item_size)
             wait_copies(0)
             cuda.syncthreads()
 
@@ -260,37 +252,75 @@ def make_kernel(
                         for i in static_range(thread_m):
                             a_frags = a_frags + load_shared(
                                 scalar, width, a_step,
-                                i * threads_m * a_line_bytes + first_k * item_size,
+                                i * row_group * a_row_bytes + first_k * a_k_bytes,
                             )  # fmt: skip
                     else:
-                        for kk in static_range(width):
-                            for i in static_range(0, thread_m, row_width):
+                        for kk in static_range(first_k, first_k + width):
+                            for i in static_range(thread_m // row_width):
                                 a_frags = a_frags + load_shared(
                                     scalar, row_width, a_step,
-                                    (first_k + kk) * a_line_bytes + i * threads_m * item_size,
+                                    i * row_group * a_row_bytes + kk * a_k_bytes,
                                 )  # fmt: skip
                     for kk in static_range(width):
                         a_frag, b_frag = (), ()
                         for i in static_range(thread_m):
                             place = i * width + kk if a_is_along_k else kk * thread_m + i
                             a_frag = a_frag + (a_frags[place],)
-                        for j in static_range(0, thread_n, width):
+                        for j in static_range(thread_n // width):
                             b_frag = b_frag + load_shared(
                                 scalar, width, b_step,
-                                (first_k + kk) * b_line_bytes + j * threads_n * item_size,
+                                (first_k + kk) * b_line_bytes + j * col_group * item_size,
                             )  # fmt: skip
                         acc = outer_product(acc, a_frag, b_frag)
-                a_step = int32(a_step + unrolled_k * (item_size if a_is_along_k else a_line_bytes))
+                a_step = int32(a_step + unrolled_k * a_k_bytes)
                 b_step = int32(b_step + unrolled_k * b_line_bytes)
+            cuda.syncthreads()  # before the next tile overwrites this one
+            a_source += a_bytes_k * tile_k
+            b_source += b_bytes_k * tile_k
             left -= tile_k
-            if left > 0:
-                cuda.syncthreads()  # before the next tile overwrites this one
 
-        if found < batch:
+        if exists:
             store_result(
-                acc, tile_row + row_lane * row_width, tile_col + col_lane * width, is_inside,
-                m, n, alpha, beta, c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-                out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, matrix, extra,
+                acc, tile_row + row, tile_col + col, is_inside, m, n, alpha, beta,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
             )  # fmt: skip
 
-    return unroll_static_loops(small_batch_kernel)
+    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(compute_tile))
+
+
+def make_kernel(
+    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import shared_address
+
+    scalar = np.dtype(dtype).type
+    tile_k, tile_threads, matrices = config.tile_k, config.tile_threads, config.matrices
+    tile_bytes = config.tile_bytes(dtype)
+    find_tile = make_find_tile(config.tile_m, config.tile_n)
+    compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, epilogue)
+
+    def small_batch_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        thread = int32(cuda.threadIdx.x & 1023)
+        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
+        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
+        found, tile_row, tile_col = find_tile(cuda.blockIdx.x * matrices + member, m, n)
+        matrix = min(found, batch - 1)  # behind the last one there is nothing to read
+        steps = int32((k + tile_k - 1) // tile_k)
+        compute_tile(
+            thread, smem, found < batch, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
+            a_gmem, matrix * a_stride_batch, a_stride_m, a_stride_k,
+            b_gmem, matrix * b_stride_batch, b_stride_k, b_stride_n,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+        )  # fmt: skip
+
+    return small_batch_kernel
