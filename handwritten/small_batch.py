@@ -117,7 +117,6 @@ class Config:
 
 
 CONFIGS = (
-    Config(64, 64, 64, thread_m=8, thread_n=8, matrices=1),
     Config(64, 64, 64, thread_m=8, thread_n=4, matrices=1),
     Config(48, 48, 48, thread_m=4, thread_n=4, matrices=1),
     Config(32, 32, 32, thread_m=4, thread_n=4, matrices=2),
