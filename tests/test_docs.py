@@ -58,8 +58,9 @@ def test_links_between_files_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-def test_the_examples_of_epilogues_are_true():
-    failed, tried = doctest.testfile(str(DOCS / "epilogues.md"), module_relative=False)
+@pytest.mark.parametrize("page", ["batched.md", "epilogues.md"])
+def test_the_examples_of_a_page_are_true(page):
+    failed, tried = doctest.testfile(str(DOCS / page), module_relative=False)
     assert tried > 0
     assert failed == 0
 
