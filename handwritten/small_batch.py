@@ -82,6 +82,11 @@ class Config:
     def threads(self) -> int:
         return self.tile_threads * self.matrices
 
+    @property
+    def blocks_per_sm(self) -> int:
+        """Tiles that share a multiprocessor, to fill it."""
+        return self.matrices * max(1024 // self.threads, 1)
+
     def line_bytes(self, length: int, dtype: str) -> int:
         """From one line of an operand's tile in shared memory to the next.
 
@@ -127,6 +132,21 @@ CONFIGS = (
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no cp.async
 
 LAUNCH_US = 2.5  # no pipeline to fill
+MEMORY_SHARE = 0.8  # of the peak of device memory, once every multiprocessor has enough to copy
+
+# Parts of its peak that a full multiprocessor reaches with a tile's rows, were memory no limit:
+# what is copied, and found out, for each multiplication grows as tiles get smaller. Estimates.
+SHARES = {64: 0.6, 48: 0.5, 32: 0.45, 16: 0.25, 8: 0.12, 4: 0.05}
+
+
+def efficiency(config: Config, problem: Any) -> float:
+    """Part of its peak that a full multiprocessor reaches."""
+    return SHARES[config.tile_m]
+
+
+def lone_share(config: Config) -> float:
+    """What a tile reaches that has a multiprocessor for itself: it mostly waits for its copies."""
+    return min(0.4, 3.2 / config.blocks_per_sm)
 
 
 def supports(problem: Any) -> str | None:
