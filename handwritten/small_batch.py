@@ -312,14 +312,15 @@ def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
-    from numba import cuda, int32
+    from numba import cuda, int32, int64
 
     from dxgemm.handwritten.intrinsics import shared_address
 
     scalar = np.dtype(dtype).type
-    tile_k, tile_threads, matrices = config.tile_k, config.tile_threads, config.matrices
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_threads, matrices = config.tile_threads, config.matrices
     tile_bytes = config.tile_bytes(dtype)
-    find_tile = make_find_tile(config.tile_m, config.tile_n)
+    find_tile = make_find_tile(tile_m, tile_n)
     compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, epilogue)
 
     def small_batch_kernel(
@@ -331,7 +332,9 @@ def make_kernel(
         thread = int32(cuda.threadIdx.x & 1023)
         member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
         smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
-        found, tile_row, tile_col = find_tile(cuda.blockIdx.x * matrices + member, m, n)
+        found, tile_row, tile_col = int64(cuda.blockIdx.x * matrices + member), int64(0), int64(0)
+        if m > tile_m or n > tile_n:  # tiny matrices would spend their time on divisions
+            found, tile_row, tile_col = find_tile(found, m, n)
         matrix = min(found, batch - 1)  # behind the last one there is nothing to read
         steps = int32((k + tile_k - 1) // tile_k)
         compute_tile(
