@@ -102,8 +102,13 @@ class Config:
         return max(along_k, along_outer)
 
     def tile_bytes(self, dtype: str) -> int:
-        """Shared memory of one matrix."""
-        return self.operand_bytes(self.tile_m, dtype) + self.operand_bytes(self.tile_n, dtype)
+        """Shared memory of one matrix.
+
+        Two that are read by the same eight lanes begin half of all banks apart.
+        """
+        padding = 64 if self.tile_threads < 8 else 0
+        operands = (self.operand_bytes(tile, dtype) for tile in (self.tile_m, self.tile_n))
+        return sum(operands) + padding
 
     def smem_bytes(self, dtype: str) -> int:
         return self.matrices * self.tile_bytes(dtype)
@@ -209,6 +214,9 @@ def make_compute_tile(
     row_width = 1 if a_is_along_k else min(width, thread_m)
     row_group, col_group = threads_m * row_width, threads_n * width
     unrolled_k = min(tile_k, UNROLLED_K)
+    # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
+    # memory would be busy for longer.
+    in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
     # What lies along k is copied as if k were its outer index, and the other way round.
     a_way = "outer16" if a_mode.endswith("16") else "outer"
     a_begin, a_copy, a_copy_guarded = make_tile_copy(
@@ -229,7 +237,12 @@ def make_compute_tile(
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
     ):  # fmt: skip
-        row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
+        if in_eights:
+            group, lane = int32(thread // 8), int32(thread % 8)
+            row = int32((group // (threads_n // 2) * 4 + lane // 2) * row_width)
+            col = int32((group % (threads_n // 2) * 2 + lane % 2) * width)
+        else:
+            row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         b_smem = int32(smem + a_bytes)
         a_address = int32(smem + row * a_row_bytes)
