@@ -175,8 +175,8 @@ def gemm_grouped(
         and b, k == 0 gives beta * c, empty problems are skipped.
         No result may share elements with another result, or with an operand of any problem; results
         are computed in no order. Operands that are only read may be the same.
-        The table of the problems is built on the host at each call, a few microseconds a problem,
-        and uploaded on the stream; the host does not wait. `plan_grouped` does that once.
+        The table of the problems is built on the host at each call and uploaded on the stream; the
+        host does not wait. `plan_grouped` does that once.
         Where an operand is in host memory, and on the simulator, problems run one after the other.
     """
     return _grouped.run(_grouped.Grouped(a, b, c, alpha, beta, out, stream))

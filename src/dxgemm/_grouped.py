@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -42,13 +41,16 @@ from dxgemm.runtime.upload import is_captured, upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
 
 DTYPES = ("float32", "float64")
+LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in DTYPES}
 NO_STRIDES = Strides(0, 0, 0)
 
 # What a multiprocessor reaches of its peak, by the rows of a tile: where most time is spent waiting
 # for memory, an estimate is enough to tell tiles apart.
 SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
 
+# Problems of a call tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)
+_extent = lru_cache(maxsize=4096)(byte_extent)
 
 
 class _Operand(NamedTuple):
@@ -63,7 +65,7 @@ class _Operand(NamedTuple):
     @property
     def extent(self) -> tuple[int, int]:
         """Address of its first byte, and of the one behind its last."""
-        first, end = byte_extent(self.layout)
+        first, end = _extent(self.layout)
         return self.pointer + first, self.pointer + end
 
 
@@ -116,6 +118,10 @@ class Grouped:
 
     Attributes:
         results: the arrays that are written, in the order of the call.
+        members: the problems that are computed.
+        is_one_by_one: whether by a launch each: some operand is in host memory, where the copies
+            take the time, or kernels are simulated.
+        ordinal: the GPU.
     """
 
     def __init__(
@@ -126,20 +132,22 @@ class Grouped:
         arrays = _arrays(a=a, b=b, c=c, out=out)
         count = len(arrays["a"])
         alphas, betas = _scalars("alpha", alpha, count), _scalars("beta", beta, count)
-        members = []
-        for index in range(count):
-            with _at(index):
+        members: list[_Member] = []
+        try:
+            for index in range(count):
                 operands = {name: _operand(name, of_all[index]) for name, of_all in arrays.items()}
                 members.append(_member(operands, alphas[index], betas[index]))
+        except DxgemmError as error:
+            raise _at(len(members), error) from None
         self.results = [member.target.array for member in members]
-        self._members = [member for member in members if member.is_launched]
+        self.members = [member for member in members if member.is_launched]
         self._ordered: tuple[_Operand, ...] = ()
         if not members:
             return
         _check_alike(members)
         _check_overlaps(members)
         self._anchor = members[0].target
-        everything = [operand for member in self._members for operand in member.operands.values()]
+        everything = [operand for member in self.members for operand in member.operands.values()]
         self.is_one_by_one = simulator_enabled() or any(
             operand.layout.device == HOST for operand in everything
         )
@@ -149,22 +157,12 @@ class Grouped:
             for operand in everything
             if operand.library.always_ordered or (are_mixed and self._stream is None)
         )
-        self._ordinal = max(members[0].operands[name].layout.device for name in ("a", "b"))
-
-    @property
-    def members(self) -> list[_Member]:
-        """The problems that are computed."""
-        return self._members
-
-    @property
-    def ordinal(self) -> int:
-        """The GPU."""
-        return self._ordinal
+        self.ordinal = self._anchor.layout.device
 
     def calls(self) -> list[_calls.Bound]:
         """A call of its own for each problem."""
         bound = []
-        for member in self._members:
+        for member in self.members:
             a, b, c, out = (
                 member.operands[name].array if name in member.operands else None
                 for name in ("a", "b", "c", "out")
@@ -196,7 +194,6 @@ class Table:
     """What the kernel reads of the problems, and the kernel, built if need be."""
 
     def __init__(self, members: Sequence[_Member], ordinal: int) -> None:
-        # Kernel files are imported where they are needed.
         from dxgemm.handwritten import grouped
         from dxgemm.handwritten.operands import operand_mode
 
@@ -277,7 +274,7 @@ def run(grouped: Grouped) -> list[Any]:
             call()
         return grouped.results
     stream = grouped.stream()
-    if is_captured(stream):
+    if is_captured(grouped.ordinal, stream):
         raise LaunchError(
             "gemm_grouped: the stream is under capture, and the graph would need the table of "
             "the problems for as long as it lives; capture the call of a plan_grouped."
@@ -354,27 +351,26 @@ def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
 
 def _scalars(name: str, value: Any, count: int) -> list[float]:
     """One number for each problem."""
-    values = list(value) if isinstance(value, list | tuple | np.ndarray) else [value] * count
-    if len(values) != count:
+    if not isinstance(value, list | tuple | np.ndarray):
+        value = [value] * count
+    elif len(value) != count:
         raise ShapeError(
-            f"gemm_grouped: {name} has {len(values)} numbers for {count} problems; pass one "
+            f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
             "number, or one for each problem."
         )
-    numbers = []
-    for index, number in enumerate(values):
-        with _at(index):
+    numbers: list[float] = []
+    try:
+        for number in value:
             numbers.append(_calls.real_number(name, number))
+    except DxgemmError as error:
+        raise _at(len(numbers), error) from None
     return numbers
 
 
-@contextmanager
-def _at(index: int) -> Iterator[None]:
-    """Has the errors of one problem say which it is."""
-    try:
-        yield
-    except DxgemmError as error:
-        message = str(error).removeprefix("gemm: ")
-        raise type(error)(f"gemm_grouped: at [{index}]: {message}") from None
+def _at(index: int, error: DxgemmError) -> DxgemmError:
+    """The error of one problem, which says which it is."""
+    message = str(error).removeprefix("gemm: ")
+    return type(error)(f"gemm_grouped: at [{index}]: {message}")
 
 
 def _operand(name: str, array: Any) -> _Operand:
@@ -382,8 +378,12 @@ def _operand(name: str, array: Any) -> _Operand:
     pointer, key = library.inspect(array)
     if library.doubts(key):
         library.verify(name, array)
-    layout = library.layout(key)._replace(alignment=ALIGNMENTS[pointer & 15])
-    return _Operand(name, array, library, pointer, layout)
+    return _Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
+
+
+@lru_cache(maxsize=4096)
+def _layout(library: Library, key: Any, alignment: int) -> Layout:
+    return library.layout(key)._replace(alignment=alignment)
 
 
 def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member:
@@ -401,9 +401,8 @@ def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
     )  # fmt: skip
-    largest = float(np.finfo(dtype).max)
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if math.isfinite(value) and abs(value) > largest:
+        if math.isfinite(value) and abs(value) > LARGEST[dtype]:
             raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
     if not {"c", "out"} & operands.keys():
         a = operands["a"]

@@ -62,10 +62,11 @@ def upload_now(array: np.ndarray, target: int, ordinal: int) -> None:
         _call("cuStreamDestroy", stream)
 
 
-def is_captured(stream: int) -> bool:
-    """Whether what is queued on a stream becomes part of a CUDA graph."""
+def is_captured(ordinal: int, stream: int) -> bool:
+    """Whether what is queued on a GPU's stream becomes part of a CUDA graph."""
     driver = driver_api()
-    status = _call("cuStreamIsCapturing", stream)
+    with current_device(ordinal):
+        status = _call("cuStreamIsCapturing", stream)
     return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
