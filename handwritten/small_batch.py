@@ -13,8 +13,7 @@ What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock f
     arithmetic, float64    1     8    64    512   1728   4096  13824   32768
 
 Memory does up to 64, and every byte should cross it once, in whole sectors; beyond, `tuned` and the
-tensor cores of `tensor_core` (half the clocks) take over. A few hundred matrices of any size take
-what a launch takes.
+tensor cores of `tensor_core` (half the clocks) take over. Small batches take what a launch takes.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
 global memory, along k or along m; b as rows, transposed on the way if it is column-major.
 Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
@@ -90,7 +89,7 @@ class Config:
     def line_bytes(self, length: int, dtype: str) -> int:
         """From one line of an operand's tile in shared memory to the next.
 
-        Lines of 16 or 32 bytes, read by as many threads as fill the banks, need no padding.
+        Lines of 16 bytes spread over the banks by themselves, longer ones are padded to do so.
         """
         size = length * np.dtype(dtype).itemsize
         return size if size == VECTOR_BYTES else size + VECTOR_BYTES
