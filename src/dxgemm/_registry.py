@@ -32,6 +32,8 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 DEFAULT_EFFICIENCY = 0.3
 DEFAULT_LAUNCH_US = 4.0
 DEFAULT_CLUSTER_BLOCK_US = 0.3
+# What kernels that do not say reach of the memory's peak on matrices that are read once.
+DEFAULT_MEMORY_SHARE = 0.5
 
 
 class Launch(Protocol):
@@ -119,6 +121,11 @@ class Implementation(ABC):
     def lone_share(self, config: Any) -> float:
         """What a block reaches that has an SM for itself, over a full SM."""
         return 1.0
+
+    @property
+    def memory_share(self) -> float:
+        """What it reaches of the memory's peak where that bounds it."""
+        return DEFAULT_MEMORY_SHARE
 
     @property
     def launch_us(self) -> float:
@@ -242,6 +249,11 @@ class KernelFile(Implementation):
         predict: Callable[[Any], float] | None
         predict = getattr(self._kernel_file, "lone_share", None)
         return predict(config) if predict else 1.0
+
+    @property
+    def memory_share(self) -> float:
+        share: float = getattr(self._kernel_file, "MEMORY_SHARE", DEFAULT_MEMORY_SHARE)
+        return share
 
     @property
     def launch_us(self) -> float:
