@@ -50,6 +50,7 @@ COLORS = {
     "pipeline_tma": ("#a8558a", "#d98cbc"),
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
     "coalesced": ("#8a8a00", "#d6cf4a"),
+    "small_batch": ("#c2477f", "#f08ab8"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     BASELINE: ("#6b7177", "#9aa3ab"),
 }

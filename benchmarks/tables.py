@@ -492,12 +492,52 @@ def reduction_full(results: Results) -> list[Part]:
     return [Table("GPU time with a reduction:", header, lines, text_columns=6)]
 
 
+def own_batches(results: Results) -> list[Extra]:
+    return [row for row in extras(results) if row["implementation"] == "automatic"]
+
+
+def batched_short(results: Results) -> list[Part]:
+    """A table a dtype: batches of squares, times cuBLAS, and the mean over all cases."""
+    parts: list[Part] = []
+    for dtype in distinct(row["dtype"] for row in own_batches(results)):
+        rows = [row for row in own_batches(results) if row["dtype"] == dtype and row["vs_cublas"]]
+        squares = [row for row in rows if row["way"] == "strided"]
+        batches = distinct(row["batch"] for row in squares)
+        found = {(row["m"], row["batch"]): ratio(row["vs_cublas"]) for row in squares}
+        lines = [
+            [str(size), *(found.get((size, batch), "") for batch in batches)]
+            for size in distinct(row["m"] for row in squares)
+        ]
+        header = ["m = n = k", *(f"{batch:,}" for batch in batches)]
+        title = f"Batches of small matrices, {dtype}, times the quicker of cuBLAS and torch:"
+        parts.append(Table(title, header, lines))
+        if rows:
+            mean = statistics.geometric_mean(row["vs_cublas"] for row in rows)
+            parts.append(f"Geometric mean over these, broadcast batches and lists: {mean:.2f}.")
+    return parts
+
+
+def batched_full(results: Results) -> list[Part]:
+    """A row for each way of computing each case."""
+    lines = []
+    for row in extras(results):
+        sizes = ", ".join(" x ".join(map(str, size)) for size in row["sizes"])
+        what = [row["dtype"], row["way"], f"{row['batch']:,}", sizes]
+        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
+        how = row["implementation"], row["config"] or ""
+        lines.append([*what, *how, *figures, ratio(row["vs_cublas"])])
+    header = ["dtype", "way", "batch", "m x n x k", "computed by", "config"]
+    header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
+    return [Table("Batches and lists of small matrices:", header, lines, text_columns=6)]
+
+
 SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_short,
     "host_overhead": host_overhead_short,
     "build_time": build_time_short,
     "gemm": gemm_short,
     "epilogue": epilogue_short,
+    "batched": batched_short,
 }
 FULL: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_full,
@@ -505,4 +545,5 @@ FULL: dict[str, Callable[[Results], list[Part]]] = {
     "build_time": build_time_full,
     "gemm": gemm_full,
     "epilogue": epilogue_full,
+    "batched": batched_full,
 }

@@ -51,9 +51,15 @@ class TileCopy(NamedTuple):
 
 
 def make_tile_copy(
-    way: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str
-) -> TileCopy:
-    """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory."""
+    way: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str,
+    most_line_threads: int = 1024,
+) -> TileCopy:  # fmt: skip
+    """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory.
+
+    Args:
+        most_line_threads: neighbours that copy neighbouring units. Fewer keep the places they write
+            in shared memory apart where they copy along k.
+    """
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.intrinsics import copy_async, copy_async_part
@@ -68,7 +74,7 @@ def make_tile_copy(
         raise ValueError(f"{threads} threads cannot share lines of {units} copies evenly")
     # Neighbouring threads copy neighbouring units, of several lines at once if a line is shorter
     # than the block; threads that would make up part of a line have nothing to copy.
-    line_threads = min(units, threads)
+    line_threads = min(units, threads, most_line_threads)
     lines_at_once = threads // line_threads
     steps = tuple(
         (line, unit)

@@ -216,13 +216,15 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
 
 
 def make_store_result(
-    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str, epilogue: Any = None
-) -> Any:
+    thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str, epilogue: Any = None,
+    row_width: int | None = None,
+) -> Any:  # fmt: skip
     """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
-    They lie in vectors of 16 bytes along rows and, along columns, in as many neighbouring rows;
-    vectors are row_group and col_group elements apart. (row, col) is the first element, counted in
-    the matrix at c_start and out_start; `is_inside` says that the block's whole tile is inside.
+    They lie in vectors of 16 bytes along rows and, along columns, in row_width neighbouring rows,
+    by default as many; these are row_group and col_group elements apart. (row, col) is the first
+    element, counted in the matrix at c_start and out_start; `is_inside` says that the block's whole
+    tile is inside.
     """
     from numba import int32
 
@@ -242,6 +244,7 @@ def make_store_result(
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size
     col_vectors = thread_n // width
+    row_width = row_width or width
     finish = make_finish(epilogue, dtype, dtype)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
@@ -290,7 +293,7 @@ def make_store_result(
             )
         if is_vector:
             for i in static_range(thread_m):
-                i_row = row + (i // width * row_group + i % width)
+                i_row = row + (i // row_width * row_group + i % row_width)
                 c_index = c_start + i_row * c_stride_m + col
                 out_index = out_start + i_row * out_stride_m + col
                 for j in static_range(col_vectors):
@@ -302,7 +305,7 @@ def make_store_result(
         else:
             rows, cols = int32(min(m - row, far)), int32(min(n - col, far))
             for i in static_range(thread_m):
-                i_step = i // width * row_group + i % width
+                i_step = i // row_width * row_group + i % row_width
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
                 c_step = c_stride_n if i_step < rows else 0
                 out_step = out_stride_n if i_step < rows else 0

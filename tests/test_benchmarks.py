@@ -369,6 +369,39 @@ def test_reductions_are_shown_fused_and_split_against_the_quickest_other() -> No
     assert tables.reduction_ways(EPILOGUE) == tables.reduction_full(EPILOGUE) == []
 
 
+def batched_row(implementation: str, way: str, batch: int, vs_cublas: float) -> dict[str, Any]:
+    sizes = [[32, 32, 32]] if way == "strided" else [[4, 4, 4], [8, 8, 8]]
+    return {
+        "dtype": "float32", "m": 32, "way": way, "batch": batch, "sizes": sizes,
+        "implementation": implementation, "config": None, "gpu_us": 10.0, "tflops": 2.0,
+        "gbytes_per_s": 500.0, "vs_cublas": vs_cublas,
+    }  # fmt: skip
+
+
+BATCHED = results_of(
+    [
+        batched_row("automatic", "strided", 1000, 2.0),
+        batched_row("cublas", "strided", 1000, 1.0),
+        batched_row("automatic", "list", 300, 4.5),
+    ]
+)
+
+
+def test_batches_are_shown_by_size_with_the_mean_over_all() -> None:
+    lines = markdown(tables.batched_short(BATCHED)).splitlines()
+    assert lines[2:] == [
+        "| m = n = k | 1,000 |",
+        "| --- | ---: |",
+        "| 32 | 2.00 |",
+        "",
+        "Geometric mean over these, broadcast batches and lists: 3.00.",
+    ]
+    last = markdown(tables.batched_full(BATCHED)).splitlines()[-1]
+    assert last == (
+        "| float32 | list | 300 | 4 x 4 x 4, 8 x 8 x 8 | automatic |  | 10.0 | 2.00 | 500 | 4.50 |"
+    )
+
+
 def test_the_page_of_epilogues_shows_what_there_is() -> None:
     text = pages.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")

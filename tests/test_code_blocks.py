@@ -98,6 +98,7 @@ def names_of_numpy() -> dict[str, Any]:
     names: dict[str, Any] = {"dxgemm": dxgemm, "reductions": reductions}
     names |= {"bias": epilogues.bias, "gelu": epilogues.gelu}
     names |= {"a": matrix(3, 5), "b": matrix(5, 4), "c": matrix(3, 4), "d": matrix(3, 4)}
+    names |= {"list_a": [matrix(3, 5), matrix(2, 2)], "list_b": [matrix(5, 4), matrix(2, 6)]}
     names |= {"v": matrix(4), "vector": matrix(4), "matrix": matrix(3, 4)}
     return names | {"x": matrix(3, 2), "y": matrix(2, 4), "norms": matrix(4)}
 

@@ -88,6 +88,21 @@ def test_tiny_problems_take_one_thread_an_element_and_large_ones_the_top_of_the_
 
 
 @pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [4, 8, 16, 32, 48, 64])
+def test_many_small_matrices_take_a_kernel_that_reads_each_at_once(size, dtype):
+    batch = contiguous_problem(dtype, size, size, size, 100_000)
+    assert choose(batch, H200).candidates[0].implementation.name == "small_batch"
+
+
+def test_memory_bounds_a_batch():
+    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
+    batch = contiguous_problem("float32", 64, 64, 4, 1000)
+    memory_us = batch.bytes_moved / (DEVICE.memory_gbytes_per_s * 1e3)
+    assert predict_us(tiles, tile, batch, DEVICE) > memory_us
+
+
+@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
 def test_an_epilogue_after_a_short_k_wants_several_blocks_on_a_multiprocessor():
     plain = problem(8192, 8192, 128)
     fused = replace(plain, epilogue=Fusion((), ()))

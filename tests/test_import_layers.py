@@ -29,6 +29,7 @@ LAYERS = (
     ("_route",),
     ("_host_launch", "_explain"),
     ("_calls",),
+    ("_grouped",),
     ("_api",),
     ("__init__",),
     ("cli", "torch"),

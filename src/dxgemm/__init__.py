@@ -10,6 +10,7 @@ Importing touches no GPU and imports neither numba nor any array library but Num
 from dxgemm import _errors as errors
 from dxgemm import epilogues
 from dxgemm._api import (
+    GroupedPlan,
     Plan,
     build,
     cache_info,
@@ -17,8 +18,10 @@ from dxgemm._api import (
     explain,
     explain_shape,
     gemm,
+    gemm_grouped,
     implementations,
     plan,
+    plan_grouped,
 )
 from dxgemm._errors import DxgemmError
 from dxgemm._explain import Explanation
@@ -29,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DxgemmError",
     "Explanation",
+    "GroupedPlan",
     "Plan",
     "build",
     "cache_info",
@@ -39,6 +43,8 @@ __all__ = [
     "explain",
     "explain_shape",
     "gemm",
+    "gemm_grouped",
     "implementations",
     "plan",
+    "plan_grouped",
 ]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dxgemm import _registry, compiler
+from dxgemm import _grouped, _registry, compiler
 from dxgemm._calls import Bound, prepare
 from dxgemm._errors import BuildError
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
+from dxgemm._grouped import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm._problem import RESULT_DTYPES
 from dxgemm._route import clear_routes
 
@@ -142,6 +143,63 @@ def explain(
     return explain_route(route)
 
 
+def gemm_grouped(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    c: Sequence[Any] | None = None,
+    alpha: float | Sequence[float] = 1.0,
+    beta: float | Sequence[float] = 0.0,
+    *,
+    out: Sequence[Any] | None = None,
+    stream: Any = None,
+) -> list[Any]:
+    """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
+
+    Args:
+        a: a list or tuple; each array (m, k), all float32 or all float64, any strides, of any
+            library that `gemm` takes. Sizes may differ from problem to problem.
+        b: as many; each (k, n) for the k of its a.
+        c: as many; each (m, n). Updated in place; None to allocate the results in each a's library.
+        alpha, beta: real numbers on the host, one for all problems or one for each.
+        out: as many; each receives its result instead of c, which is then only read.
+        stream: where to launch; None is the current stream of the library of the first result.
+
+    Returns:
+        The list of out, or of c, or of the new arrays; an empty one for empty lists.
+
+    Raises:
+        DxgemmError: as `gemm`; before anything is launched or written, with the problem's index.
+        LaunchError: the driver refused the launch or a copy, or the stream is under capture.
+
+    Notes:
+        Each problem is what `gemm` makes of it: beta == 0 never reads c, alpha == 0 never reads a
+        and b, k == 0 gives beta * c, empty problems are skipped.
+        No result may share elements with another result, or with an operand of any problem; results
+        are computed in no order. Operands that are only read may be the same.
+        The table of the problems is built on the host at each call and uploaded on the stream; the
+        host does not wait. `plan_grouped` does that once.
+        Where an operand is in host memory, and on the simulator, problems run one after the other.
+    """
+    return _grouped.run(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
+
+
+def plan_grouped(
+    a: Sequence[Any],
+    b: Sequence[Any],
+    c: Sequence[Any] | None = None,
+    alpha: float | Sequence[float] = 1.0,
+    beta: float | Sequence[float] = 0.0,
+    *,
+    out: Sequence[Any] | None = None,
+    stream: Any = None,
+) -> GroupedPlan:
+    """A `GroupedPlan` for what `gemm_grouped` of the same arguments computes, not yet run.
+
+    Takes what `gemm_grouped` takes and raises what it raises. Waits for its table to be uploaded.
+    """
+    return GroupedPlan(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
+
+
 def implementations() -> tuple[_registry.Implementation, ...]:
     """Every implementation: its `name`, and `supports(problem)`, which is None or a reason."""
     return _registry.IMPLEMENTATIONS
@@ -195,5 +253,6 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return how many there were."""
     clear_routes()
+    _grouped.forget_launches()
     compiler.forget_failures()
     return compiler.clear_kernels()

@@ -44,9 +44,9 @@ def prepare(
     A tuple and no object: this runs on every call, where each microsecond shows.
     """
     if type(alpha) is not float:
-        alpha = _real("alpha", alpha)
+        alpha = real_number("alpha", alpha)
     if type(beta) is not float:
-        beta = _real("beta", beta)
+        beta = real_number("beta", beta)
     if stream is not None:
         stream = stream_handle(stream)
     library = library_a = libraries.get(type(a)) or library_of("a", a)
@@ -191,7 +191,7 @@ def _to_order(
     )
 
 
-def _real(name: str, value: Any) -> float:
+def real_number(name: str, value: Any) -> float:
     # `int` first: the abstract class takes a microsecond to say the same.
     is_real = type(value) is int or isinstance(value, numbers.Real)
     if not is_real or isinstance(value, bool | np.bool_):

@@ -42,6 +42,8 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 DEFAULT_EFFICIENCY = 0.3
 DEFAULT_LAUNCH_US = 4.0
 DEFAULT_CLUSTER_BLOCK_US = 0.3
+# What kernels that do not say reach of the memory's peak on matrices that are read once.
+DEFAULT_MEMORY_SHARE = 0.5
 
 
 class Launch(Protocol):
@@ -134,6 +136,11 @@ class Implementation(ABC):
     def lone_share(self, config: Any) -> float:
         """What a block reaches that has an SM for itself, over a full SM."""
         return 1.0
+
+    @property
+    def memory_share(self) -> float:
+        """What it reaches of the memory's peak where that bounds it."""
+        return DEFAULT_MEMORY_SHARE
 
     @property
     def launch_us(self) -> float:
@@ -272,6 +279,11 @@ class KernelFile(Implementation):
         return predict(config) if predict else 1.0
 
     @property
+    def memory_share(self) -> float:
+        share: float = getattr(self._kernel_file, "MEMORY_SHARE", DEFAULT_MEMORY_SHARE)
+        return share
+
+    @property
     def launch_us(self) -> float:
         microseconds: float = getattr(self._kernel_file, "LAUNCH_US", DEFAULT_LAUNCH_US)
         return microseconds
@@ -371,6 +383,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
+    Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),

@@ -1,0 +1,360 @@
+"""Many small matrices: several of them a block, each with threads and shared memory of its own.
+
+Idea: grown from `tuned`. A matrix of 4 x 4 to 64 x 64 fits one tile, k included: all of it is on
+its way to shared memory at once, and there is no pipeline but the blocks that share a
+multiprocessor. A block takes as many matrices as give it 128 threads.
+What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock from memory and does
+128 multiply-adds in float32 and 64 in float64, in clocks of one multiprocessor for one matrix:
+
+    size                   4     8    16     32     48     64     96     128
+    memory, float32       11    43   171    683   1536   2731   6144   10923
+    arithmetic, float32    1     4    32    256    864   2048   6912   16384
+    memory, float64       21    85   341   1365   3072   5461  12288   21845
+    arithmetic, float64    1     8    64    512   1728   4096  13824   32768
+
+Memory does up to 64, and every byte should cross it once, in whole sectors; beyond, `tuned` and the
+tensor cores of `tensor_core` (half the clocks) take over. Small batches take what a launch takes.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
+global memory, along k or along m; b as rows, transposed on the way if it is column-major.
+Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
+by tile. Edges are predicated: elements outside count as zero and are not written.
+Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched GEMM for GPUs", ISC
+2016, for several problems a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.async_tiles import make_tile_copy
+from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.tiles import make_find_tile, make_store_result, min_blocks
+
+MINIMUM_ARCH = 80
+LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
+UNROLLED_K = 16
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tile of a matrix tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Attributes:
+        matrices: tiles a block computes, each by threads of its own.
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+    matrices: int
+
+    dynamic_smem = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
+            raise ValueError(f"{self}: thread tiles must fill the tile")
+        if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % min(self.tile_k, UNROLLED_K):
+            raise ValueError(f"{self}: tiles are read in vectors of 4, k in steps of {UNROLLED_K}")
+        if not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+
+    @property
+    def threads_m(self) -> int:
+        return self.tile_m // self.thread_m
+
+    @property
+    def threads_n(self) -> int:
+        return self.tile_n // self.thread_n
+
+    @property
+    def tile_threads(self) -> int:
+        """Threads that share a tile."""
+        return self.threads_m * self.threads_n
+
+    @property
+    def threads(self) -> int:
+        return self.tile_threads * self.matrices
+
+    @property
+    def blocks_per_sm(self) -> int:
+        """Tiles that share a multiprocessor, to fill it."""
+        return self.matrices * max(1024 // self.threads, 1)
+
+    def line_bytes(self, length: int, dtype: str) -> int:
+        """From one line of an operand's tile in shared memory to the next.
+
+        Lines of 16 bytes spread over the banks by themselves, longer ones are padded to do so.
+        """
+        size = length * np.dtype(dtype).itemsize
+        return size if size == VECTOR_BYTES else size + VECTOR_BYTES
+
+    def operand_bytes(self, tile_outer: int, dtype: str) -> int:
+        """Of one matrix's tile, whichever way it lies."""
+        along_k = tile_outer * self.line_bytes(self.tile_k, dtype)
+        along_outer = self.tile_k * self.line_bytes(tile_outer, dtype)
+        return max(along_k, along_outer)
+
+    def tile_bytes(self, dtype: str) -> int:
+        """Shared memory of one matrix.
+
+        Two that are read by the same eight lanes begin half of all banks apart.
+        """
+        padding = 64 if self.tile_threads < 8 else 0
+        operands = (self.operand_bytes(tile, dtype) for tile in (self.tile_m, self.tile_n))
+        return sum(operands) + padding
+
+    def smem_bytes(self, dtype: str) -> int:
+        return self.matrices * self.tile_bytes(dtype)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks that a multiprocessor's registers shall suffice for: also for a vector a row."""
+        vectors = self.thread_m * VECTOR_BYTES // np.dtype(dtype).itemsize
+        return min_blocks(self.threads, self.thread_m * self.thread_n + vectors, dtype)
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} thread {self.thread_m}x{self.thread_n} matrices {self.matrices}"
+
+
+CONFIGS = (
+    Config(64, 64, 64, thread_m=8, thread_n=4, matrices=1),
+    Config(48, 48, 48, thread_m=4, thread_n=4, matrices=1),
+    Config(32, 32, 32, thread_m=4, thread_n=4, matrices=2),
+    Config(16, 16, 16, thread_m=2, thread_n=4, matrices=4),
+    Config(8, 8, 8, thread_m=2, thread_n=4, matrices=16),
+    Config(4, 4, 4, thread_m=1, thread_n=4, matrices=32),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no cp.async
+
+LAUNCH_US = 2.5  # no pipeline to fill
+MEMORY_SHARE = 0.8  # of the peak of device memory, once every multiprocessor has enough to copy
+
+# Parts of its peak that a full multiprocessor reaches with a tile's rows, were memory no limit:
+# what is copied, and found out, for each multiplication grows as tiles get smaller. Estimates.
+SHARES = {64: 0.6, 48: 0.5, 32: 0.45, 16: 0.25, 8: 0.12, 4: 0.05}
+
+
+def efficiency(config: Config, problem: Any) -> float:
+    """Part of its peak that a full multiprocessor reaches."""
+    return SHARES[config.tile_m]
+
+
+def lone_share(config: Config) -> float:
+    """What a tile reaches that has a multiprocessor for itself: it mostly waits for its copies."""
+    return min(0.4, 3.2 / config.blocks_per_sm)
+
+
+def supports(problem: Any) -> str | None:
+    """None: every problem."""
+    return None
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """How a and b lie in memory."""
+    return operand_mode(problem, "a"), operand_mode(problem, "b").replace("col16", "col")
+
+
+def tile_count(config: Config, problem: Any) -> int:
+    """Tiles of the result: row by row, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for as many tiles as it computes."""
+    return -(-tile_count(config, problem) // config.matrices)
+
+
+def make_compute_tile(
+    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+) -> Callable[..., Any]:
+    """A device function: compute a tile of a matrix and write it.
+
+    All threads of the block must call it together, with the same `steps`: tiles of k to go through,
+    of which there may be more than the matrix has. `thread` counts the threads of the tile, `smem`
+    is the address of its shared memory, and a_start to out_start are where its matrices begin, in
+    elements. Nothing is written unless `exists`; the operands are read all the same.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import (
+        commit_copies,
+        global_address,
+        load_shared,
+        outer_product,
+        wait_copies,
+        zeros,
+    )
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size  # elements of a 16-byte access
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n = config.thread_m, config.thread_n
+    threads_m, threads_n = config.threads_m, config.threads_n
+    tile_threads = config.tile_threads
+    a_is_along_k = a_mode.startswith("row")
+    a_line, a_lines = (tile_k, tile_m) if a_is_along_k else (tile_m, tile_k)
+    a_line_bytes, b_line_bytes = config.line_bytes(a_line, dtype), config.line_bytes(tile_n, dtype)
+    a_bytes = config.operand_bytes(tile_m, dtype)
+    a_row_bytes, a_k_bytes = (
+        (a_line_bytes, item_size) if a_is_along_k else (item_size, a_line_bytes)
+    )
+    # A thread's rows: neighbours where a lies along m, to be read together.
+    row_width = 1 if a_is_along_k else min(width, thread_m)
+    row_group, col_group = threads_m * row_width, threads_n * width
+    unrolled_k = min(tile_k, UNROLLED_K)
+    # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
+    # memory would be busy for longer.
+    in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
+    # What lies along k is copied as if k were its outer index, and the other way round.
+    a_way = "outer16" if a_mode.endswith("16") else "outer"
+    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+        a_way, a_line, a_lines, a_line_bytes, tile_threads, dtype
+    )
+    b_way = {"row16": "outer16", "row": "outer", "col": "k"}[b_mode]
+    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+        b_way, tile_n, tile_k, b_line_bytes, tile_threads, dtype,
+        LANES_K if b_way == "k" else tile_threads,
+    )  # fmt: skip
+    store_result = make_store_result(
+        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width
+    )
+
+    def compute_tile(
+        thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
+        a_gmem, a_start, a_stride_m, a_stride_k, b_gmem, b_start, b_stride_k, b_stride_n,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        if in_eights:
+            group, lane = int32(thread // 8), int32(thread % 8)
+            row = int32((group // (threads_n // 2) * 4 + lane // 2) * row_width)
+            col = int32((group % (threads_n // 2) * 2 + lane % 2) * width)
+        else:
+            row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        b_smem = int32(smem + a_bytes)
+        a_address = int32(smem + row * a_row_bytes)
+        b_address = int32(b_smem + col * item_size)
+        a_source = global_address(a_gmem) + (a_start + tile_row * a_stride_m) * item_size
+        b_source = global_address(b_gmem) + (b_start + tile_col * b_stride_n) * item_size
+        a_bytes_m, a_bytes_k = a_stride_m * item_size, a_stride_k * item_size
+        b_bytes_n, b_bytes_k = b_stride_n * item_size, b_stride_k * item_size
+
+        acc = zeros(scalar, thread_m * thread_n)
+        left = k
+        for _ in range(steps):
+            if a_is_along_k:
+                a_copying, a_first = a_begin(thread, smem, a_source, left, a_bytes_k, a_bytes_m)
+                lines = m - tile_row
+            else:
+                a_copying, a_first = a_begin(
+                    thread, smem, a_source, m - tile_row, a_bytes_m, a_bytes_k
+                )
+                lines = left
+            b_copying, b_first = b_begin(
+                thread, b_smem, b_source, n - tile_col, b_bytes_n, b_bytes_k
+            )
+            if is_inside and left >= tile_k:
+                a_copy(a_copying, int32(0), a_first)
+                b_copy(b_copying, int32(0), b_first)
+            else:
+                a_copy_guarded(a_copying, int32(0), a_first, int32(min(lines, a_lines)))
+                b_copy_guarded(b_copying, int32(0), b_first, int32(min(left, tile_k)))
+            commit_copies()
+            wait_copies(0)
+            cuda.syncthreads()
+
+            a_step, b_step = a_address, b_address
+            for _ in range(tile_k // unrolled_k):
+                for first_k in static_range(0, unrolled_k, width):
+                    a_frags = ()
+                    if a_is_along_k:
+                        for i in static_range(thread_m):
+                            a_frags = a_frags + load_shared(
+                                scalar, width, a_step,
+                                i * row_group * a_row_bytes + first_k * a_k_bytes,
+                            )  # fmt: skip
+                    else:
+                        for kk in static_range(first_k, first_k + width):
+                            for i in static_range(thread_m // row_width):
+                                a_frags = a_frags + load_shared(
+                                    scalar, row_width, a_step,
+                                    i * row_group * a_row_bytes + kk * a_k_bytes,
+                                )  # fmt: skip
+                    for kk in static_range(width):
+                        a_frag, b_frag = (), ()
+                        for i in static_range(thread_m):
+                            place = i * width + kk if a_is_along_k else kk * thread_m + i
+                            a_frag = a_frag + (a_frags[place],)
+                        for j in static_range(thread_n // width):
+                            b_frag = b_frag + load_shared(
+                                scalar, width, b_step,
+                                (first_k + kk) * b_line_bytes + j * col_group * item_size,
+                            )  # fmt: skip
+                        acc = outer_product(acc, a_frag, b_frag)
+                a_step = int32(a_step + unrolled_k * a_k_bytes)
+                b_step = int32(b_step + unrolled_k * b_line_bytes)
+            cuda.syncthreads()  # before the next tile overwrites this one
+            a_source += a_bytes_k * tile_k
+            b_source += b_bytes_k * tile_k
+            left -= tile_k
+
+        if exists:
+            store_result(
+                acc, tile_row + row, tile_col + col, is_inside, m, n, alpha, beta,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
+            )  # fmt: skip
+
+    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(compute_tile))
+
+
+def make_kernel(
+    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.intrinsics import shared_address
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_threads, matrices = config.tile_threads, config.matrices
+    tile_bytes = config.tile_bytes(dtype)
+    find_tile = make_find_tile(tile_m, tile_n)
+    compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, epilogue)
+
+    def small_batch_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        thread = int32(cuda.threadIdx.x & 1023)
+        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
+        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
+        found, tile_row, tile_col = int64(cuda.blockIdx.x * matrices + member), int64(0), int64(0)
+        if m > tile_m or n > tile_n:  # tiny matrices would spend their time on divisions
+            found, tile_row, tile_col = find_tile(found, m, n)
+        matrix = min(found, batch - 1)  # behind the last one there is nothing to read
+        steps = int32((k + tile_k - 1) // tile_k)
+        compute_tile(
+            thread, smem, found < batch, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
+            a_gmem, matrix * a_stride_batch, a_stride_m, a_stride_k,
+            b_gmem, matrix * b_stride_batch, b_stride_k, b_stride_n,
+            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
+            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+        )  # fmt: skip
+
+    return small_batch_kernel

@@ -1,0 +1,474 @@
+"""Many problems in one call: checked against each other, written into a table, launched at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm import _calls
+from dxgemm._errors import (
+    ArrayTypeError,
+    DeviceMismatchError,
+    DtypeError,
+    DxgemmError,
+    LaunchError,
+    OverlapError,
+    ScalarError,
+    ShapeError,
+)
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import (
+    ALIGNMENTS,
+    ITEM_SIZES,
+    Layout,
+    Problem,
+    Strides,
+    byte_extent,
+    define_problem,
+    share_elements,
+)
+from dxgemm._registry import Launch, launch_kernel
+from dxgemm.compiler import KernelSpec
+from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
+from dxgemm.runtime.device import DeviceFacts, device_facts
+from dxgemm.runtime.streams import stream_handle
+from dxgemm.runtime.upload import is_captured, upload, upload_now
+from dxgemm.runtime.workspace import Workspace, borrowed
+
+DTYPES = ("float32", "float64")
+LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in DTYPES}
+NO_STRIDES = Strides(0, 0, 0)
+
+# What a multiprocessor reaches of its peak, by the rows of a tile: where most time is spent waiting
+# for memory, an estimate is enough to tell tiles apart.
+SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
+
+# Problems of a call tend to have the same layouts.
+_define = lru_cache(maxsize=4096)(define_problem)
+_extent = lru_cache(maxsize=4096)(byte_extent)
+
+
+class _Operand(NamedTuple):
+    """An array of the call: which, where and how it lies."""
+
+    name: str
+    array: Any
+    library: Library
+    pointer: int
+    layout: Layout
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address of its first byte, and of the one behind its last."""
+        first, end = _extent(self.layout)
+        return self.pointer + first, self.pointer + end
+
+
+class _Member(NamedTuple):
+    """One problem of the call, in the kernels' orientation, with what it computes on."""
+
+    problem: Problem
+    operands: dict[str, _Operand]
+    alpha: float
+    beta: float
+
+    @property
+    def target(self) -> _Operand:
+        return self.operands.get("out") or self.operands["c"]
+
+    @property
+    def read(self) -> list[_Operand]:
+        """What must not be written meanwhile."""
+        names = ["a", "b"] if self.problem.k else []
+        if self.problem.reads_c and "out" in self.operands and "c" in self.operands:
+            names.append("c")
+        return [self.operands[name] for name in names]
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether anything changes: C = 0 * A @ B + 1 * C in place keeps every bit."""
+        keeps_all = self.problem.k == 0 and self.beta == 1 and "out" not in self.operands
+        return not (self.problem.is_empty or keeps_all)
+
+    @property
+    def row(self) -> list[int]:
+        """Its row of the table, as `dxgemm.handwritten.grouped` reads it."""
+        problem, item_size = self.problem, ITEM_SIZES[self.problem.dtype]
+        first, second = ("b", "a") if problem.is_transposed else ("a", "b")
+        target = self.target
+        added = self.operands.get("c", target)
+        row = [problem.m, problem.n, problem.k]
+        for operand, strides in (
+            (self.operands[first], problem.a),
+            (self.operands[second], problem.b),
+            (added, problem.c),
+            (target, problem.out),
+        ):
+            row += [operand.pointer // item_size, strides.row, strides.col]
+        return row
+
+
+class Grouped:
+    """A checked call.
+
+    Attributes:
+        results: the arrays that are written, in the order of the call.
+        members: the problems that are computed.
+        is_one_by_one: whether by a launch each: some operand is in host memory, where the copies
+            take the time, or kernels are simulated.
+        ordinal: the GPU.
+    """
+
+    def __init__(
+        self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any
+    ) -> None:
+        """Check everything the call says; raises before anything is launched or written."""
+        self._stream = None if stream is None else stream_handle(stream)
+        arrays = _arrays(a=a, b=b, c=c, out=out)
+        count = len(arrays["a"])
+        alphas, betas = _scalars("alpha", alpha, count), _scalars("beta", beta, count)
+        members: list[_Member] = []
+        try:
+            for index in range(count):
+                operands = {name: _operand(name, of_all[index]) for name, of_all in arrays.items()}
+                members.append(_member(operands, alphas[index], betas[index]))
+        except DxgemmError as error:
+            raise _at(len(members), error) from None
+        self.results = [member.target.array for member in members]
+        self.members = [member for member in members if member.is_launched]
+        self._ordered: tuple[_Operand, ...] = ()
+        if not members:
+            return
+        _check_alike(members)
+        _check_overlaps(members)
+        self._anchor = members[0].target
+        everything = [operand for member in self.members for operand in member.operands.values()]
+        self.is_one_by_one = simulator_enabled() or any(
+            operand.layout.device == HOST for operand in everything
+        )
+        are_mixed = len({operand.library for operand in everything}) > 1
+        self._ordered = tuple(
+            operand
+            for operand in everything
+            if operand.library.always_ordered or (are_mixed and self._stream is None)
+        )
+        self.ordinal = self._anchor.layout.device
+
+    def calls(self) -> list[_calls.Bound]:
+        """A call of its own for each problem."""
+        bound = []
+        for member in self.members:
+            a, b, c, out = (
+                member.operands[name].array if name in member.operands else None
+                for name in ("a", "b", "c", "out")
+            )
+            prepared = _calls.prepare(
+                a, b, c, member.alpha, member.beta, out, None, None, self._stream
+            )
+            bound.append(_calls.Bound(prepared, (a, b, c)))
+        return bound
+
+    def stream(self) -> int:
+        """Handle of the stream to launch on."""
+        if self._stream is not None:
+            return self._stream
+        return self._anchor.library.current_stream(self._anchor.array)
+
+    def acquire(self, stream: int) -> None:
+        """Make the stream wait for what is queued on operands elsewhere."""
+        for operand in self._ordered:
+            operand.library.acquire(operand.array, stream)
+
+    def release(self, stream: int) -> None:
+        """Make later work on operands elsewhere wait for the stream."""
+        for operand in self._ordered:
+            operand.library.release(operand.array, stream)
+
+
+class Table:
+    """What the kernel reads of the problems, and the kernel, built if need be."""
+
+    def __init__(self, members: Sequence[_Member], ordinal: int) -> None:
+        from dxgemm.handwritten import grouped
+        from dxgemm.handwritten.operands import operand_mode
+
+        device, dtype = device_facts(ordinal), members[0].problem.dtype
+        rows = np.array([member.row for member in members], np.int64)
+        m, n, k = rows[:, :3].T
+        config = _choose_config(grouped.CONFIGS, m, n, k, device)
+        tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+        first_tiles = np.cumsum(tiles) - tiles
+        pairs = [(member.alpha if member.problem.k else 0, member.beta) for member in members]
+        parts = first_tiles.tobytes(), rows.tobytes(), np.array(pairs, dtype).tobytes()
+        self.bytes = np.frombuffer(b"".join(parts), np.uint8)
+        self._items = first_tiles.size + rows.size
+        self._scalars = 2 * len(members)
+        modes = grouped.modes(
+            [
+                (operand_mode(member.problem, "a"), operand_mode(member.problem, "b"))
+                for member in members
+            ]
+        )
+        self._launch = _bind(
+            config, dtype, modes, len(members), int(tiles.sum()), int(k.max()), ordinal
+        )
+
+    def launch(self, address: int, stream: int) -> None:
+        """Queue the kernel, with the table at an address."""
+        self._launch(0, 0, 0, 0, 0.0, 0.0, stream, self._operands(address))
+
+    def fixed(self, address: int) -> Any:
+        """The launch with everything but the stream packed for good."""
+        return self._launch.fixed(0, 0, 0, 0, 0.0, 0.0, self._operands(address))
+
+    def _operands(self, address: int) -> tuple[int, ...]:
+        return address, self._items, address + 8 * self._items, self._scalars
+
+
+class GroupedPlan:
+    """A `gemm_grouped` with everything decided and built; call it to run it on the same arrays.
+
+    The arrays' contents may change between calls, their memory may not. With device operands a call
+    allocates nothing and does not synchronise, so that it can be captured in a CUDA graph, which
+    must not outlive the plan: the plan owns the table of the problems.
+    """
+
+    def __init__(self, grouped: Grouped) -> None:
+        self._grouped = grouped  # keeps the arrays alive, whose addresses the table holds
+        self._calls: list[_calls.Bound] = []
+        self._launch = None
+        if not grouped.members:
+            return
+        if grouped.is_one_by_one:
+            self._calls = grouped.calls()
+            return
+        table = Table(grouped.members, grouped.ordinal)
+        self._workspace = Workspace(table.bytes.nbytes, grouped.ordinal)
+        upload_now(table.bytes, self._workspace.pointer, grouped.ordinal)
+        self._launch = table.fixed(self._workspace.pointer)
+
+    def __call__(self) -> list[Any]:
+        """Run it; returns the list of results, the same arrays each time."""
+        grouped = self._grouped
+        for call in self._calls:
+            call()
+        if self._launch is not None:
+            stream = grouped.stream()
+            grouped.acquire(stream)
+            self._launch(stream)
+            grouped.release(stream)
+        return grouped.results
+
+
+def run(grouped: Grouped) -> list[Any]:
+    """Compute the problems of a call, once."""
+    if not grouped.members:
+        return grouped.results
+    if grouped.is_one_by_one:
+        for call in grouped.calls():
+            call()
+        return grouped.results
+    stream = grouped.stream()
+    if is_captured(grouped.ordinal, stream):
+        raise LaunchError(
+            "gemm_grouped: the stream is under capture, and the graph would need the table of "
+            "the problems for as long as it lives; capture the call of a plan_grouped."
+        )
+    table = Table(grouped.members, grouped.ordinal)
+    with borrowed(table.bytes.nbytes, grouped.ordinal, stream) as address:
+        upload(table.bytes, address, grouped.ordinal, stream)
+        grouped.acquire(stream)
+        table.launch(address, stream)
+        grouped.release(stream)
+    return grouped.results
+
+
+def forget_launches() -> None:
+    """Have kernels looked up and built again."""
+    _bind.cache_clear()
+
+
+@lru_cache(maxsize=256)
+def _bind(
+    config: Any, dtype: str, modes: tuple[str, str], count: int, tiles: int, k: int, ordinal: int
+) -> Any:
+    """The kernel bound to so many problems and tiles, of which k is the longest."""
+    buffers = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
+    problem = Problem(
+        dtype=dtype,
+        m=count,
+        n=0,
+        k=k,
+        batch=tiles,
+        a=NO_STRIDES,
+        b=NO_STRIDES,
+        c=NO_STRIDES,
+        out=NO_STRIDES,
+        out_dtype=dtype,
+        epilogue=Fusion((), buffers),
+    )
+    module = "dxgemm.handwritten.grouped"
+    spec = KernelSpec("grouped", module, config, dtype, modes, problem.epilogue)
+    blocks = -(-tiles // config.matrices)
+    launch: Launch = launch_kernel(spec, problem, blocks, device_facts(ordinal).arch, ordinal)
+    return launch
+
+
+def _choose_config(
+    configs: Sequence[Any], m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts
+) -> Any:
+    """The tile that needs the least time, what of it lies outside counted too."""
+
+    def cost(config: Any) -> float:
+        tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+        depth = k if config.matrices == 1 else k.max()
+        work = -(-depth // config.tile_k) * config.tile_k + config.tile_k  # what a tile waits
+        work = work * config.tile_m * config.tile_n / SHARES[config.tile_m]
+        return float((tiles * work).sum() / device.sm_count + np.max(work))
+
+    return min(configs, key=cost)
+
+
+def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
+    """The lists that were passed, if they are lists of one length."""
+    given = {name: arrays for name, arrays in lists.items() if arrays is not None}
+    for name in ("a", "b", *given):
+        if not isinstance(given.get(name), list | tuple):
+            raise ArrayTypeError(
+                f"gemm_grouped: {name} is a {type(given.get(name)).__name__}; pass a list of "
+                "arrays. A batch in one array is for gemm."
+            )
+    if len({len(arrays) for arrays in given.values()}) > 1:
+        lengths = ", ".join(f"{name} has {len(arrays)}" for name, arrays in given.items())
+        raise ShapeError(f"gemm_grouped: {lengths} arrays; the lists must be equally long.")
+    return given
+
+
+def _scalars(name: str, value: Any, count: int) -> list[float]:
+    """One number for each problem."""
+    if not isinstance(value, list | tuple | np.ndarray):
+        value = [value] * count
+    elif len(value) != count:
+        raise ShapeError(
+            f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
+            "number, or one for each problem."
+        )
+    numbers: list[float] = []
+    try:
+        for number in value:
+            numbers.append(_calls.real_number(name, number))
+    except DxgemmError as error:
+        raise _at(len(numbers), error) from None
+    return numbers
+
+
+def _at(index: int, error: DxgemmError) -> DxgemmError:
+    """The error of one problem, which says which it is."""
+    message = str(error).removeprefix("gemm: ")
+    return type(error)(f"gemm_grouped: at [{index}]: {message}")
+
+
+def _operand(name: str, array: Any) -> _Operand:
+    library = libraries.get(type(array)) or library_of(name, array)
+    pointer, key = library.inspect(array)
+    if library.doubts(key):
+        library.verify(name, array)
+    return _Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
+
+
+@lru_cache(maxsize=4096)
+def _layout(library: Library, key: Any, alignment: int) -> Layout:
+    return library.layout(key)._replace(alignment=alignment)
+
+
+def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member:
+    """A problem, its result allocated if the call has none."""
+    layouts = {name: operand.layout for name, operand in operands.items()}
+    for name, layout in layouts.items():
+        if len(layout.shape) != 2:
+            raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
+    dtype = layouts["a"].dtype
+    if dtype not in DTYPES:
+        raise DtypeError(
+            f"a is {dtype}; groups are computed in {' and '.join(DTYPES)}, other dtypes by gemm."
+        )
+    problem, shape = _define(
+        layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
+        alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
+    )  # fmt: skip
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if math.isfinite(value) and abs(value) > LARGEST[dtype]:
+            raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
+    if not {"c", "out"} & operands.keys():
+        a = operands["a"]
+        operands["out"] = _operand("out", a.library.empty(shape, dtype, a.array))
+    return _Member(problem, operands, alpha, beta)
+
+
+def _check_alike(members: Sequence[_Member]) -> None:
+    """Refuse problems that one launch cannot compute together."""
+    first = members[0].problem.dtype
+    devices: dict[int, str] = {}
+    for index, member in enumerate(members):
+        if member.problem.dtype != first:
+            raise DtypeError(
+                f"gemm_grouped: a[0] is {first}, a[{index}] is {member.problem.dtype}; all "
+                "problems must have one dtype."
+            )
+        for name, operand in member.operands.items():
+            if operand.layout.device != HOST:
+                devices.setdefault(operand.layout.device, f"{name}[{index}]")
+    if len(devices) > 1:
+        listed = ", ".join(f"{label} on GPU {device}" for device, label in devices.items())
+        raise DeviceMismatchError(
+            f"gemm_grouped: operands are spread over GPUs: {listed}; move them to one."
+        )
+
+
+def _check_overlaps(members: Sequence[_Member]) -> None:
+    """Refuse a result that shares elements with whatever else the call uses.
+
+    Sorted by their first byte, only extents that reach behind the beginning of a later one can meet
+    it; elements are compared for these alone.
+    """
+    used: list[tuple[int, _Operand, bool]] = []
+    for index, member in enumerate(members):
+        if member.is_launched:
+            used.append((index, member.target, True))
+            used += [(index, operand, False) for operand in member.read]
+    if not used:
+        return
+    extents = np.array([operand.extent for _, operand, _ in used], np.uint64)
+    order = np.argsort(extents[:, 0], kind="stable")
+    firsts, ends = extents[order].T
+    written = np.array([is_written for _, _, is_written in used])[order]
+    nowhere = np.zeros(1, np.uint64)
+    reach = np.maximum.accumulate(np.concatenate([nowhere, ends]))[:-1]
+    reach_written = np.where(written, ends, 0)
+    reach_written = np.maximum.accumulate(np.concatenate([nowhere, reach_written]))[:-1]
+    suspects = (firsts < reach_written) | (written & (firsts < reach))
+    for later in np.flatnonzero(suspects):
+        meets = (ends[:later] > firsts[later]) & (written[:later] | written[later])
+        for earlier in np.flatnonzero(meets):
+            pair = used[order[earlier]], used[order[later]]
+            _check_pair(*(pair if pair[0][2] else pair[::-1]))
+
+
+def _check_pair(target: tuple[int, _Operand, bool], other: tuple[int, _Operand, bool]) -> None:
+    (index, result, _), (other_index, operand, is_written) = target, other
+    is_own_c = index == other_index and operand.name == "c"
+    is_same = result.pointer == operand.pointer and result.layout.strides == operand.layout.strides
+    if is_own_c and is_same:
+        return  # element for element: in place after all
+    if share_elements(result.pointer, result.layout, operand.pointer, operand.layout):
+        label, other_label = f"{result.name}[{index}]", f"{operand.name}[{other_index}]"
+        use = "written too" if is_written else f"read while {label} is written"
+        raise OverlapError(
+            f"gemm_grouped: {label} shares memory with {other_label}, which is {use}; pass a copy "
+            "of one of them."
+        )

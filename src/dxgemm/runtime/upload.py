@@ -1,0 +1,92 @@
+"""Small arrays of the host to a GPU in the order of a stream, without waiting for it.
+
+A copy from ordinary memory may make the host wait for the stream. So the array first goes to pinned
+memory, which is used again when an event says that the copy from there is done.
+Source: CUDA Driver API, "API synchronization behavior".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm._errors import LaunchError
+from dxgemm.runtime.device import current_device, driver_api
+
+LEAST_BYTES = 64 << 10  # of pinned memory
+
+
+class _Pinned(NamedTuple):
+    """Memory to copy from, and the event after the last copy."""
+
+    pointer: int
+    size: int
+    copied: Any
+
+
+_pinned: dict[int, list[_Pinned]] = {}  # by GPU; those that are not being filled
+_lock = threading.Lock()
+
+
+def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
+    """Queue the copy of an array, which may change as soon as this returns.
+
+    Args:
+        array: contiguous.
+        target: address on the GPU.
+        ordinal: the GPU.
+        stream: raw handle. It must not be under capture: a graph would copy from memory that is
+            filled again by later uploads.
+    """
+    with current_device(ordinal):
+        pinned = _take(array.nbytes, ordinal)
+        try:
+            ctypes.memmove(pinned.pointer, array.ctypes.data, array.nbytes)
+            _call("cuMemcpyHtoDAsync", target, pinned.pointer, array.nbytes, stream)
+            _call("cuEventRecord", pinned.copied, stream)
+        finally:
+            with _lock:
+                _pinned[ordinal].append(pinned)
+
+
+def upload_now(array: np.ndarray, target: int, ordinal: int) -> None:
+    """Copy an array and wait for the copy, but for no other work of the GPU."""
+    driver = driver_api()
+    with current_device(ordinal):
+        stream = _call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        _call("cuMemcpyHtoDAsync", target, array.ctypes.data, array.nbytes, stream)
+        _call("cuStreamSynchronize", stream)
+        _call("cuStreamDestroy", stream)
+
+
+def is_captured(ordinal: int, stream: int) -> bool:
+    """Whether what is queued on a GPU's stream becomes part of a CUDA graph."""
+    driver = driver_api()
+    with current_device(ordinal):
+        status = _call("cuStreamIsCapturing", stream)
+    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def _take(size: int, ordinal: int) -> _Pinned:
+    """Pinned memory that no copy reads any more, out of the list; new if there is none."""
+    driver = driver_api()
+    with _lock:
+        kept = _pinned.setdefault(ordinal, [])
+        for index, pinned in enumerate(kept):
+            if pinned.size >= size and not driver.cuEventQuery(pinned.copied)[0]:
+                return kept.pop(index)
+    size = max(1 << (size - 1).bit_length(), LEAST_BYTES)
+    pointer = _call("cuMemHostAlloc", size, 0)
+    event = _call("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    return _Pinned(int(pointer), size, event)
+
+
+def _call(function: str, *arguments: Any) -> Any:
+    """A function of the driver; its result, if it has one."""
+    error, *results = getattr(driver_api(), function)(*arguments)
+    if error:
+        raise LaunchError(f"gemm_grouped: uploading the table: {function} gave {error.name}.")
+    return results[0] if results else None

@@ -1,0 +1,271 @@
+"""`gemm_grouped`: every problem is right, whatever its sizes, or an error names it."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._gpu import simulator_enabled
+from dxgemm.handwritten import grouped
+from dxgemm.testing.cases import DTYPES
+from dxgemm.testing.padded import Padded
+
+SIZES = {
+    "equal": [(4, 4, 4)] * 5,
+    "one": [(5, 6, 7)],
+    "small": [(1, 1, 1), (4, 4, 4), (5, 3, 7), (8, 8, 8), (2, 9, 3)],
+    "some empty": [(0, 3, 2), (3, 2, 0), (2, 0, 5), (3, 3, 3), (0, 0, 0)],
+}
+if not simulator_enabled():
+    SIZES |= {
+        "many": [(4, 4, 4)] * 3000,
+        "up to 16": [(16, 16, 16), (15, 17, 13), (1, 16, 3)] * 40,
+        "up to 128": [(64, 64, 64), (33, 31, 65), (128, 7, 9)] * 10,
+        "mixed": [(1, 1, 1), (300, 200, 100), (64, 64, 64), (31, 500, 7), (2, 3, 1000)],
+    }
+# Of a, b and c; problems take them in turn, so that no kernel for one of them fits all.
+LAYOUTS = {
+    "rows": [("row_aligned", "row_aligned", "row")],
+    "columns": [("col_aligned", "col_aligned", "col")],
+    "mixed": [("row", "row", "row"), ("col", "row+1", "row"), ("row", "col", "col")],
+}
+
+
+class Operands:
+    """Lists of padded a, b and c of small integers, and what their problems must give."""
+
+    def __init__(self, home, sizes, dtype, layouts=LAYOUTS["rows"]):
+        rng = np.random.default_rng(0)
+        self.values = [
+            [rng.integers(-3, 4, shape).astype(dtype) for shape in ((m, k), (k, n), (m, n))]
+            for m, n, k in sizes
+        ]
+        self.padded = [
+            [Padded(home, values, layout) for values, layout in zip(problem, of_problem)]
+            for problem, of_problem in zip(self.values, cycle(layouts))
+        ]
+
+    @property
+    def lists(self):
+        return [[padded.array for padded in of_all] for of_all in zip(*self.padded, strict=True)]
+
+    def check(self, alpha, beta):
+        for (a, b, c), padded, factor, addend in zip(self.values, self.padded, alpha, beta):
+            np.testing.assert_array_equal(padded[2].fetch(), factor * (a @ b) + addend * c)
+            padded[0].assert_unchanged()
+            padded[1].assert_unchanged()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layouts", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_every_problem_is_right(home, sizes, layouts, dtype):
+    operands = Operands(home, sizes, dtype, layouts)
+    a, b, c = operands.lists
+    alpha = [index % 3 for index in range(len(sizes))]
+    beta = [index % 2 for index in range(len(sizes))]
+    results = dxgemm.gemm_grouped(a, b, c, alpha, beta)
+    assert all(result is array for result, array in zip(results, c, strict=True))
+    operands.check(alpha, beta)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_are_allocated_or_written_to_out(home, dtype):
+    operands = Operands(home, SIZES["small"], dtype)
+    a, b, c = operands.lists
+    wanted = [x @ y for x, y, _ in operands.values]
+    for result, value in zip(dxgemm.gemm_grouped(a, b), wanted, strict=True):
+        assert type(result) is type(a[0])
+        np.testing.assert_array_equal(home.fetch(result), value)
+    out = [home.send(np.full_like(value, np.nan)) for value in wanted]
+    assert dxgemm.gemm_grouped(a, b, c, beta=2.0, out=out)[0] is out[0]
+    for array, value, (_, _, added) in zip(out, wanted, operands.values, strict=True):
+        np.testing.assert_array_equal(home.fetch(array), value + 2 * added)
+    operands.check([0] * len(c), [1] * len(c))
+
+
+def test_operands_may_be_shared_by_problems(home):
+    weights = home.send(np.eye(4, dtype=np.float32))
+    inputs = [home.send(np.full((size, 4), size, np.float32)) for size in (1, 2, 3)]
+    for size, result in enumerate(dxgemm.gemm_grouped(inputs, [weights] * 3), 1):
+        np.testing.assert_array_equal(home.fetch(result), np.full((size, 4), size))
+
+
+def test_numpy_operands_are_computed_too():
+    a, b = np.eye(3), np.arange(6.0).reshape(3, 2)
+    (result,) = dxgemm.gemm_grouped([a], [b], alpha=3)
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_array_equal(result, 3 * b)
+
+
+def test_nothing_is_launched_for_empty_lists():
+    assert dxgemm.gemm_grouped([], []) == []
+    assert dxgemm.plan_grouped([], [])() == []
+
+
+def test_beta_zero_reads_no_c_and_alpha_zero_no_a_and_b(home):
+    nan, ones = (np.full((3, 3), value, np.float32) for value in (np.nan, 1))
+    a, c = ([home.send(values) for values in pair] for pair in ((ones, nan), (nan, ones)))
+    results = dxgemm.gemm_grouped(a, a, c, alpha=[1, 0], beta=[0, 2])
+    np.testing.assert_array_equal(home.fetch(results[0]), np.full((3, 3), 3))
+    np.testing.assert_array_equal(home.fetch(results[1]), np.full((3, 3), 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_plan_computes_what_the_arrays_hold_by_then(home, dtype):
+    operands = Operands(home, SIZES["small"], dtype)
+    a, b, c = operands.lists
+    plan = dxgemm.plan_grouped(a, b, c, 1.0, 1.0)
+    operands.check([0] * len(c), [1] * len(c))
+    assert plan() is plan()
+    operands.check([2] * len(c), [1] * len(c))
+
+
+def matrix(*shape, dtype=np.float32):
+    return np.ones(shape, dtype)
+
+
+TWICE = [matrix(2, 2), matrix(2, 2)]
+BUFFER = matrix(4, 8)
+REFUSED = {
+    "inner dimensions": (
+        (([matrix(2, 2), matrix(4, 5)], [matrix(2, 2), matrix(6, 7)])),
+        errors.ShapeError,
+        r"gemm_grouped: at \[1\]: inner dimensions differ: a is \(4, 5\), b is \(6, 7\)",
+    ),
+    "an array": ((matrix(2, 2, 2), TWICE), errors.ArrayTypeError, "a is a ndarray; pass a list"),
+    "no list": ((TWICE, None), errors.ArrayTypeError, "b is a NoneType; pass a list"),
+    "lengths": ((TWICE, TWICE[:1]), errors.ShapeError, "a has 2, b has 1 arrays"),
+    "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"at \[0\]: a is \(2, 2,"),
+    "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"at \[1\]: b is a int, 3"),
+    "half precision": (
+        ([matrix(2, 2, dtype=np.float16)], [matrix(2, 2, dtype=np.float16)]),
+        errors.DtypeError,
+        r"at \[0\]: a is float16; groups are computed in float32 and float64",
+    ),
+    "two dtypes": (
+        ([matrix(2, 2), matrix(2, 2, dtype=np.float64)],) * 2,
+        errors.DtypeError,
+        r"a\[0\] is float32, a\[1\] is float64",
+    ),
+    "no c": ((TWICE, TWICE, None, 1.0, [0, 1]), errors.MissingOperandError, r"at \[1\]: beta"),
+    "alphas": ((TWICE, TWICE, None, [1.0]), errors.ShapeError, "alpha has 1 numbers for 2"),
+    "a scalar": ((TWICE, TWICE, None, [1, "2"]), errors.ScalarError, r"at \[1\]: alpha is '2'"),
+    "overflow": ((TWICE, TWICE, None, 1e39), errors.ScalarError, r"at \[0\]: alpha is 1e\+39"),
+    "one result twice": (
+        (TWICE, TWICE, [BUFFER[:2, :2], BUFFER[1:3, 1:3]]),
+        errors.OverlapError,
+        r"c\[0\] shares memory with c\[1\], which is written too",
+    ),
+    "the operand of another": (
+        (TWICE, [TWICE[0], BUFFER[1:3, 1:3]], [BUFFER[:2, :2], matrix(2, 2)]),
+        errors.OverlapError,
+        r"c\[0\] shares memory with b\[1\], which is read while c\[0\] is written",
+    ),
+}
+
+
+@pytest.mark.parametrize("arguments, error, message", REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize("call", [dxgemm.gemm_grouped, dxgemm.plan_grouped])
+def test_an_error_names_the_problem_and_nothing_is_written(call, arguments, error, message):
+    with pytest.raises(error, match=message):
+        call(*arguments)
+    assert (BUFFER == 1).all() and all((array == 1).all() for array in TWICE)
+
+
+def test_results_that_interleave_share_nothing():
+    buffer = np.zeros((3, 8), np.float32)
+    a, b = [np.eye(3, dtype=np.float32)] * 2, [np.full((3, 4), v, np.float32) for v in (1, 2)]
+    dxgemm.gemm_grouped(a, b, [buffer[:, ::2], buffer[:, 1::2]])
+    np.testing.assert_array_equal(buffer, np.tile([1.0, 2.0], (3, 4)))
+
+
+def test_c_may_be_read_in_place_of_out():
+    a = [np.eye(2, dtype=np.float32)]
+    c = [np.ones((2, 2), np.float32)]
+    dxgemm.gemm_grouped(a, a, c, beta=1.0, out=c)
+    np.testing.assert_array_equal(c[0], np.eye(2) + 1)
+    with pytest.raises(errors.OverlapError, match=r"out\[0\] shares memory with c\[0\]"):
+        dxgemm.gemm_grouped(a, a, c, beta=1.0, out=[c[0].T])
+
+
+@pytest.mark.parametrize(
+    "operands, modes",
+    [
+        ([("row16", "col16")] * 2, ("row16", "col")),
+        ([("row16", "row16"), ("row", "row16")], ("row", "row16")),
+        ([("row16", "row"), ("col16", "col")], ("row", "row")),
+        ([("col16", "row16"), ("col", "row")], ("col", "row")),
+    ],
+)
+def test_a_kernel_reads_all_operands_in_one_way(operands, modes):
+    assert grouped.modes(operands) == modes
+
+
+COMPILE = """
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm.compiler import KernelSpec, compile_kernel
+from dxgemm.handwritten import grouped
+for dtype in ("float32", "float64"):
+    buffers = Fusion((), (FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)))
+    largest, *_, smallest = grouped.CONFIGS
+    for config, modes in ((largest, ("row", "col")), (smallest, ("row16", "row16"))):
+        spec = KernelSpec("grouped", grouped.__name__, config, dtype, modes, buffers)
+        record = compile_kernel(spec, "sm_90a").record
+        assert record.stack_bytes == 0, (spec, record.stack_bytes)
+        assert record.registers * record.threads <= 65536, spec
+"""
+
+
+def test_the_kernels_keep_their_sums_in_registers(run_python):
+    run_python(COMPILE)
+
+
+@pytest.mark.gpu
+def test_a_captured_plan_computes_what_the_arrays_hold_by_then():
+    cupy = pytest.importorskip("cupy")
+    a = [cupy.full((size, 3), size, "float32") for size in (2, 5)]
+    b = [cupy.ones((3, 4), "float32")] * 2
+    plan = dxgemm.plan_grouped(a, b)
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        results = plan()
+        graph = stream.end_capture()
+        for factor in (1, 2):
+            for array in a:
+                array *= factor
+            graph.launch(stream)
+            stream.synchronize()
+            for array, result in zip(a, results, strict=True):
+                assert (result == 3 * array[0, 0]).all()
+
+
+@pytest.mark.gpu
+def test_a_call_under_capture_is_refused():
+    cupy = pytest.importorskip("cupy")
+    a = [cupy.ones((3, 3), "float32")]
+    out = [cupy.zeros((3, 3), "float32")]
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        stream.begin_capture()
+        with pytest.raises(errors.LaunchError, match="plan_grouped"):
+            dxgemm.gemm_grouped(a, a, out=out)
+        stream.end_capture()
+
+
+@pytest.mark.gpu
+def test_tables_of_many_calls_do_not_mix():
+    cupy = pytest.importorskip("cupy")
+    b = [cupy.eye(4, dtype="float32")] * 7
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
+    rounds = []
+    for number in range(60):
+        a = [cupy.full((size, 4), number + size, "float32") for size in range(1, 8)]
+        cupy.cuda.get_current_stream().synchronize()
+        rounds.append((a, dxgemm.gemm_grouped(a, b, stream=streams[number % 3])))
+    cupy.cuda.Device().synchronize()
+    for a, results in rounds:
+        assert all((x == y).all() for x, y in zip(a, results, strict=True))
