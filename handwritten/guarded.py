@@ -1,0 +1,40 @@
+"""The kernel of another file, which runs only if a number in device memory is not 0.
+
+Idea: a launch that turns out to be needed, or not, on the device alone: the host queues it anyway.
+Layout: that of the other kernel; the last operand in `extra` is a buffer with the number.
+Constraints: those of the other kernel.
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel of `tuned`, guarded; see there for its parameters."""
+    from numba import cuda
+
+    from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
+
+    compute = cuda.jit(device=True, forceinline=True)(
+        make_tuned_kernel(config, dtype, *variant, epilogue=epilogue)
+    )
+    last = len(epilogue.operands) - 1
+
+    def guarded_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        if extra[last][0][0] != 0:
+            compute(
+                a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+                a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+                c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m,
+                out_stride_n, extra,
+            )  # fmt: skip
+
+    return guarded_kernel
