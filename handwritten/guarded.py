@@ -1,9 +1,10 @@
-"""The kernel of another file, which runs only if a number in device memory is not 0.
+"""`tuned`, but only if a number in device memory is not 0.
 
-Idea: a launch that turns out to be needed, or not, on the device alone: the host queues it anyway.
-Layout: that of the other kernel; the last operand in `extra` is a buffer with the number.
-Constraints: those of the other kernel.
-Source: own.
+Idea: whether the launch is needed turns out on the device alone: the host queues it anyway, and
+where it is not, its blocks leave at once.
+Layout: that of `tuned`; the last operand in `extra` is a buffer with the number.
+Constraints: those of `tuned`.
+Source: none but `tuned`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from collections.abc import Callable
 from typing import Any
 
 
-def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callable[..., None]:
-    """The kernel of `tuned`, guarded; see there for its parameters."""
+def make_kernel(
+    config: Any, dtype: str, a_way: str, b_way: str, epilogue: Any
+) -> Callable[..., None]:
+    """The kernel of one config; see `tuned` for the other parameters.
+
+    Args:
+        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffer.
+    """
     from numba import cuda
 
     from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
 
     compute = cuda.jit(device=True, forceinline=True)(
-        make_tuned_kernel(config, dtype, *variant, epilogue=epilogue)
+        make_tuned_kernel(config, dtype, a_way, b_way, epilogue)
     )
     last = len(epilogue.operands) - 1
 

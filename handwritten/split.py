@@ -30,9 +30,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.split_parts import (
-    HALF_SCHEME,
+    CHOSEN,
     LARGEST,
     PADDING,
+    SCHEMES,
     STATUS_ITEMS,
     UNFIT,
     WIDTH,
@@ -122,7 +123,7 @@ def make_kernel(
     from dxgemm.handwritten.widening import NARROW, WIDEN
 
     narrow, widen = NARROW["float16"], WIDEN["float16"]
-    lo_scale = float32(2.0**HALF_SCHEME.shift)
+    lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
     strict, strong = float32(STRICT), float32(STRONG)
     groups, ways, threads, unroll = config.groups, config.ways, config.threads, config.unroll
     abreast = innermost == "mn"

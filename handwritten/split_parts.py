@@ -49,7 +49,7 @@ SCHEMES = {
 }
 
 
-HALF_SCHEME = SCHEMES["f16x3"]
+CHOSEN = "f16x3"  # what `split` makes
 
 
 @dataclass(frozen=True)

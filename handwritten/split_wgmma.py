@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dxgemm.handwritten.split_parts import PADDING, SCHEMES, parts_layout
 from dxgemm.handwritten.split_mainloop import make_mainloop
+from dxgemm.handwritten.split_parts import PADDING, SCHEMES, parts_layout
 from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 
@@ -33,6 +33,8 @@ TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of ever
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
+LAUNCH_US = 12.0  # of the five kernels
+SPLITTING_SHARE = 400  # rows of b for which splitting a takes as long as multiplying
 SM_COUNT = 132  # of H100 and H200: one persistent block each
 
 
@@ -97,11 +99,27 @@ SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
 
 
 def supports(problem: Any) -> str | None:
-    """None, or what the kernel's indices cannot count."""
+    """None, or why it does not take the problem."""
+    if problem.precision != "split":
+        return "it multiplies parts of float32: pass precision='split' to permit it"
+    if problem.k == 0:
+        return "there is nothing to split where k or alpha is 0"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
     if max(problem.m, problem.n, problem.k, tile_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     return None
+
+
+def efficiency(config: Config, problem: Any) -> float:
+    """What a full SM reaches over its peak in float32, the splitting included.
+
+    A third of what `wgmma` reaches, less for the promotions; splitting an element costs 12 bytes of
+    memory traffic.
+    """
+    area = config.tile_m * config.tile_n
+    product = {128 * 128: 3.2, 128 * 64: 2.0}.get(area, 1.6)
+    splitting = SPLITTING_SHARE * (1 / problem.m + 1 / problem.n)
+    return product / (1 + splitting)
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -115,7 +133,9 @@ def tile_count(config: Config, problem: Any) -> int:
     return tiles
 
 
-def tensor_maps(config: Config, problem: Any, scheme_name: str, a_innermost: str, b_innermost: str):
+def tensor_maps(
+    config: Config, problem: Any, scheme_name: str, a_innermost: str, b_innermost: str
+) -> tuple[TensorMap, ...]:
     """The maps of the parts of a and b, with the boxes that the producer asks for."""
     scheme = SCHEMES[scheme_name]
     row_items = ROW_BYTES // scheme.item_bytes
@@ -172,15 +192,17 @@ def make_kernel(
     scheme = SCHEMES[scheme_name]
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     tile_k = ROW_BYTES // scheme.item_bytes
-    band_m, consumers, stage_bytes = config.band_m, config.consumers, config.stage_bytes(scheme.parts)
+    band_m, consumers, stage_bytes = (
+        config.band_m,
+        config.consumers,
+        config.stage_bytes(scheme.parts),
+    )
     chunks_smem = stages * stage_bytes
     full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
     empty_smem = full_smem + 8 * stages
     chunks = tile_n // CHUNK_COLS
     a_parameter, b_parameter = TENSOR_MAPS
-    after, fetch, multiply = make_mainloop(
-        config, scheme, a_innermost == "mn", b_innermost == "mn"
-    )
+    after, fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
     store_vectors, _, store_elements, store_finished = make_store(
         "float32", True, False, True, epilogue
     )

@@ -22,6 +22,8 @@ from dxgemm._api import (
 )
 from dxgemm._errors import DxgemmError
 from dxgemm._explain import Explanation
+from dxgemm._prepared import PreparedOperand, prepare
+from dxgemm._split import split_fallbacks
 from dxgemm.epilogues import epilogue
 
 __version__ = "0.1.0"
@@ -30,6 +32,7 @@ __all__ = [
     "DxgemmError",
     "Explanation",
     "Plan",
+    "PreparedOperand",
     "build",
     "cache_info",
     "clear_cache",
@@ -41,4 +44,6 @@ __all__ = [
     "gemm",
     "implementations",
     "plan",
+    "prepare",
+    "split_fallbacks",
 ]

@@ -30,6 +30,8 @@ class Explanation:
         copied: host operands that are copied to the GPU or back.
         device: name of the GPU.
         implementation, config, rule: the choice, and the rule that made it.
+        fallback: what computes it instead where the operands' values ask for that, None if none do;
+            `split_fallbacks` counts how often.
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
         blocks_per_sm: how many an SM holds at once; None until the kernel is built.
@@ -57,6 +59,7 @@ class Explanation:
     implementation: str
     config: str | None
     rule: str
+    fallback: str | None
     rejected: dict[str, str]
     blocks: int | None
     threads: int | None
@@ -97,6 +100,8 @@ class Explanation:
             lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
         config = f" {self.config}" if self.config else ""
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
+        if self.fallback is not None:
+            lines.append(f"                  or, for what cannot be split: {self.fallback}")
         width = max(map(len, self.rejected), default=0)
         lines += [f"    not {name:<{width}}  {reason}" for name, reason in self.rejected.items()]
         if self.blocks is not None:
@@ -219,6 +224,7 @@ def _explain(
         implementation=implementation.name,
         config=str(config) if config is not None else None,
         rule=candidate.reason,
+        fallback=implementation.fallback(candidate.problem),
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),

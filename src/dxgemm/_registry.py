@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._fusion import Fusion
@@ -18,8 +18,8 @@ from dxgemm.compiler import (
     KernelSpec,
     compute_capability,
     find_kernel,
-    obtain_kernel,
 )
+from dxgemm.runtime.binding import Launch, launch_kernel
 
 # Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
@@ -32,20 +32,6 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 DEFAULT_EFFICIENCY = 0.3
 DEFAULT_LAUNCH_US = 4.0
 DEFAULT_CLUSTER_BLOCK_US = 0.3
-
-
-class Launch(Protocol):
-    """An implementation bound to one problem. Operands are addresses, streams raw handles."""
-
-    def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
-    ) -> None:
-        """Queue the work on a stream and return."""
-
-    def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
-    ) -> Callable[[int], None]:
-        """The same with all but the stream given, for many quick calls."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +89,10 @@ class Implementation(ABC):
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
+
+    def fallback(self, problem: Problem) -> str | None:
+        """What computes the problem instead where the operands' values ask for it."""
+        return None
 
     def block_count(self, config: Any, problem: Problem) -> int:
         """Thread blocks of a launch; 0 where the implementation does not tell."""
@@ -267,28 +257,38 @@ class KernelFile(Implementation):
         return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
 
 
-def launch_kernel(
-    spec: KernelSpec,
-    problem: Problem,
-    blocks: int,
-    arch: str,
-    ordinal: int,
-    maps: tuple[Any, ...] = (),
-) -> Launch:
-    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled."""
-    if simulator_enabled():
-        from dxgemm.runtime.simulator import SimulatedLaunch
-
-        return SimulatedLaunch(spec, problem, blocks)
-    from dxgemm.runtime.launch import KernelLaunch
-
-    return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
-
-
 class Handwritten(KernelFile):
     """A kernel file of the ladder."""
 
     package = "dxgemm.handwritten"
+
+
+class SplitProduct(Handwritten):
+    """The kernel file that multiplies the parts of operands; other kernels make these."""
+
+    @property
+    def _series(self) -> Any:
+        return import_module("dxgemm._split")
+
+    def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
+        spec: KernelSpec = self._series.product_spec(config, problem)
+        return spec
+
+    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
+        specs = dict.fromkeys(super().common_specs(dtypes))
+        for problem in (
+            p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
+        ):
+            if self.supports(problem) is None:
+                specs |= dict.fromkeys(self._series.other_specs(problem))
+        return list(specs)
+
+    def fallback(self, problem: Problem) -> str:
+        return f"tuned {self._series.native_config(problem)}, decided on the GPU"
+
+    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+        launch: Launch = self._series.SplitLaunch(problem, config, arch, ordinal)
+        return launch
 
 
 class Pipelined(KernelFile):
@@ -335,6 +335,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
+    SplitProduct("split_wgmma", "float32 as sums of float16 parts on Hopper's tensor cores"),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),

@@ -31,7 +31,8 @@ class ResultDtype(StrEnum):
 
 
 class Precision(StrEnum):
-    tf32 = "tf32"
+    TF32 = "tf32"
+    SPLIT = "split"
 
 
 def explain(
@@ -43,7 +44,7 @@ def explain(
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="What float32 may be rounded to.")
+        Precision | None, typer.Option(help="What float32 may be computed as.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
