@@ -16,11 +16,13 @@ from dxgemm.handwritten.wgmma_mainloop import (
     WARPGROUP_ROWS,
 )
 
+FIRST_TURN = 1  # of the named barriers by which warpgroups take turns; syncthreads has 0
+
 
 def make_mainloop(
     config: Any, scheme: Any, a_across: bool, b_across: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions after, fetch and multiply.
+    """The device functions after, fetch, multiply, take_turn and give_turn.
 
     Args:
         config, scheme: of `split_wgmma`.
@@ -30,10 +32,12 @@ def make_mainloop(
 
     from dxgemm.handwritten.hopper import (
         arrive,
+        arrive_threads,
         begin_wgmma,
         commit_wgmma,
         copy_box,
         descriptor_halves,
+        sync_threads,
         wait_barrier,
         wait_wgmma,
         wait_wgmma_of,
@@ -63,7 +67,9 @@ def make_mainloop(
     units = STEPS // unit_steps
     run_stages = 0 if config.promote <= STEPS else config.promote // STEPS
     products = (*small, (0, 0))
-    small_count, product_count = len(small), len(products)
+    unit_products = ((0, 0),) if has_own_sum else products
+    small_count, unit_count, product_count = len(small), len(unit_products), len(products)
+    takes_turns = config.takes_turns and config.consumers == 2
 
     @cuda.jit(device=True, forceinline=True)
     def after(stage, parity):
@@ -102,6 +108,20 @@ def make_mainloop(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
+    def take_turn(thread):
+        """Wait until the other warpgroup has queued its wgmmas."""
+        if takes_turns:
+            sync_threads(int32(FIRST_TURN + thread // WARPGROUP), 2 * WARPGROUP)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def give_turn(thread):
+        """Let the other warpgroup queue its own."""
+        if takes_turns:
+            arrive_threads(int32(FIRST_TURN + 1 - thread // WARPGROUP), 2 * WARPGROUP)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
     def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
         """a @ b over all k tiles, promoted every few steps; the stage after the last.
 
@@ -113,30 +133,35 @@ def make_mainloop(
         while k_tiles > 0:
             wait_barrier(int32(full + 8 * stage), parity)
             a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
-            for unit in static_range(units):
+            if has_own_sum:
+                take_turn(thread)
                 begin_wgmma()
                 for index in static_range(small_count):
-                    for step in static_range(unit_steps):
-                        place = unit * unit_steps + step
-                        a_of = int32(a_at + small[index][0] * a_part + place * a_step)
-                        b_of = int32(b_at + small[index][1] * b_part + place * b_step)
+                    for step in static_range(STEPS):
+                        a_of = int32(a_at + small[index][0] * a_part + step * a_step)
+                        b_of = int32(b_at + small[index][1] * b_part + step * b_step)
                         if index == 0 and step == 0:
                             acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
                         else:
                             acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
-                if has_own_sum:
-                    commit_wgmma()
-                    acc = wait_wgmma_of(0, acc)
-                    total = add_scaled(total, acc, small_scale)
-                    begin_wgmma()
-                for step in static_range(unit_steps):
-                    a_of = int32(a_at + (unit * unit_steps + step) * a_step)
-                    b_of = int32(b_at + (unit * unit_steps + step) * b_step)
-                    if has_own_sum and step == 0:
-                        acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
-                    else:
-                        acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
                 commit_wgmma()
+                give_turn(thread)
+                acc = wait_wgmma_of(0, acc)
+                total = add_scaled(total, acc, small_scale)
+            for unit in static_range(units):
+                take_turn(thread)
+                begin_wgmma()
+                for index in static_range(unit_count):
+                    for step in static_range(unit_steps):
+                        place = unit * unit_steps + step
+                        a_of = int32(a_at + unit_products[index][0] * a_part + place * a_step)
+                        b_of = int32(b_at + unit_products[index][1] * b_part + place * b_step)
+                        if index == 0 and step == 0:
+                            acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
+                        else:
+                            acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
+                commit_wgmma()
+                give_turn(thread)
                 acc = wait_wgmma_of(0, acc)
                 if unit == units - 1 and member == 0:
                     arrive(int32(empty + 8 * stage))
@@ -178,4 +203,5 @@ def make_mainloop(
             total = add_scaled(total, acc, float32(1))
         return total, stage, parity
 
-    return after, fetch, multiply_units if run_stages == 0 else multiply_runs
+    multiply = multiply_units if run_stages == 0 else multiply_runs
+    return after, fetch, multiply, take_turn, give_turn

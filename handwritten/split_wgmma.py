@@ -43,7 +43,8 @@ class Config:
     """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
 
     A step is 16 k of float16. Tiles are visited in bands of band_m tiles along m, so that blocks
-    running at the same time read few rows of a and few columns of b.
+    running at the same time read few rows of a and few columns of b. Where two warpgroups take
+    turns to queue their wgmmas, one multiplies while the other promotes.
     """
 
     tile_m: int
@@ -51,6 +52,7 @@ class Config:
     stages: int
     promote: int = 2
     parts: int = 2
+    takes_turns: bool = False
     band_m: int = 16
 
     dynamic_smem: ClassVar[bool] = True
@@ -87,7 +89,8 @@ class Config:
         return 2 * self.tile_n // 2 * 4
 
     def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n} stages {self.stages} promote {self.promote}"
+        turns = " turns" if self.takes_turns else ""
+        return f"{self.tile_m}x{self.tile_n} stages {self.stages} promote {self.promote}{turns}"
 
 
 CONFIGS = (
@@ -202,7 +205,9 @@ def make_kernel(
     empty_smem = full_smem + 8 * stages
     chunks = tile_n // CHUNK_COLS
     a_parameter, b_parameter = TENSOR_MAPS
-    after, fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
+    after, fetch, multiply, take_turn, give_turn = make_mainloop(
+        config, scheme, a_innermost == "mn", b_innermost == "mn"
+    )
     store_vectors, _, store_elements, store_finished = make_store(
         "float32", True, False, True, epilogue
     )
@@ -304,6 +309,8 @@ def make_kernel(
             if beta != 0:
                 has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
 
+            if thread >= WARPGROUP:
+                give_turn(thread)  # the first warpgroup begins
             index = block
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
@@ -350,5 +357,7 @@ def make_kernel(
                     c_at += c_chunk_bytes
                     out_at += out_chunk_bytes
                     cols = int32(cols - CHUNK_COLS)
+            if thread < WARPGROUP:
+                take_turn(thread)
 
     return split_wgmma_kernel

@@ -10,7 +10,7 @@ TOP = 14  # exponent of the largest element of a scaled row
 LO_SHIFT = 12
 LARGEST = 80  # exponents from which on, and below minus which, a row is not split
 STRICT, STRONG = 2.0**-14, 2.0**4
-WGMMA_K = 16
+WGMMA_K, STAGE_K = 16, 64
 SUM_BITS = 24
 
 
@@ -69,15 +69,24 @@ def split_product(a: SplitRows, b: SplitRows, promote: int, extra_bits: int = 2)
     k = a.hi.shape[1]
     total = np.zeros((len(a.hi), len(b.hi)), np.float32)
     for first in range(0, k, promote):
-        small, large = (np.zeros(total.shape) for _ in range(2))
-        for start in range(first, min(first + promote, k), WGMMA_K):
-            step = slice(start, start + WGMMA_K)
-            small = _wgmma(small, a.hi[:, step], b.lo[:, step], extra_bits)
-            small = _wgmma(small, a.lo[:, step], b.hi[:, step], extra_bits)
+        if first % STAGE_K == 0:
+            steps = _steps(first, max(promote, STAGE_K), k)
+            small = np.zeros(total.shape)
+            for x, y in ((a.hi, b.lo), (a.lo, b.hi)):
+                for step in steps:
+                    small = _wgmma(small, x[:, step], y[:, step], extra_bits)
+            total = (total + np.ldexp(small, -LO_SHIFT)).astype(np.float32)
+        large = np.zeros(total.shape)
+        for step in _steps(first, promote, k):
             large = _wgmma(large, a.hi[:, step], b.hi[:, step], extra_bits)
-        total = (total + np.ldexp(small, -LO_SHIFT)).astype(np.float32)
         total += large.astype(np.float32)
     return total * a.factors[:, None] * b.factors
+
+
+def _steps(first: int, count: int, k: int) -> list[slice]:
+    """Of wgmma, through up to `count` k from the first on."""
+    last = min(first + count, k)
+    return [slice(start, start + WGMMA_K) for start in range(first, last, WGMMA_K)]
 
 
 def _wgmma(acc: np.ndarray, a: np.ndarray, b: np.ndarray, extra_bits: int) -> np.ndarray:
