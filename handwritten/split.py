@@ -41,7 +41,6 @@ from dxgemm.handwritten.split_parts import (
 
 TOP = 14  # exponent of the largest element of a scaled line
 BIAS, MANTISSA_BITS = 127, 23  # of float32
-INFINITE_BITS = 255 << MANTISSA_BITS
 STRICT, STRONG = 2.0**-14, 2.0**4
 
 
@@ -153,6 +152,18 @@ def make_kernel(
 
     read = device_function(unroll_static_loops(read))
 
+    def read_ahead(pointer, source, depth, k_stride, step, count, k):
+        """What `read` gives at the next few k, all on their way at a time; of `count` elements."""
+        loaded = ()
+        for ahead in static_range(unroll):
+            place_k = depth + ahead * k_step
+            left = count if abreast else count - place_k
+            index = source + place_k * k_stride
+            loaded = loaded + (read(pointer, index, step, left if place_k < k else 0),)
+        return loaded
+
+    read_ahead = device_function(unroll_static_loops(read_ahead))
+
     def split_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
@@ -185,9 +196,8 @@ def make_kernel(
             first, count, step = int64(way), m - line, a_stride_m
             target += line
         else:
-            first, step = int64(way * WIDTH), a_stride_k
+            first, count, step = int64(way * WIDTH), k if line < m else int64(0), a_stride_k
             target += line * row_items
-            end = k if line < m else int64(0)
 
         # The largest magnitude of each line, as bits, among which NaN is the largest.
         largest = ()
@@ -196,10 +206,9 @@ def make_kernel(
         rounds = int32((k + unroll * k_step - 1) // (unroll * k_step))
         depth = first
         for _ in range(rounds):
-            for _ in static_range(unroll):
-                if not abreast:
-                    count = end - depth
-                values = read(a_gmem, source + depth * a_stride_k, step, count if depth < k else 0)
+            loaded = read_ahead(a_gmem, source, depth, a_stride_k, step, count, k)
+            for ahead in static_range(unroll):
+                values = loaded[ahead]
                 bits = ()
                 for i in static_range(WIDTH):
                     bits = bits + (int32(float_bits(values[i]) & 0x7FFFFFFF),)
@@ -211,7 +220,7 @@ def make_kernel(
                 else:
                     top = max(max(bits[0], bits[1]), max(bits[2], bits[3]))
                     largest = (max(largest[0], top),)
-                depth += k_step
+            depth += unroll * k_step
         half = int32(ways // 2)
         while half > 0:
             for i in static_range(slots):
@@ -253,18 +262,16 @@ def make_kernel(
             weak = weak + (int32(0),)
         is_lax = False
         for _ in range(rounds):
-            for _ in static_range(unroll):
-                depth -= k_step
-                if not abreast:
-                    count = end - depth
-                if depth < k and count > 0:
-                    values = read(a_gmem, source + depth * a_stride_k, step, count)
+            depth -= unroll * k_step
+            loaded = read_ahead(a_gmem, source, depth, a_stride_k, step, count, k)
+            for ahead in static_range(unroll):
+                place_k = depth + ahead * k_step
+                left = count if abreast else count - place_k
+                if place_k < k and left > 0:
+                    values = loaded[ahead]
                     hi, lo, weaker = (), (), ()
                     for i in static_range(WIDTH):
-                        if abreast:
-                            y = values[i] * scales[i]
-                        else:
-                            y = values[i] * scales[0]
+                        y = values[i] * scales[i % slots]
                         hi_bits = narrow(y)
                         hi = hi + (hi_bits,)
                         lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
@@ -273,13 +280,13 @@ def make_kernel(
                         is_weak = int32(1 if size < strong else 0)
                         if abreast:
                             weaker = weaker + (int32(weak[i] + is_weak),)
-                        elif i < count:
+                        elif i < left:
                             weak = (int32(weak[0] + is_weak),)
                     if abreast:
                         weak = weaker
-                        at = target + depth * row_items
+                        at = target + place_k * row_items
                     else:
-                        at = target + depth
+                        at = target + place_k
                     store_vector(parts, at, hi)
                     store_vector(parts, at + part_items, lo)
         if is_lax:
