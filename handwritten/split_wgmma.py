@@ -105,8 +105,6 @@ def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
     if problem.precision != "split":
         return "it multiplies parts of float32: pass precision='split' to permit it"
-    if problem.k == 0:
-        return "there is nothing to split where k or alpha is 0"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
     if max(problem.m, problem.n, problem.k, tile_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"

@@ -16,6 +16,7 @@ from dxgemm.handwritten import split_verdict, split_wgmma
 from dxgemm.handwritten.split_parts import UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
+from dxgemm.testing.inputs import operands
 from dxgemm.testing.split_model import is_accepted, split_product, split_rows
 
 SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (8, 64), (13, 33), (9, 40)]
@@ -109,8 +110,8 @@ def test_the_verdict(home, a_status, b_status, k, verdict):
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
     spec, problem = verdict_kernel(len(a_status), len(b_status), k)
     launch = launch_kernel(spec, problem, 1, device_facts(0).arch, 0)
-    operands = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
-    launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(operands))
+    extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
+    launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (verdict, 7 + verdict)
 
 
@@ -231,7 +232,7 @@ def test_what_cannot_be_prepared(home):
         ({"a_alignment": 4, "b": Strides(0, 3, 200)}, None),
         ({"precision": None}, "precision='split'"),
         ({"precision": "tf32"}, "precision='split'"),
-        ({"k": 0}, "nothing to split"),
+        ({"k": 0}, None),
         ({"m": 2**31}, "32-bit"),
     ],
 )
@@ -250,8 +251,8 @@ def hopper():
     return cupy
 
 
-def split_gemm(*operands, **options):
-    return dxgemm.gemm(*operands, implementation="split_wgmma", precision="split", **options)
+def split_gemm(*arrays, **options):
+    return dxgemm.gemm(*arrays, implementation="split_wgmma", precision="split", **options)
 
 
 def normal(rng, *size):
@@ -301,6 +302,19 @@ def test_what_cannot_be_split_is_multiplied_as_it_is(hopper):
     for result in results:
         np.testing.assert_array_equal(np.isnan(result.get()), np.isnan(expected))
         np.testing.assert_array_equal(np.isinf(result.get()), np.isinf(expected))
+
+
+@pytest.mark.gpu
+def test_the_canary_is_exact(hopper):
+    a, b, _ = operands("canary", (256, 2048), (2048, 384), (256, 384), "split")
+    result = split_gemm(hopper.asarray(a), hopper.asarray(b)).get()
+    np.testing.assert_array_equal(result, a.astype(float) @ b)
+
+
+@pytest.mark.gpu
+def test_nothing_is_read_where_alpha_is_zero(hopper):
+    a, c = hopper.full((64, 64), np.nan, np.float32), hopper.ones((64, 64), np.float32)
+    assert (split_gemm(a, a, c, 0.0, 2.0).get() == 2).all()
 
 
 @pytest.mark.gpu

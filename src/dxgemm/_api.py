@@ -49,7 +49,7 @@ def gemm(
             exactly that one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
             of inputs rounded to TF32's eleven significant bits; sums stay float32. "split", for
-            float32 only, permits sums of products of two float16 parts a number, within 2**-21
+            float32 only, permits sums of products of two float16 parts a number, within 2**-20
             |A| |B| of the exact ones before they are summed in float32; operands for which that
             does not hold are found on the GPU, and multiplied as float32.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering

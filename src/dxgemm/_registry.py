@@ -287,7 +287,7 @@ class SplitProduct(Handwritten):
         return f"tuned {self._series.native_config(problem)}, decided on the GPU"
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        launch: Launch = self._series.SplitLaunch(problem, config, arch, ordinal)
+        launch: Launch = self._series.bind(problem, config, arch, ordinal)
         return launch
 
 

@@ -156,6 +156,15 @@ def native_config(problem: Problem) -> Any:
     return next(filling, max(counts, key=lambda config: counts[config]))
 
 
+def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+    """The launch of a problem: a `SplitLaunch`, or `tuned` where nothing is multiplied."""
+    if problem.k > 0:
+        return SplitLaunch(problem, config, arch, ordinal)
+    config = native_config(problem)
+    variant, blocks = tuned.variant(config, problem), tuned.block_count(config, problem)
+    return _launch(tuned, config, problem, variant, blocks, arch, ordinal)
+
+
 class _Step(NamedTuple):
     """One kernel of the series.
 
