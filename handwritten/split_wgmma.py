@@ -191,6 +191,8 @@ def make_kernel(
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
 
     scheme = SCHEMES[scheme_name]
+    if scheme.shift and config.promote > STEPS:
+        raise ValueError(f"{config}: {scheme_name} promotes its small products once a stage")
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     tile_k = ROW_BYTES // scheme.item_bytes
     band_m, consumers, stage_bytes = (
