@@ -50,6 +50,7 @@ TENSOR_CORE_KINDS = [
     ("float16", None, None, ("row_row_row", "row_col_row", "col_row_row", "col_col_row")),
     ("bfloat16", None, None, ("row_row_row", "row_col_row")),
     ("float32", "tf32", None, ("row_col_row",)),
+    ("float32", "split", None, ("row_row_row", "row_col_row")),
     ("int8", None, None, ("row_row_row", "row_col_row")),
 ]
 

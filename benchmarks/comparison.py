@@ -244,7 +244,7 @@ def _integers(case: Case) -> list[Any]:
     TF32 and half precision hold the small integers exactly, not those of the canary. Sums of int8
     are always exact.
     """
-    is_full = case.dtype in ("float32", "float64") and case.precision is None
+    is_full = case.dtype in ("float32", "float64") and case.precision != "tf32"
     fills = inputs.FILLS["integers"]
     if case.dtype == "int8" or (is_full and case.k <= CANARY_K):
         fills = *inputs.CANARIES[case.dtype], inputs.integers

@@ -4,9 +4,10 @@ Each intrinsic is one PTX instruction, or one and what it needs beside it. Share
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
+    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier, sync_threads,
+                 arrive_threads
     copy engine  tensor_map, prefetch_tensor_map, copy_box
-    wgmma        begin_wgmma, wgmma, wgmma_from_registers, commit_wgmma, wait_wgmma,
+    wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
 
@@ -68,6 +69,11 @@ wait_barrier = _statement(
     types.int32,
 )
 
+# Named barriers, for some of a block's threads. sync_threads(barrier, threads): arrive, and wait
+# until so many have arrived; arrive_threads does not wait.
+sync_threads = _statement("bar.sync $0, $1;", "r,r", types.int32, types.int32)
+arrive_threads = _statement("bar.arrive $0, $1;", "r,r", types.int32, types.int32)
+
 # The copy engine reads the map while it copies: fetching it early saves that latency once.
 prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
 
@@ -116,8 +122,18 @@ begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
 commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
 
 
-def _wgmma(kind: str, high: int, acc_type: Any, a_count: int, transposes: tuple[Any, ...]) -> Any:
-    """The generator of wgmma: of args (acc, a, b), a is a descriptor or `a_count` registers."""
+def _wgmma(
+    kind: str,
+    high: int,
+    acc_type: Any,
+    a_count: int,
+    transposes: tuple[Any, ...],
+    adds: bool = True,
+) -> Any:
+    """The generator of wgmma: of args (acc, a, b), a is a descriptor or `a_count` registers.
+
+    Without `adds`, acc is not read: the sum begins anew.
+    """
     count = acc_type.count
     depth = 8 if kind == "tf32" else 16
     flags = "" if kind == "tf32" else "".join(f", {int(literal(flag))}" for flag in transposes)
@@ -129,7 +145,7 @@ def _wgmma(kind: str, high: int, acc_type: Any, a_count: int, transposes: tuple[
     text = (
         f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {high}}}; "
         f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}.f32.{kind}.{kind} "
-        f"{{{acc_names}}}, {a_name}, b, 1, 1, 1{flags}; }}"
+        f"{{{acc_names}}}, {a_name}, b, {int(adds)}, 1, 1{flags}; }}"
     )
     constraints = ["=f"] * count + [str(i) for i in range(count)] + ["r"] * (len(a_names) + 1)
 
@@ -163,6 +179,18 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
         return multiply(context, builder, args[2], [args[3]], args[4])
 
     flags = (a_is_transposed, b_is_transposed)
+    return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
+
+
+@intrinsic
+def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
+    """`wgmma` without acc, in whose registers a @ b is left."""
+    flags = (a_is_transposed, b_is_transposed)
+    multiply = _wgmma(literal(kind), literal(high), acc, 0, flags, adds=False)
+
+    def generate(context, builder, sig, args):
+        return multiply(context, builder, args[2], [args[3]], args[4])
+
     return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
 
 

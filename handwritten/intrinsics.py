@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba.core import config as _config
 
 if _config.ENABLE_CUDASIM:
@@ -42,6 +43,18 @@ if _config.ENABLE_CUDASIM:
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
         count = len(b_frag)
         return tuple(total + a_frag[i // count] * b_frag[i % count] for i, total in enumerate(acc))
+
+    def float_bits(value: Any) -> Any:
+        return np.float32(value).view(np.int32)
+
+    def bits_float(bits: Any) -> Any:
+        return np.int32(bits).view(np.float32)
+
+    def add_global(pointer: Any, value: Any) -> None:
+        pointer[0] += value
+
+    def add_scaled(total: Any, acc: Any, scale: Any) -> Any:
+        return tuple(x + scale * y for x, y in zip(total, acc, strict=True))
 
 else:
     from llvmlite import ir
@@ -209,6 +222,48 @@ else:
             return pack_array(builder, total)
 
         return signature(acc, acc, a_frag, b_frag), generate
+
+    @intrinsic
+    def add_scaled(typing_context, total, acc, scale):
+        """total + scale * acc for each register of two tuples, rounded once."""
+        count = total.count
+
+        def generate(context, builder, sig, args):
+            totals, addends = unpack(builder, args[0], count), unpack(builder, args[1], count)
+            return pack_array(
+                builder,
+                [builder.fma(y, args[2], x) for x, y in zip(totals, addends, strict=True)],
+            )
+
+        return signature(total, total, acc, total.dtype), generate
+
+    @intrinsic
+    def float_bits(typing_context, value):
+        """The bits of a float32."""
+
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], _int32)
+
+        return signature(types.int32, types.float32), generate
+
+    @intrinsic
+    def bits_float(typing_context, bits):
+        """The float32 of these bits."""
+
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], ir.FloatType())
+
+        return signature(types.float32, types.int32), generate
+
+    @intrinsic
+    def add_global(typing_context, pointer, value):
+        """Add to an int32 in global memory, whatever other threads add at the time."""
+
+        def generate(context, builder, sig, args):
+            inline_ptx(builder, _void, "red.global.add.s32 [$0], $1;", "l,r,~{memory}", args)
+            return context.get_dummy_value()
+
+        return signature(types.void, types.CPointer(types.int32), types.int32), generate
 
     @intrinsic
     def shared_address(typing_context, array):

@@ -54,7 +54,9 @@ specs = [
     for spec in implementation.common_specs(implementation.dtypes)
 ]
 for spec in specs:
-    import_module(spec.module).make_kernel(spec.config, spec.dtype, *spec.variant)
+    import_module(spec.module).make_kernel(
+        spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
+    )
 print(len(specs), len(set(specs)))
 """
 
@@ -68,7 +70,7 @@ ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
-REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "widening_tile"}
+REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "split_wgmma", "widening_tile"}
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 255
 SMEM_BYTES_PER_BLOCK = 227 * 1024

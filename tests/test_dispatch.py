@@ -103,6 +103,14 @@ def test_memory_bounds_a_batch():
 
 
 @pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
+def test_operands_are_split_where_that_pays():
+    split = replace(problem(4096, 4096, 4096), precision="split")
+    assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
+    small = replace(problem(64, 64, 64), precision="split")
+    assert choose(small, H200).candidates[0].implementation.name != "split_wgmma"
+
+
+@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
 def test_an_epilogue_after_a_short_k_wants_several_blocks_on_a_multiprocessor():
     plain = problem(8192, 8192, 128)
     fused = replace(plain, epilogue=Fusion((), ()))

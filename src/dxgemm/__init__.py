@@ -25,6 +25,8 @@ from dxgemm._api import (
 )
 from dxgemm._errors import DxgemmError
 from dxgemm._explain import Explanation
+from dxgemm._prepared import PreparedOperand, prepare
+from dxgemm._split import split_fallbacks
 from dxgemm.epilogues import epilogue
 
 __version__ = "0.1.0"
@@ -34,6 +36,7 @@ __all__ = [
     "Explanation",
     "GroupedPlan",
     "Plan",
+    "PreparedOperand",
     "build",
     "cache_info",
     "clear_cache",
@@ -47,4 +50,6 @@ __all__ = [
     "implementations",
     "plan",
     "plan_grouped",
+    "prepare",
+    "split_fallbacks",
 ]

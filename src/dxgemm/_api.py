@@ -34,7 +34,7 @@ def gemm(
         a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64 or int8, any strides. An
             array of CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
             `__cuda_array_interface__`.
-        b: (k, n) or (batch, k, n), dtype of a.
+        b: (k, n) or (batch, k, n), dtype of a; or what `dxgemm.prepare` made of it.
         c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16; int32
             where it is int8. Updated in place; None to allocate the result in a's library, int32
             for int8 and else in a's dtype. A batch of one, or a 2-D operand, is broadcast over the
@@ -50,7 +50,10 @@ def gemm(
             (name, config, slices) with the number of slices that k is cut into, takes exactly that
             one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
-            of inputs rounded to TF32's eleven significant bits; sums stay float32.
+            of inputs rounded to TF32's eleven significant bits; sums stay float32. "split", for
+            float32 only, permits sums of products of two float16 parts a number, within 2**-20
+            |A| |B| of the exact ones before they are summed in float32; operands for which that
+            does not hold are found on the GPU, and multiplied as float32.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering
             against other streams is then the caller's.
 

@@ -11,6 +11,7 @@ import numpy as np
 from dxgemm._errors import LayoutError, OverlapError, ScalarError
 from dxgemm._fused import CallEpilogue, FusedLaunch
 from dxgemm._host_launch import HostLaunch
+from dxgemm._prepared import PreparedOperand
 from dxgemm._problem import ALIGNMENTS, share_elements
 from dxgemm._route import Route, make_route, routes
 from dxgemm.runtime.arrays import Library, libraries, library_of
@@ -49,6 +50,10 @@ def prepare(
         beta = real_number("beta", beta)
     if stream is not None:
         stream = stream_handle(stream)
+    prepared_b = None
+    if type(b) is PreparedOperand:
+        prepared_b, b = b, b.array
+        precision = precision or prepared_b.precision
     library = library_a = libraries.get(type(a)) or library_of("a", a)
     library_b = libraries.get(type(b)) or library_of("b", b)
     a_pointer, a_key = library_a.inspect(a)
@@ -112,6 +117,8 @@ def prepare(
             _check_overlap(route, "c", c_pointer, target)
 
     launch = route.launch
+    if prepared_b is not None:
+        launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
     ordered: tuple[tuple[Library, Any], ...] = ()
     if route.is_special:
         arrays = {"a": a, "b": b, "c": c, "out": out}

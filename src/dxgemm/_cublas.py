@@ -81,7 +81,7 @@ class CublasLaunch:
         name = "gemm" if problem.batch == 1 else "gemmStridedBatched"
         self._dtypes: list[tuple[int, ...]] = [(), ()]
         self._compute: tuple[int, ...] = ()
-        if problem.arithmetic in ("float32", "float64"):
+        if problem.dtype in ("float32", "float64") and problem.precision != "tf32":
             name = {"float32": "s", "float64": "d"}[problem.dtype] + name
         else:
             name += "Ex"

@@ -40,6 +40,8 @@ class Explanation:
         device: name of the GPU.
         implementation, config, rule: the choice, and the rule that made it.
         slices: of k, whose sums another kernel adds; 1 where k is whole.
+        fallback: what computes it instead where the operands' values ask for that, None if none do;
+            `split_fallbacks` counts how often.
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
         blocks_per_sm: how many an SM holds at once; None until the kernel is built.
@@ -85,6 +87,7 @@ class Explanation:
     config: str | None
     slices: int
     rule: str
+    fallback: str | None
     rejected: dict[str, str]
     blocks: int | None
     threads: int | None
@@ -143,6 +146,8 @@ class Explanation:
             lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
         config = f" {self.config}" if self.config else ""
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
+        if self.fallback is not None:
+            lines.append(f"                  or, for what cannot be split: {self.fallback}")
         width = max(map(len, self.rejected), default=0)
         lines += [f"    not {name:<{width}}  {reason}" for name, reason in self.rejected.items()]
         lines += [f"  {label:<16}{text}" for label, text in self._work_lines()]
@@ -363,6 +368,7 @@ def _explain(
         config=str(config) if config is not None else None,
         slices=candidate.problem.slices,
         rule=candidate.reason,
+        fallback=implementation.fallback(candidate.problem),
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),

@@ -32,9 +32,9 @@ from dxgemm._problem import (
     define_problem,
     share_elements,
 )
-from dxgemm._registry import Launch, launch_kernel
 from dxgemm.compiler import KernelSpec
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
+from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import DeviceFacts, device_facts
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import is_captured, upload, upload_now

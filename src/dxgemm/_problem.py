@@ -44,7 +44,7 @@ RESULT_DTYPES = {
 DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
 
 # What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
-PRECISIONS = {"float32": ("tf32",)}
+PRECISIONS = {"float32": ("tf32", "split")}
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
 
@@ -107,8 +107,8 @@ class Problem:
         out_dtype: of c and out, one of those that `RESULT_DTYPES` has for dtype.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address: what a kernel variant with wide accesses may rely on.
-        precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, so
-            that true float32 serves it too.
+        precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, and
+            "split" sums of products of their parts, so that true float32 serves both too.
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.

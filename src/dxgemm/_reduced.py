@@ -11,10 +11,10 @@ from dxgemm._dispatch import Candidate
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Problem, Strides
-from dxgemm._registry import Launch, launch_kernel
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
+from dxgemm.runtime.binding import Launch, launch_kernel
 
 MANY_LINES = 64  # from so many on, a few threads merge each of them
 NO_STRIDES = Strides(0, 0, 0)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import product
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from dxgemm._errors import UnknownImplementationError
 from dxgemm._fusion import Fusion
@@ -24,8 +24,8 @@ from dxgemm.compiler import (
     KernelSpec,
     compute_capability,
     find_kernel,
-    obtain_kernel,
 )
+from dxgemm.runtime.binding import Launch, launch_kernel
 
 # Half of the registers a thread can have: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 512
@@ -44,20 +44,6 @@ DEFAULT_LAUNCH_US = 4.0
 DEFAULT_CLUSTER_BLOCK_US = 0.3
 # What kernels that do not say reach of the memory's peak on matrices that are read once.
 DEFAULT_MEMORY_SHARE = 0.5
-
-
-class Launch(Protocol):
-    """An implementation bound to one problem. Operands are addresses, streams raw handles."""
-
-    def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
-    ) -> None:
-        """Queue the work on a stream and return."""
-
-    def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
-    ) -> Callable[[int], None]:
-        """The same with all but the stream given, for many quick calls."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +106,10 @@ class Implementation(ABC):
     @abstractmethod
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
+
+    def fallback(self, problem: Problem) -> str | None:
+        """What computes the problem instead where the operands' values ask for it."""
+        return None
 
     def block_count(self, config: Any, problem: Problem) -> int:
         """Thread blocks of a launch, or for each slice of k; 0 where it does not tell."""
@@ -315,28 +305,38 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     return KernelSpec("add_slices", ADDER, config, problem.dtype, (), problem.epilogue)
 
 
-def launch_kernel(
-    spec: KernelSpec,
-    problem: Problem,
-    blocks: int,
-    arch: str,
-    ordinal: int,
-    maps: tuple[Any, ...] = (),
-) -> Launch:
-    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled."""
-    if simulator_enabled():
-        from dxgemm.runtime.simulator import SimulatedLaunch
-
-        return SimulatedLaunch(spec, problem, blocks)
-    from dxgemm.runtime.launch import KernelLaunch
-
-    return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
-
-
 class Handwritten(KernelFile):
     """A kernel file of the ladder."""
 
     package = "dxgemm.handwritten"
+
+
+class SplitProduct(Handwritten):
+    """The kernel file that multiplies the parts of operands; other kernels make these."""
+
+    @property
+    def _series(self) -> Any:
+        return import_module("dxgemm._split")
+
+    def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
+        spec: KernelSpec = self._series.product_spec(config, problem)
+        return spec
+
+    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
+        specs = dict.fromkeys(super().common_specs(dtypes))
+        for problem in (
+            p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
+        ):
+            if self.supports(problem) is None:
+                specs |= dict.fromkeys(self._series.other_specs(problem))
+        return list(specs)
+
+    def fallback(self, problem: Problem) -> str:
+        return f"tuned {self._series.native_config(problem)}, decided on the GPU"
+
+    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+        launch: Launch = self._series.bind(problem, config, arch, ordinal)
+        return launch
 
 
 class Pipelined(KernelFile):
@@ -384,6 +384,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
+    SplitProduct("split_wgmma", "float32 as sums of float16 parts on Hopper's tensor cores"),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),

@@ -23,12 +23,12 @@ from dxgemm._errors import (
 from dxgemm._fused import fuse
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
-from dxgemm._registry import Launch
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.arrays import HOST, Library
+from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.host import contiguous_layout, device_copy_layout
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from dxgemm._dispatch import Candidate
 from dxgemm._problem import ITEM_SIZES, Problem, Strides
-from dxgemm._registry import adding_spec, launch_kernel
+from dxgemm._registry import adding_spec
 from dxgemm._series import Call, LaunchSeries
+from dxgemm.runtime.binding import launch_kernel
 
 
 class SlicedLaunch(LaunchSeries):

@@ -36,7 +36,8 @@ class ResultDtype(StrEnum):
 
 
 class Precision(StrEnum):
-    tf32 = "tf32"
+    TF32 = "tf32"
+    SPLIT = "split"
 
 
 def explain(
@@ -48,7 +49,7 @@ def explain(
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="What float32 may be rounded to.")
+        Precision | None, typer.Option(help="What float32 may be computed as.")
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Build the kernel and time it too.")

@@ -113,7 +113,7 @@ class SimulatedLaunch:
                 continue
             if operand.kind == "buffer":
                 size = next(left)
-                extra.append((Pointer(value, operand.dtype, 0, size), size))
+                extra.append((Pointer(value, _element(operand.dtype), 0, size), size))
                 continue
             strides = Strides(next(left), next(left), next(left))
             sizes = problem.batch, problem.m, problem.n
@@ -122,8 +122,12 @@ class SimulatedLaunch:
 
 
 def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, int]) -> Pointer:
-    element = "uint16" if ITEM_SIZES[dtype] == 2 else dtype  # as compiled kernels see them
     if 0 in sizes:
-        return Pointer(address, element, 0, 0)
+        return Pointer(address, _element(dtype), 0, 0)
     first, last = offset_range(sizes, strides)
-    return Pointer(address, element, first, last - first + 1)
+    return Pointer(address, _element(dtype), first, last - first + 1)
+
+
+def _element(dtype: str) -> str:
+    """As what compiled kernels see an element: half precision as bits."""
+    return "uint16" if ITEM_SIZES[dtype] == 2 else dtype

@@ -17,8 +17,23 @@ TF32_BITS = 11
 # Significant bits left where precision is lost, by arithmetic. Of operands: those of the next
 # narrower type. Of sums: those of the operands, TF32's for float32 and float32's for float64 and
 # int8.
-NARROW_OPERANDS = {"bfloat16": 7, "float16": 8, "tf32": 8, "float32": 11, "float64": 24}
-NARROW_SUMS = {"bfloat16": 8, "float16": 11, "tf32": 11, "float32": 11, "float64": 24, "int8": 24}
+NARROW_OPERANDS = {
+    "bfloat16": 7,
+    "float16": 8,
+    "tf32": 8,
+    "split": 11,
+    "float32": 11,
+    "float64": 24,
+}
+NARROW_SUMS = {
+    "bfloat16": 8,
+    "float16": 11,
+    "tf32": 11,
+    "split": 11,
+    "float32": 11,
+    "float64": 24,
+    "int8": 24,
+}
 
 
 def round_to_bits(values: np.ndarray, bits: int) -> np.ndarray:

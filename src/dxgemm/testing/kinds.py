@@ -47,6 +47,7 @@ KINDS = {
     "float32": Kind("float32", "float32"),
     "float64": Kind("float64", "float64"),
     "tf32": Kind("float32", "float32", "tf32"),
+    "split": Kind("float32", "float32", "split"),
     "float16": Kind("float16", "float16"),
     "float16_to_float32": Kind("float16", "float32"),
     "bfloat16": Kind("bfloat16", "bfloat16"),

@@ -1,0 +1,47 @@
+"""`tuned`, but only if a number in device memory is not 0.
+
+Idea: whether the launch is needed turns out on the device alone: the host queues it anyway, and
+where it is not, its blocks leave at once.
+Layout: that of `tuned`; the last operand in `extra` is a buffer with the number.
+Constraints: those of `tuned`.
+Source: none but `tuned`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def make_kernel(
+    config: Any, dtype: str, a_way: str, b_way: str, epilogue: Any
+) -> Callable[..., None]:
+    """The kernel of one config; see `tuned` for the other parameters.
+
+    Args:
+        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffer.
+    """
+    from numba import cuda
+
+    from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
+
+    compute = cuda.jit(device=True, forceinline=True)(
+        make_tuned_kernel(config, dtype, a_way, b_way, epilogue)
+    )
+    last = len(epilogue.operands) - 1
+
+    def guarded_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        if extra[last][0][0] != 0:
+            compute(
+                a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+                a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+                c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m,
+                out_stride_n, extra,
+            )  # fmt: skip
+
+    return guarded_kernel

@@ -1,0 +1,207 @@
+"""The main loop of `split_wgmma`: the products of all parts of a stage, promoted as they come.
+
+A stage is a tile of each part of a, then one of each part of b, laid out as in `wgmma_mainloop`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dxgemm.handwritten.wgmma_mainloop import (
+    ROW_BYTES,
+    STEPS,
+    SWIZZLE_ROWS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+)
+
+FIRST_TURN = 1  # of the named barriers by which warpgroups take turns; syncthreads has 0
+
+
+def make_mainloop(
+    config: Any, scheme: Any, a_across: bool, b_across: bool
+) -> tuple[Callable[..., Any], ...]:
+    """The device functions after, fetch, multiply, take_turn and give_turn.
+
+    Args:
+        config, scheme: of `split_wgmma`.
+        a_across, b_across: whether the operands lie across k.
+    """
+    from numba import cuda, float32, int32
+
+    from dxgemm.handwritten.hopper import (
+        arrive,
+        arrive_threads,
+        begin_wgmma,
+        commit_wgmma,
+        copy_box,
+        descriptor_halves,
+        sync_threads,
+        wait_barrier,
+        wait_wgmma,
+        wait_wgmma_of,
+        wgmma,
+        wgmma_anew,
+    )  # fmt: skip
+    from dxgemm.handwritten.intrinsics import add_scaled, zeros
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
+    small_scale = float32(2.0**-scheme.shift)
+    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
+    stage_bytes = config.stage_bytes(parts)
+    a_bytes, b_bytes = tile_m * ROW_BYTES, tile_n * ROW_BYTES
+    tile_k = ROW_BYTES // scheme.item_bytes
+    panel_bytes = tile_k * ROW_BYTES
+    a_boxes = tile_m // tile_k if a_across else 1
+    b_boxes = tile_n // tile_k if b_across else 1
+    # Descriptors count in 16 bytes.
+    a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
+    b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
+    a_part, b_part, stage_step = a_bytes // 16, b_bytes // 16, stage_bytes // 16
+    low, high = descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
+    acc_items = tile_n // 2
+    has_own_sum = scheme.shift != 0
+    unit_steps = min(config.promote, STEPS)
+    units = STEPS // unit_steps
+    run_stages = 0 if config.promote <= STEPS else config.promote // STEPS
+    products = (*small, (0, 0))
+    unit_products = ((0, 0),) if has_own_sum else products
+    small_count, unit_count, product_count = len(small), len(unit_products), len(products)
+    takes_turns = config.takes_turns and config.consumers == 2
+
+    @cuda.jit(device=True, forceinline=True)
+    def after(stage, parity):
+        """The next stage of the ring, and the parity of its phase."""
+        stage = int32(stage + 1)
+        if stage == stages:
+            return int32(0), int32(parity ^ 1)
+        return stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    def corner(is_across, along, depth, matrix):
+        """Coordinates of a box, innermost first."""
+        if is_across:
+            return int32(along), int32(depth), matrix
+        return int32(depth), int32(along), matrix
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
+        """Have the copy engine fill a stage."""
+        for part in static_range(parts):
+            a_smem = int32(stage_smem + part * a_bytes)
+            for box in static_range(a_boxes):
+                place = corner(a_across, row + box * tile_k, depth, int32(a_matrix * parts + part))
+                copy_box(int32(a_smem + box * panel_bytes), a_map, barrier, place)
+            b_smem = int32(stage_smem + parts * a_bytes + part * b_bytes)
+            for box in static_range(b_boxes):
+                place = corner(b_across, col + box * tile_k, depth, int32(b_matrix * parts + part))
+                copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
+
+    @cuda.jit(device=True, forceinline=True)
+    def descriptors(smem, thread):
+        """Of the first parts of a and b in the first stage."""
+        a_desc = int32(low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16)
+        return a_desc, int32(low + (smem + parts * a_bytes) // 16)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def take_turn(thread):
+        """Wait until the other warpgroup has queued its wgmmas."""
+        if takes_turns:
+            sync_threads(int32(FIRST_TURN + thread // WARPGROUP), 2 * WARPGROUP)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def give_turn(thread):
+        """Let the other warpgroup queue its own."""
+        if takes_turns:
+            arrive_threads(int32(FIRST_TURN + 1 - thread // WARPGROUP), 2 * WARPGROUP)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
+        """a @ b over all k tiles, promoted every few steps; the stage after the last.
+
+        While a warpgroup promotes, the other one multiplies.
+        """
+        member = int32(thread % WARPGROUP)
+        a_desc, b_desc = descriptors(smem, thread)
+        total, acc = zeros(float32, acc_items), zeros(float32, acc_items)
+        while k_tiles > 0:
+            wait_barrier(int32(full + 8 * stage), parity)
+            a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+            if has_own_sum:
+                take_turn(thread)
+                begin_wgmma()
+                for index in static_range(small_count):
+                    for step in static_range(STEPS):
+                        a_of = int32(a_at + small[index][0] * a_part + step * a_step)
+                        b_of = int32(b_at + small[index][1] * b_part + step * b_step)
+                        if index == 0 and step == 0:
+                            acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
+                        else:
+                            acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
+                commit_wgmma()
+                give_turn(thread)
+                acc = wait_wgmma_of(0, acc)
+                total = add_scaled(total, acc, small_scale)
+            for unit in static_range(units):
+                take_turn(thread)
+                begin_wgmma()
+                for index in static_range(unit_count):
+                    for step in static_range(unit_steps):
+                        place = unit * unit_steps + step
+                        a_of = int32(a_at + unit_products[index][0] * a_part + place * a_step)
+                        b_of = int32(b_at + unit_products[index][1] * b_part + place * b_step)
+                        if index == 0 and step == 0:
+                            acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
+                        else:
+                            acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
+                commit_wgmma()
+                give_turn(thread)
+                acc = wait_wgmma_of(0, acc)
+                if unit == units - 1 and member == 0:
+                    arrive(int32(empty + 8 * stage))
+                total = add_scaled(total, acc, float32(1))
+            stage, parity = after(stage, parity)
+            k_tiles = int32(k_tiles - 1)
+        return total, stage, parity
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def multiply_runs(smem, full, empty, thread, k_tiles, stage, parity):
+        """`multiply_units`, promoted every few stages; all products have one sum."""
+        member = int32(thread % WARPGROUP)
+        a_desc, b_desc = descriptors(smem, thread)
+        total = zeros(float32, acc_items)
+        while k_tiles > 0:
+            run = int32(min(k_tiles, run_stages))
+            k_tiles = int32(k_tiles - run)
+            acc = zeros(float32, acc_items)
+            previous, left = stage, run
+            while left > 0:
+                wait_barrier(int32(full + 8 * stage), parity)
+                a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+                begin_wgmma()
+                for index in static_range(product_count):
+                    for step in static_range(STEPS):
+                        a_of = int32(a_at + products[index][0] * a_part + step * a_step)
+                        b_of = int32(b_at + products[index][1] * b_part + step * b_step)
+                        acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
+                commit_wgmma()
+                wait_wgmma(1)  # the k tile before is done, this one goes on
+                if left < run and member == 0:
+                    arrive(int32(empty + 8 * previous))
+                previous, left = stage, int32(left - 1)
+                stage, parity = after(stage, parity)
+            acc = wait_wgmma_of(0, acc)
+            if member == 0:
+                arrive(int32(empty + 8 * previous))
+            total = add_scaled(total, acc, float32(1))
+        return total, stage, parity
+
+    multiply = multiply_units if run_stages == 0 else multiply_runs
+    return after, fetch, multiply, take_turn, give_turn

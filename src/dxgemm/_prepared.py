@@ -1,0 +1,85 @@
+"""An operand that is split once, for many calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm._errors import ArrayTypeError, PrecisionError
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import ALIGNMENTS, Layout, define_problem
+from dxgemm._registry import find_implementation
+from dxgemm._split import PreparedLaunch, SplitLaunch, parts_of_problem
+from dxgemm.runtime.arrays import HOST, libraries, library_of
+from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.streams import stream_handle
+from dxgemm.runtime.workspace import Workspace
+
+
+class PreparedOperand:
+    """b with its parts, made by `prepare`; `gemm`, `plan` and `explain` take it for b.
+
+    Attributes:
+        array: b itself, which is multiplied where it cannot be split within the bound on the error.
+        precision: what it was prepared for.
+    """
+
+    def __init__(self, array: Any, precision: str, parts: Workspace | None) -> None:
+        self.array = array
+        self.precision = precision
+        self._parts = parts
+
+    def bind(self, launch: Any, operand: str) -> Any:
+        """The launch with these parts of "a" or "b", if it multiplies parts."""
+        if self._parts is None or not isinstance(launch, SplitLaunch):
+            return launch
+        return PreparedLaunch(launch, operand, self._parts.pointer)
+
+
+def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> PreparedOperand:
+    """Split b now, so that calls with it need not.
+
+    Args:
+        b: (k, n) or (batch, k, n), float32, any strides, on the device.
+        precision: "split".
+        stream: where to launch; None is the current stream of b's library.
+
+    Returns:
+        What `gemm`, `plan` and `explain` take for b; they compute with precision="split" then.
+
+    Raises:
+        PrecisionError: precision is another.
+        DtypeError, ShapeError, ArrayTypeError: b is no such array.
+        LaunchError: the driver refused the launch, or memory of 4 bytes an element.
+
+    Notes:
+        Asynchronous, like `gemm`; another stream must wait for this one before it uses the result.
+        The array must not change as long as that is used: its parts would not.
+        Where the GPU has no kernel for parts, nothing is split.
+    """
+    if precision != "split":
+        raise PrecisionError(f"prepare: precision is {precision!r}; pass 'split'.")
+    handle = None if stream is None else stream_handle(stream)
+    library = libraries.get(type(b)) or library_of("b", b)
+    pointer, key = library.inspect(b)
+    layout = library.layout(key)._replace(alignment=ALIGNMENTS[pointer & 15])
+    if library.doubts(key):
+        library.verify("b", b)
+    k = layout.shape[-2] if len(layout.shape) > 1 else 0
+    row = Layout((1, k), (4 * k, 4), layout.dtype, layout.device, read_only=True)
+    problem, _ = define_problem(
+        row, layout, None, None, alpha_is_zero=False, beta_is_zero=True, precision=precision
+    )
+    if simulator_enabled():
+        return PreparedOperand(b, precision, None)
+    if layout.device == HOST:
+        raise ArrayTypeError("prepare: b is in host memory; copy it to the GPU first.")
+    arch = device_facts(layout.device).arch
+    if problem.is_empty or k == 0 or find_implementation("split_wgmma").runs_on(arch) is not None:
+        return PreparedOperand(b, precision, None)
+    parts = parts_of_problem(problem)["b"]
+    memory = Workspace(parts.size, layout.device)
+    launch: Any = parts.bind(arch, layout.device)
+    if handle is None:
+        handle = library.current_stream(b)
+    launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
+    return PreparedOperand(b, precision, memory)

@@ -1,0 +1,42 @@
+"""A kernel bound to one problem, wherever it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import Problem
+from dxgemm.compiler import KernelSpec, obtain_kernel
+
+
+class Launch(Protocol):
+    """An implementation bound to one problem. Operands are addresses, streams raw handles."""
+
+    def __call__(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+    ) -> None:
+        """Queue the work on a stream and return."""
+
+    def fixed(
+        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+    ) -> Callable[[int], None]:
+        """The same with all but the stream given, for many quick calls."""
+
+
+def launch_kernel(
+    spec: KernelSpec,
+    problem: Problem,
+    blocks: int,
+    arch: str,
+    ordinal: int,
+    maps: tuple[Any, ...] = (),
+) -> Launch:
+    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled."""
+    if simulator_enabled():
+        from dxgemm.runtime.simulator import SimulatedLaunch
+
+        return SimulatedLaunch(spec, problem, blocks)
+    from dxgemm.runtime.launch import KernelLaunch
+
+    return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)

@@ -1,0 +1,33 @@
+"""A number that kernels add to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dxgemm._errors import LaunchError
+from dxgemm.runtime.device import current_device, driver_api
+from dxgemm.runtime.workspace import Workspace
+
+
+class Counter:
+    """An int32 in a GPU's memory, 0 at first."""
+
+    def __init__(self, ordinal: int) -> None:
+        self._memory = Workspace(4, ordinal)
+        self._ordinal = ordinal
+        self.pointer = self._memory.pointer
+        with current_device(ordinal):
+            (error,) = driver_api().cuMemsetD32(self.pointer, 0, 1)
+        if error:
+            raise LaunchError(f"gemm: a counter was not set to 0: {error.name}")
+
+    def read(self) -> int:
+        """What it is when the work queued on the GPU so far is done."""
+        value = np.zeros(1, np.int32)
+        with current_device(self._ordinal):
+            (error,) = driver_api().cuCtxSynchronize()
+            if not error:
+                (error,) = driver_api().cuMemcpyDtoH(value.ctypes.data, self.pointer, 4)
+        if error:
+            raise LaunchError(f"gemm: a counter was not read: {error.name}")
+        return int(value[0])
