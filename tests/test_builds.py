@@ -470,6 +470,7 @@ def test_each_architecture_gets_what_it_can_run(monkeypatch):
     dxgemm.build(arch=("sm_80", "sm_90a", "sm_80"), dtypes=("float32", "float16"))
     on = {arch: {s.implementation for s, name in built if name == arch} for _, arch in built}
     assert "coalesced" in on["sm_80"] and "wgmma" not in on["sm_80"] and "wgmma" in on["sm_90a"]
+    assert all("grouped" in names for names in on.values())
     assert len(set(built)) == len(built)
     with pytest.raises(errors.BuildError, match="no wgmma for sm_80"):
         dxgemm.build(arch="sm_80", implementations=("wgmma",))

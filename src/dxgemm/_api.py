@@ -223,7 +223,7 @@ def build(
             first GPU's.
         dtypes: of the operands; by default all there are.
         implementations: names; None for those that the automatic choice is among, as far as an
-            architecture runs them.
+            architecture runs them, and for what `gemm_grouped` runs.
         jobs: processes; None for as many as this process may use CPUs. 1 starts no process.
         progress: called with (kernels done, kernels in all, name of one at work).
 
@@ -239,12 +239,14 @@ def build(
     names = [arch] if isinstance(arch, str) else arch or [device_facts(0).arch]
     tasks = []
     for name in dict.fromkeys(names):
-        for spec in _registry.kernel_specs(dtypes, implementations):
-            reason = _registry.find_implementation(spec.implementation).runs_on(name)
-            if reason is None:
-                tasks.append((spec, name))
-            elif implementations is not None:
-                raise BuildError(f"build: no {spec.implementation} for {name}: {reason}.")
+        for wanted in implementations or ():
+            reason = _registry.find_implementation(wanted).runs_on(name)
+            if reason is not None:
+                raise BuildError(f"build: no {wanted} for {name}: {reason}.")
+        specs = _registry.kernel_specs(dtypes, implementations, name)
+        if implementations is None:
+            specs += _grouped.kernel_specs(dtypes, name)
+        tasks += [(spec, name) for spec in specs]
     return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 
 

@@ -32,7 +32,8 @@ from dxgemm._problem import (
     define_problem,
     share_elements,
 )
-from dxgemm.compiler import KernelSpec
+from dxgemm._registry import common_problems
+from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import DeviceFacts, device_facts
@@ -208,12 +209,9 @@ class Table:
         self.bytes = np.frombuffer(b"".join(parts), np.uint8)
         self._items = first_tiles.size + rows.size
         self._scalars = 2 * len(members)
-        modes = grouped.modes(
-            [
-                (operand_mode(member.problem, "a"), operand_mode(member.problem, "b"))
-                for member in members
-            ]
-        )
+        # Members of equal layouts have one problem, from the cache of `_define`.
+        problems = {id(member.problem): member.problem for member in members}.values()
+        modes = grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b")) for p in problems])
         self._launch = _bind(
             config, dtype, modes, len(members), int(tiles.sum()), int(k.max()), ordinal
         )
@@ -288,6 +286,23 @@ def run(grouped: Grouped) -> list[Any]:
     return grouped.results
 
 
+def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
+    """The kernels to build ahead of time for an architecture: each config for common layouts."""
+    from dxgemm.handwritten import grouped
+    from dxgemm.handwritten.operands import operand_mode
+
+    if compute_capability(arch) < grouped.MINIMUM_ARCH:
+        return []
+    specs = {
+        _spec(config, dtype, grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b"))])): None
+        for dtype in DTYPES
+        if dtype in dtypes
+        for config in grouped.CONFIGS
+        for p in common_problems(dtype)
+    }
+    return list(specs)
+
+
 def forget_launches() -> None:
     """Have kernels looked up and built again."""
     _bind.cache_clear()
@@ -298,7 +313,7 @@ def _bind(
     config: Any, dtype: str, modes: tuple[str, str], count: int, tiles: int, k: int, ordinal: int
 ) -> Any:
     """The kernel bound to so many problems and tiles, of which k is the longest."""
-    buffers = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
+    spec = _spec(config, dtype, modes)
     problem = Problem(
         dtype=dtype,
         m=count,
@@ -310,13 +325,17 @@ def _bind(
         c=NO_STRIDES,
         out=NO_STRIDES,
         out_dtype=dtype,
-        epilogue=Fusion((), buffers),
+        epilogue=spec.epilogue,
     )
-    module = "dxgemm.handwritten.grouped"
-    spec = KernelSpec("grouped", module, config, dtype, modes, problem.epilogue)
     blocks = -(-tiles // config.matrices)
     launch: Launch = launch_kernel(spec, problem, blocks, device_facts(ordinal).arch, ordinal)
     return launch
+
+
+def _spec(config: Any, dtype: str, modes: tuple[str, str]) -> KernelSpec:
+    buffers = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
+    module = "dxgemm.handwritten.grouped"
+    return KernelSpec("grouped", module, config, dtype, modes, Fusion((), buffers))
 
 
 def _choose_config(
@@ -352,8 +371,11 @@ def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
 def _scalars(name: str, value: Any, count: int) -> list[float]:
     """One number for each problem."""
     if not isinstance(value, list | tuple | np.ndarray):
-        value = [value] * count
-    elif len(value) != count:
+        try:
+            return [_calls.real_number(name, value)] * count
+        except DxgemmError as error:
+            raise _at(None, error) from None
+    if len(value) != count:
         raise ShapeError(
             f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
             "number, or one for each problem."
@@ -367,10 +389,11 @@ def _scalars(name: str, value: Any, count: int) -> list[float]:
     return numbers
 
 
-def _at(index: int, error: DxgemmError) -> DxgemmError:
-    """The error of one problem, which says which it is."""
+def _at(index: int | None, error: DxgemmError) -> DxgemmError:
+    """The error of one problem, which says which it is, or of the call."""
     message = str(error).removeprefix("gemm: ")
-    return type(error)(f"gemm_grouped: at [{index}]: {message}")
+    place = "" if index is None else f"at [{index}]: "
+    return type(error)(f"gemm_grouped: {place}{message}")
 
 
 def _operand(name: str, array: Any) -> _Operand:

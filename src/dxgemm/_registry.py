@@ -425,8 +425,12 @@ def common_problems(dtype: str) -> list[Problem]:
 def kernel_specs(
     dtypes: tuple[str, ...] = ("float32", "float64"),
     implementations: tuple[str, ...] | None = None,
+    arch: str | None = None,
 ) -> list[KernelSpec]:
-    """The kernels to build ahead of time, of the implementations named or of the automatic ones."""
+    """The kernels to build ahead of time, of the implementations named or of the automatic ones.
+
+    With an architecture, of those that it runs.
+    """
     kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
         named = [find_implementation(name) for name in implementations]
@@ -436,6 +440,7 @@ def kernel_specs(
         for implementation in kernel_files
         for dtype in dtypes
         if implementations is not None or implementation.is_automatic(dtype)
+        if arch is None or implementation.runs_on(arch) is None
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)

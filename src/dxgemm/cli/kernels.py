@@ -23,7 +23,7 @@ def build(
     dtype: Annotated[list[Dtype] | None, typer.Option(help="Repeatable; default: all.")] = None,
     implementation: Annotated[
         list[str] | None,
-        typer.Option(help="Repeatable; default: what the automatic choice is among."),
+        typer.Option(help="Repeatable; default: those chosen automatically, and groups."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(help="Parallel processes; default: the CPUs there are.")
