@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dxgemm import errors
-from dxgemm._gpu import GpuStatus
+from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
@@ -144,3 +144,27 @@ def test_without_a_gpu_it_says_so(monkeypatch):
     result = CliRunner().invoke(app, ["tune"])
     assert result.exit_code != 0
     assert "tuning needs a GPU" in result.output
+
+
+def test_measuring_checks_and_times_every_candidate():
+    from dxgemm.tuning.measure import BASELINE, measure, take_samples
+
+    if not simulator_enabled():
+        pytest.skip("the same on a GPU is `dxgemm tune`")
+    shape = Shape("float32", 3, 4, 5)
+    samples = take_samples(shape, lambda calls: [call() for call in calls] and 1e-3)
+    assert "coalesced" in {way.implementation for way in samples}
+    assert BASELINE not in samples  # the simulator has none
+    measured = measure(shape, lambda calls: [call() for call in calls] and 2e-3)
+    assert {o.us for o in measured.observations} == {2000.0}
+    assert len(measured.observations) == len(samples)
+
+
+def test_a_wrong_kernel_stops_the_search(monkeypatch):
+    from dxgemm.tuning.measure import WrongResultError, measure
+
+    if not simulator_enabled():
+        pytest.skip("the same on a GPU is `dxgemm tune`")
+    monkeypatch.setattr("dxgemm.gemm", lambda a, b, *, out, implementation: out.fill(0))
+    with pytest.raises(WrongResultError, match="is wrong"):
+        measure(Shape("float32", 3, 4, 5), lambda calls: 1e-3)

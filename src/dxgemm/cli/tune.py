@@ -34,7 +34,7 @@ def tune(
     budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
     shapes: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Lines of m n k; default: random ones."),
+        typer.Option(help="Lines of m n k; default: random ones."),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Forget what was measured before.")] = False,
     out: Annotated[
@@ -53,9 +53,11 @@ def tune(
         from dxgemm.tuning.timing import EventTimer, l2_bytes
     except ImportError as error:
         raise MissingPackageError(f"tuning times with CuPy ({error}); pip install cupy.") from error
+    if shapes and not shapes.is_file():
+        raise typer.BadParameter(f"there is no file {shapes}")
     from dxgemm.runtime.device import device_facts
     from dxgemm.tuning.fit import fit_speeds
-    from dxgemm.tuning.measure import measure
+    from dxgemm.tuning.measure import build_candidates, measure
 
     device = device_facts(0)
     target = out or table_file(device.name)
@@ -75,7 +77,7 @@ def tune(
             batch = [shape for shape in islice(wanted, BUILT_FOR) if shape not in known]
             if not batch:
                 break
-            _build(batch, device, jobs, report)
+            build_candidates(batch, jobs, report)
             for shape in batch:
                 report(round(spent_s), round(budget_s), f"seconds, {shape}")
                 start = time.monotonic()
@@ -95,26 +97,6 @@ def tune(
         ],
     )  # fmt: skip
     note(f"{len(known)} shapes; the table is {target}; new processes go by it.")
-
-
-def _build(batch: list[Shape], device: Any, jobs: int | None, report: Any) -> None:
-    """The kernels of all candidates, in parallel."""
-    from dxgemm._problem import contiguous_problem, sliced_problem
-    from dxgemm._registry import KernelFile, adding_spec
-    from dxgemm.compiler import build_kernels
-    from dxgemm.tuning.measure import candidates
-
-    specs: dict[Any, None] = {}
-    for shape in batch:
-        problem = contiguous_problem(*shape)
-        for implementation, config, slices in candidates(problem, device):
-            way = problem
-            if slices > 1:
-                way = sliced_problem(problem, slices)
-                specs[adding_spec(problem, slices)] = None
-            if isinstance(implementation, KernelFile):
-                specs[implementation.spec_for(config, way)] = None
-    build_kernels([(spec, device.arch) for spec in specs], jobs=jobs, progress=report)
 
 
 def _about(known: dict[Shape, Measured]) -> dict[str, Any]:

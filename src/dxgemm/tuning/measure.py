@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from itertools import cycle, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import dxgemm
 from dxgemm._dispatch import slice_counts
 from dxgemm._errors import BuildError, MissingPackageError, UnsupportedProblemError
+from dxgemm._gpu import simulator_enabled
 from dxgemm._model import predict_us
 from dxgemm._problem import ITEM_SIZES, Problem, contiguous_problem, sliced_problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation
+from dxgemm._registry import IMPLEMENTATIONS, Implementation, KernelFile, adding_spec
+from dxgemm.compiler import KernelSpec, build_kernels
 from dxgemm.runtime.device import DeviceFacts, device_facts
 from dxgemm.tuning.observations import Measured, Observation
 from dxgemm.tuning.shapes import Shape
@@ -22,7 +25,18 @@ HOPELESS = 4.0  # times the shortest predicted time: what is predicted to take l
 BEHIND = 1.8  # times the shortest first time: what took longer is not timed again
 BEHIND_US = 3.0  # ... nor, of short ones, what took so much longer
 ROUNDS, SAMPLE_S, MOST_CALLS = 7, 1e-3, 20
-BASELINE = "cublas"
+
+
+class Way(NamedTuple):
+    """To compute a problem: implementation and config by name, and the slices of k."""
+
+    implementation: str
+    config: str
+    slices: int
+
+
+BASELINE = Way("cublas", "", 1)
+Timer = Callable[[Sequence[Callable[[], object]]], float]
 
 
 class WrongResultError(RuntimeError):
@@ -48,93 +62,115 @@ def candidates(problem: Problem, device: DeviceFacts) -> Iterator[tuple[Implemen
             yield implementation, config, slices
 
 
-class Operands:
-    """Sets of a, b and out, enough of them that a call finds none of its own in the L2 cache."""
+def build_candidates(
+    shapes: Iterable[Shape],
+    jobs: int | None = None,
+    report: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """The kernels of all candidates, in parallel.
 
-    def __init__(self, shape: Shape, l2_bytes: int, fill: Callable[..., Any]) -> None:
-        import cupy
+    Args:
+        shapes: to be measured.
+        jobs: processes; None for one a CPU.
+        report: called as `dxgemm.build` calls its progress.
+    """
+    device = device_facts(0)
+    specs: dict[KernelSpec, None] = {}
+    for shape in shapes:
+        problem = contiguous_problem(*shape)
+        for implementation, config, slices in candidates(problem, device):
+            way = problem
+            if slices > 1:
+                way = sliced_problem(problem, slices)
+                specs[adding_spec(problem, slices)] = None
+            if isinstance(implementation, KernelFile):
+                specs[implementation.spec_for(config, way)] = None
+    build_kernels([(spec, device.arch) for spec in specs], jobs=jobs, progress=report)
 
-        dtype, m, n, k = shape
-        set_bytes = ITEM_SIZES[dtype] * (m * k + k * n + m * n)
-        count = min(MOST_CALLS, 1 + 2 * l2_bytes // set_bytes)
-        self.sets = [
-            (fill((m, k), dtype), fill((k, n), dtype), cupy.empty((m, n), dtype))
-            for _ in range(count)
-        ]
 
-
-def measure(shape: Shape, timer: Any) -> Measured:
+def measure(shape: Shape, timer: Timer) -> Measured:
     """Median times of all candidates and of cuBLAS, interleaved.
 
     Args:
-        timer: seconds a call of a batch, as `dxgemm.tuning.timing.EventTimer`.
+        timer: seconds a call of a batch of calls, as `dxgemm.tuning.timing.EventTimer`.
 
     Raises:
         WrongResultError: a kernel is wrong; nothing of the problem is kept.
     """
-    import cupy
-
-    from dxgemm.tuning.timing import l2_bytes
-
-    dtype, m, n, k = shape
-    device, problem = device_facts(0), contiguous_problem(dtype, m, n, k)
-    rng = cupy.random.default_rng(0)
-    # Sums of products of such integers are exact, in any order.
-    exact = Operands(shape, 0, lambda size, dtype: rng.integers(-3, 4, size).astype(dtype)).sets[0]
-    expected = cupy.matmul(exact[0], exact[1])
-    operands = Operands(
-        shape, l2_bytes(), lambda size, dtype: rng.standard_normal(size, dtype)
-    ).sets
-    choices: dict[Observation, Any] = {
-        Observation(i.name, str(config), slices, 0.0): (i.name, config, slices)
-        for i, config, slices in candidates(problem, device)
-    }
-    choices[Observation(BASELINE, "", 1, 0.0)] = BASELINE
-    plans: dict[Observation, Sequence[Callable[[], object]]] = {}
-    first_s: dict[Observation, float] = {}
-    for key, choice in choices.items():
-        try:
-            _check(key, choice, exact, expected)
-        except (UnsupportedProblemError, BuildError, MissingPackageError):
-            continue
-        plans[key] = [dxgemm.plan(a, b, out=out, implementation=choice) for a, b, out in operands]
-        first_s[key] = timer(plans[key][:1])
-    limit_s = max(BEHIND * min(first_s.values()), min(first_s.values()) + BEHIND_US * 1e-6)
-    kept = {
-        key: plans[key]
-        for key, s in first_s.items()
-        if s <= limit_s or key.implementation == BASELINE
-    }
-    samples = _in_turn(kept, first_s, timer)
+    samples = take_samples(shape, timer)
     return Measured(
         shape,
         tuple(
-            Observation(key.implementation, key.config, key.slices, 1e6 * statistics.median(s))
-            for key, s in samples.items()
+            Observation(way.implementation, way.config, way.slices, 1e6 * statistics.median(s))
+            for way, s in samples.items()
         ),
     )
 
 
-def _check(key: Observation, choice: Any, exact: Any, expected: Any) -> None:
+def take_samples(shape: Shape, timer: Timer, always: Way = BASELINE) -> dict[Way, list[float]]:
+    """Seconds a call of all candidates and of cuBLAS, sample by sample; as `measure`.
+
+    What is far behind at first is not timed again, and not among them, but for `always`.
+    """
+    xp = import_module("numpy" if simulator_enabled() else "cupy")
+    problem = contiguous_problem(*shape)
+    rng = xp.random.default_rng(0)
+    # Sums of products of such integers are exact, in any order.
+    (exact,) = _operands(xp, shape, 1, lambda size, dtype: rng.integers(-3, 4, size).astype(dtype))
+    expected = xp.matmul(exact[0], exact[1])
+    operands = _operands(xp, shape, MOST_CALLS, rng.standard_normal)
+    choices: dict[Way, Any] = {
+        Way(i.name, str(config), slices): (i.name, config, slices)
+        for i, config, slices in candidates(problem, device_facts(0))
+    }
+    choices[BASELINE] = BASELINE.implementation
+    plans: dict[Way, Sequence[Callable[[], object]]] = {}
+    first_s: dict[Way, float] = {}
+    for way, choice in choices.items():
+        try:
+            _check(way, choice, exact, expected)
+        except (UnsupportedProblemError, BuildError, MissingPackageError):
+            continue
+        plans[way] = [dxgemm.plan(a, b, out=out, implementation=choice) for a, b, out in operands]
+        first_s[way] = timer(plans[way][:1])
+    limit_s = max(BEHIND * min(first_s.values()), min(first_s.values()) + BEHIND_US * 1e-6)
+    kept = {w: of for w, of in plans.items() if first_s[w] <= limit_s or w in (BASELINE, always)}
+    return _in_turn(kept, first_s, timer)
+
+
+def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> list[Any]:
+    """Sets of a, b and out, so many that a call finds none of its own in the L2 cache, or most."""
+    dtype, m, n, k = shape
+    set_bytes = ITEM_SIZES[dtype] * (m * k + k * n + m * n)
+    cache_bytes = 0
+    if not simulator_enabled():
+        from dxgemm.tuning.timing import l2_bytes
+
+        cache_bytes = l2_bytes()
+    return [
+        (fill((m, k), dtype=dtype), fill((k, n), dtype=dtype), xp.empty((m, n), dtype))
+        for _ in range(min(most, 1 + 2 * cache_bytes // set_bytes))
+    ]
+
+
+def _check(way: Way, choice: Any, exact: Any, expected: Any) -> None:
     a, b, out = exact
     out[...] = float("nan")
     dxgemm.gemm(a, b, out=out, implementation=choice)
     if not bool((out == expected).all()):
-        raise WrongResultError(f"{key.implementation} {key.config} is wrong on {a.shape} {b.shape}")
+        raise WrongResultError(f"{way.implementation} {way.config} is wrong: {a.shape} @ {b.shape}")
 
 
 def _in_turn(
-    plans: dict[Observation, Sequence[Callable[[], object]]],
-    first_s: dict[Observation, float],
-    timer: Any,
-) -> dict[Observation, list[float]]:
+    plans: dict[Way, Sequence[Callable[[], object]]], first_s: dict[Way, float], timer: Timer
+) -> dict[Way, list[float]]:
     """One sample each, beginning with another one each round: clocks drift."""
-    samples: dict[Observation, list[float]] = {key: [] for key in plans}
-    calls = {key: cycle(of) for key, of in plans.items()}
+    samples: dict[Way, list[float]] = {way: [] for way in plans}
+    calls = {way: cycle(of) for way, of in plans.items()}
     order = deque(plans)
-    for _ in range(ROUNDS):
-        for key in order:
-            count = min(MOST_CALLS, max(1, int(SAMPLE_S / first_s[key])))
-            samples[key].append(timer(list(islice(calls[key], count))))
+    for _ in range(1 if simulator_enabled() else ROUNDS):
+        for way in order:
+            count = min(MOST_CALLS, max(1, int(SAMPLE_S / first_s[way])))
+            samples[way].append(timer(list(islice(calls[way], count))))
         order.rotate(-1)
     return samples
