@@ -29,7 +29,8 @@ if SMOKE:
     xp: Any = np
 else:
     import cupy as xp
-    from event_timer import EventTimer
+
+    from dxgemm.tuning.timing import EventTimer
 
 Timer = Callable[[Sequence[Callable[[], object]]], float]
 

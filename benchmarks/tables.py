@@ -531,6 +531,47 @@ def batched_full(results: Results) -> list[Part]:
     return [Table("Batches and lists of small matrices:", header, lines, text_columns=6)]
 
 
+WITHIN = (1.05, 1.3)  # the automatic choice's time over the best's
+
+
+def choice_short(results: Results) -> list[Part]:
+    """How near the automatic choice comes to the best of dxgemm's kernels, by dtype."""
+    lines = []
+    for dtype in distinct(row["dtype"] for row in extras(results)):
+        rows = [row for row in extras(results) if row["dtype"] == dtype]
+        near, far = (sum(row["regret"] <= limit for row in rows) for limit in WITHIN)
+        against = [row["vs_cublas"] for row in rows if row["vs_cublas"]]
+        lines.append(
+            [
+                dtype,
+                str(len(rows)),
+                f"{near / len(rows):.1%}",
+                f"{far / len(rows):.1%}",
+                ratio(max(row["regret"] for row in rows)),
+                ratio(statistics.geometric_mean(against)) if against else "",
+            ]
+        )
+    header = ["dtype", "shapes", *(f"within {limit:g}" for limit in WITHIN)]
+    header += ["worst", "geometric mean, x cuBLAS"]
+    title = (
+        "The automatic choice on random shapes that no table was made from; its time over that of "
+        "the best of dxgemm's kernels:"
+    )
+    return [Table(title, header, lines)]
+
+
+def choice_full(results: Results) -> list[Part]:
+    """The summary, then a row for each shape."""
+    lines = []
+    for row in extras(results):
+        sizes = [row["dtype"], size_of(row)]
+        kernels = [f"{row['implementation']} {row['config']}", row["best"]]
+        figures = [figure(row["gpu_us"]), ratio(row["regret"]), ratio(row["vs_cublas"])]
+        lines.append([*sizes, *kernels, *figures])
+    header = ["dtype", "m x n x k", "chosen", "best", "us", "x best's time", "x cuBLAS"]
+    return [*choice_short(results), Table("Each shape:", header, lines, text_columns=4)]
+
+
 SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_short,
     "host_overhead": host_overhead_short,
@@ -538,6 +579,7 @@ SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "gemm": gemm_short,
     "epilogue": epilogue_short,
     "batched": batched_short,
+    "choice_regret": choice_short,
 }
 FULL: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_full,
@@ -546,4 +588,5 @@ FULL: dict[str, Callable[[Results], list[Part]]] = {
     "gemm": gemm_full,
     "epilogue": epilogue_full,
     "batched": batched_full,
+    "choice_regret": choice_full,
 }

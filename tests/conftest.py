@@ -168,6 +168,12 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
     return multiply
 
 
+@pytest.fixture
+def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Implementations have the configs of a GPU, for decisions and predictions without one."""
+    monkeypatch.setattr("dxgemm._registry.simulator_enabled", lambda: False)
+
+
 @pytest.fixture(scope="session")
 def run_python() -> Callable[..., str]:
     """Runs a program in a fresh interpreter, without the simulator unless asked, to its output."""

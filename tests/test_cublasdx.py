@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from dxgemm import errors
-from dxgemm._dispatch import predict_us
+from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import kernel_store

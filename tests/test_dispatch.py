@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dxgemm import _dispatch, errors
-from dxgemm._dispatch import choose, predict_us
+from dxgemm._dispatch import choose
 from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
+from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm.handwritten import tuned as kernel_file
@@ -198,7 +199,9 @@ def test_the_tile_of_the_shortest_predicted_time(monkeypatch, shape, batch, tile
 def test_the_prediction_grows_by_whole_rounds_of_tiles():
     tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
     times = [predict_us(tiles, tile, problem(64 * t, 64, 999), DEVICE) for t in (1, 4, 5, 8, 9)]
-    assert times[0] == times[1] < times[2] == times[3] < times[4]
+    assert times[0] < times[2] < times[4]
+    # Within a round there is more for memory alone.
+    assert times[1] - times[0] < 0.05 * times[0] and times[3] - times[2] < 0.05 * times[2]
 
 
 # Medians on the H200, microseconds: m = n = k, config of `tuned`, measured.

@@ -16,14 +16,15 @@ PACKAGE = Path(dxgemm.__file__).parent
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
     ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
-    ("_problem",),
+    ("_problem", "_speeds"),
     ("epilogues",),
     ("compiler", "reductions"),
     ("runtime",),
     ("handwritten", "_cublas"),
     ("cublasdx", "_split"),
     ("_registry",),
-    ("_dispatch", "_fused"),
+    ("_model", "_fused"),
+    ("_dispatch",),
     ("_series",),
     ("_reduced", "_sliced"),
     ("_route",),
@@ -32,6 +33,7 @@ LAYERS = (
     ("_grouped",),
     ("_api",),
     ("__init__",),
+    ("tuning",),
     ("cli", "torch"),
     ("__main__",),
 )

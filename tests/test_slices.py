@@ -10,7 +10,6 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm._dispatch import choose
-from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.epilogues import bias, relu
@@ -27,7 +26,6 @@ H200 = DeviceFacts(
     peak_tflops={"float32": 66.9, "float64": 33.5},
     memory_gbytes_per_s=4800.0,
 )
-COMPILED = pytest.mark.skipif(simulator_enabled(), reason="the simulator has no kernel that slices")
 SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()
@@ -47,7 +45,6 @@ def sizes(config, slices):
             yield m, n, k
 
 
-@COMPILED
 @pytest.mark.gpu
 @pytest.mark.parametrize("slices", [2, 5, 19])
 @pytest.mark.parametrize("implementation, config, kind", SLICING)
@@ -108,9 +105,8 @@ def test_the_same_bits_every_time(home):
     assert all((result == results[0]).all() for result in results)
 
 
-@COMPILED
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_few_tiles_of_long_k_are_sliced_and_others_are_not(dtype):
+def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dtype):
     for m, n, k, is_sliced in (
         (64, 64, 8192, True),
         (4096, 4096, 4096, False),
@@ -122,8 +118,7 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(dtype):
     assert f"in {reduced.problem.slices} slices" in str(reduced)
 
 
-@COMPILED
-def test_what_cannot_be_sliced_says_so():
+def test_what_cannot_be_sliced_says_so(configs_of_a_gpu):
     tuned = find_implementation("tuned")
     whole = next(config for config in tuned.configs("float32") if config.split_k == 1)
     problem = contiguous_problem("float32", 64, 64, 64)

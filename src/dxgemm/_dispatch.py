@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
-from dxgemm._occupancy import sm_limits
-from dxgemm._problem import ITEM_SIZES, Problem, sliced_problem, stored_problem
+from dxgemm._model import predict_us, reducing_us, resident_blocks
+from dxgemm._problem import Problem, sliced_problem, stored_problem
 from dxgemm._registry import (
-    DEFAULT_LAUNCH_US,
     IMPLEMENTATIONS,
     MOST_SLICES,
     Implementation,
@@ -18,20 +16,7 @@ from dxgemm._registry import (
 )
 from dxgemm.runtime.device import DeviceFacts
 
-# What a fused reduction adds for an element of a block that has its SM for itself: argmin and the
-# two smallest in float32 on the H200. A stored matrix is read at this part of the memory's peak.
-REDUCTION_NS = 0.1
-READING_EFFICIENCY = 0.75
-
-# What adding the sums of slices takes: another kernel, and its reading of them, from the L2 cache.
-ADDING_US = 2.5
-ADDING_BYTES_PER_US = 3e6
-
 FEWEST_SLICED_TILES = 4  # of k, in a slice
-
-# What an epilogue adds for an element of a block that has its SM for itself: bias, gelu and
-# residual in float32 on the H200.
-EPILOGUE_NS = 0.54
 
 
 @dataclass(frozen=True)
@@ -166,7 +151,7 @@ def _with_config(
     """
     timed = []
     for config in configs or implementation.configs(problem.dtype):
-        counts = [slices] if slices else _slice_counts(implementation, config, problem, device)
+        counts = [slices] if slices else slice_counts(implementation, config, problem, device)
         for way in _ways(implementation, problem):
             timed += [
                 (predict_us(implementation, config, sliced, device), config, sliced)
@@ -174,7 +159,8 @@ def _with_config(
             ]
     if problem.reduction is not None and not device.is_simulated:
         timed = [
-            (us + _reducing_us(problem, way, device), config, way) for us, config, way in timed
+            (us + reducing_us(problem, way is problem, device), config, way)
+            for us, config, way in timed
         ]
     us, config, way = min(timed, key=lambda entry: entry[0])
     slicing = f", k in {way.slices} slices" if way.slices > 1 else ""
@@ -191,7 +177,7 @@ def _can_slice(implementation: Implementation, config: Any, problem: Problem, sl
     )
 
 
-def _slice_counts(
+def slice_counts(
     implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
 ) -> list[int]:
     """One slice, and as many as fill the GPU's multiprocessors once, half and whole."""
@@ -199,80 +185,8 @@ def _slice_counts(
         return [1]
     tiles = max(implementation.tile_count(config, problem), 1)
     most = min(MOST_SLICES, problem.k // (config.tile_k * FEWEST_SLICED_TILES))
-    resident = _resident_blocks(config, problem.dtype, device)
+    resident = resident_blocks(config, problem.dtype, device)
     counts = (
         min(blocks * device.sm_count // tiles, most) for blocks in {1, resident, 2 * resident}
     )
     return [1, *sorted({count for count in counts if count > 1})]
-
-
-def _reducing_us(problem: Problem, way: Problem, device: DeviceFacts) -> float:
-    """What the kernels after the product's take."""
-    merging_us = DEFAULT_LAUNCH_US
-    if way is problem:
-        return merging_us
-    matrix_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out_dtype]
-    bytes_per_us = device.memory_gbytes_per_s * 1e3 * READING_EFFICIENCY
-    return merging_us + DEFAULT_LAUNCH_US + matrix_bytes / bytes_per_us
-
-
-def predict_us(
-    implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
-) -> float:
-    """Time of one launch by a model: rounds of tiles at the speed its config reaches.
-
-    Every SM works on one tile after the other, each at the config's share of the SM's peak; with
-    other blocks beside it a tile takes longer, by as much as it is joined by them. Where fewer
-    blocks are left than an SM is meant to hold, they do not fill it: `lone_share` says how far one
-    alone falls behind. The launch takes as long as the SM with the most tiles, however full the
-    others are. Against measurements of `tuned` from 256^3 to 2048^3 the error is at most a seventh.
-    Epilogues and fused reductions cost each element the same, less where other blocks of the SM
-    multiply meanwhile. Matrices of a batch are read once, so that memory may take longer; then
-    arithmetic hides behind it, but not all.
-    """
-    tiles = implementation.tile_count(config, problem)
-    if not tiles:
-        return 0.0
-    if device.is_simulated:
-        return float(config.smem_bytes(problem.dtype) > 0)  # the simulator pays for every barrier
-    tiles *= problem.slices
-    split_k = getattr(config, "split_k", 1)
-    flops = 2 * config.tile_m * config.tile_n * -(-problem.k // (split_k * problem.slices))
-    peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
-    tile_us = flops / (peak * implementation.efficiency(config, problem))
-    rounds = -(-tiles // device.sm_count)
-    blocks_per_sm = getattr(config, "blocks_per_sm", 1)
-    left = rounds % blocks_per_sm
-    if left:
-        lone_share = implementation.lone_share(config)
-        share = lone_share + (1 - lone_share) * (left - 1) / (blocks_per_sm - 1)
-        tiles_us = (rounds - left + left / share) * tile_us
-    else:
-        tiles_us = rounds * tile_us
-    if problem.epilogue is not None:
-        resident = _resident_blocks(config, problem.dtype, device)
-        elements = rounds * config.tile_m * config.tile_n // split_k
-        if problem.epilogue.stages:
-            tiles_us += elements * EPILOGUE_NS / 1e3 / resident
-        if problem.reduction is not None:
-            tiles_us += elements * REDUCTION_NS / 1e3 / resident
-    if problem.batch > 1:
-        bytes_per_us = device.memory_gbytes_per_s * 1e3 * implementation.memory_share
-        tiles_us = math.hypot(tiles_us, problem.bytes_moved / bytes_per_us)
-    cluster_us = rounds * implementation.cluster_block_us * (split_k - 1)
-    adding_us = 0.0
-    if problem.slices > 1:
-        sums = problem.slices * problem.batch * problem.out.batch * ITEM_SIZES[problem.out_dtype]
-        adding_us = ADDING_US + sums / ADDING_BYTES_PER_US
-    return implementation.launch_us + tiles_us + cluster_us + adding_us
-
-
-def _resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
-    """Blocks that share an SM: what the config says, or what shared memory has room for."""
-    if hasattr(config, "min_blocks"):
-        blocks: int = config.min_blocks(dtype)
-        return blocks
-    limits = sm_limits(device.arch)
-    if limits is None:
-        return 1
-    return max(limits.smem_bytes // (config.smem_bytes(dtype) + limits.reserved_smem_bytes), 1)

@@ -6,7 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Decision, choose, predict_us
+from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._model import predict_us
 from dxgemm._occupancy import occupancy, sm_limits
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem, contiguous_problem
 from dxgemm._roofline import (

@@ -19,6 +19,7 @@ from dxgemm.cli.occupancy import occupancy
 from dxgemm.cli.output import note
 from dxgemm.cli.profile import profile
 from dxgemm.cli.run import run
+from dxgemm.cli.tune import tune
 
 BAD_INPUT, FAILED = 2, 1
 
@@ -64,7 +65,7 @@ def options(
 
 for command in (
     *(run, demo, explain, implementations, info, build, cache),
-    *(ladder, profile, occupancy, bench),
+    *(ladder, profile, occupancy, bench, tune),
 ):
     app.command()(command)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
+from dxgemm._speeds import Speeds, load_speeds
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class DeviceFacts:
         tensor_tflops: the same of the tensor cores, by dtype or precision of the operands;
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
+        speeds: what kernels were measured to reach on such a GPU; empty if none were.
     """
 
     name: str
@@ -35,6 +37,7 @@ class DeviceFacts:
     memory_gbytes_per_s: float
     tensor_tflops: dict[str, float] = field(default_factory=dict)
     is_simulated: bool = False
+    speeds: Speeds = field(default_factory=dict)
 
 
 SIMULATED_DEVICE = DeviceFacts(
@@ -123,6 +126,7 @@ def facts_of(
             for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
         },
         memory_gbytes_per_s=memory_gbytes_per_s,
+        speeds=load_speeds(name),
     )
 
 

@@ -49,3 +49,8 @@ class EventTimer:
                 return elapsed_ms * 1e-3 / len(calls)
             hold_ns *= 2
         raise RuntimeError(f"{len(calls)} calls were not enqueued in 1 s: does one synchronise?")
+
+
+def l2_bytes() -> int:
+    """Of the current GPU."""
+    return int(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"])

@@ -1,0 +1,68 @@
+"""How far the automatic choice is from the best kernel, on shapes that nothing was tuned on.
+
+Random shapes (`dxgemm.tuning.shapes`, another seed than `dxgemm tune` takes), every other one
+aligned. On each, the choice, cuBLAS and every own kernel that may be best by the model are checked
+exactly and timed in turn, out of the cache. `regret` is the choice's time over that of the best of
+dxgemm's own kernels, `vs_cublas` cuBLAS's over the choice's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import islice
+from typing import Any
+
+import pytest
+from comparison import SMOKE, make_timer
+from interleave import replay, replay_clock
+
+from dxgemm._dispatch import choose
+from dxgemm._problem import contiguous_problem
+from dxgemm.runtime.device import device_facts
+from dxgemm.tuning.measure import BASELINE, Way, build_candidates, take_samples
+from dxgemm.tuning.shapes import Shape, log_uniform_shapes
+
+SEED, COUNT = 2, 240
+DTYPES = ("float32", "float64")
+
+pytestmark = pytest.mark.benchmark(timer=replay_clock)
+
+
+def list_shapes() -> list[Shape]:
+    if SMOKE:
+        return [Shape(dtype, 5, 6, 3) for dtype in DTYPES]
+    return list(islice(log_uniform_shapes(DTYPES, SEED), COUNT))
+
+
+@pytest.fixture(scope="module")
+def timer() -> Any:
+    """Kernels are built first, in parallel."""
+    if not SMOKE:
+        build_candidates(list_shapes())
+    return make_timer()
+
+
+@pytest.mark.parametrize("shape", list_shapes(), ids=str)
+def bench_choice_regret(benchmark: Any, timer: Any, shape: Shape) -> None:
+    first = choose(contiguous_problem(*shape), device_facts(0)).candidates[0]
+    chosen = Way(first.implementation.name, str(first.config), first.problem.slices)
+    samples = take_samples(shape, timer, always=chosen)
+    seconds = {way: statistics.median(of) for way, of in samples.items()}
+    cublas_s = seconds.pop(BASELINE, None)
+    best = min(seconds, key=lambda way: seconds[way])
+    chosen_s = seconds[chosen]
+    benchmark.group = "choice"
+    benchmark.extra_info.update(
+        shape._asdict(),
+        arrangement="row_row_row",
+        epilogue="none",
+        implementation=chosen.implementation,
+        config=chosen.config,
+        slices=chosen.slices,
+        best=" ".join(map(str, best)),
+        gpu_us=1e6 * chosen_s,
+        tflops=2e-12 * shape.m * shape.n * shape.k / chosen_s,
+        regret=chosen_s / seconds[best],
+        vs_cublas=cublas_s / chosen_s if cublas_s else None,
+    )
+    replay(benchmark, samples[chosen])

@@ -1,0 +1,109 @@
+"""`dxgemm tune`: measure what kernels reach on this GPU, for the automatic choice to go by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import platformdirs
+import typer
+
+from dxgemm._errors import GpuUnavailableError, MissingPackageError
+from dxgemm._gpu import probe, simulator_enabled
+from dxgemm._speeds import table_file, write_speeds
+from dxgemm.cli.explain import Dtype
+from dxgemm.cli.output import note, print_table, progress_bar
+from dxgemm.tuning.observations import Measured, append, by_shape, read
+from dxgemm.tuning.shapes import Shape, log_uniform_shapes, read_shapes
+
+TUNED = (Dtype("float32"), Dtype("float64"))
+BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
+SEED = 1
+PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
+
+
+def tune(
+    dtype: Annotated[
+        list[Dtype] | None, typer.Option(help="Repeatable; default: float32 and float64.")
+    ] = None,
+    budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
+    shapes: Annotated[
+        Path | None,
+        typer.Option(help="Lines of m n k; default: random ones."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option(help="Forget what was measured before.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="The table; default: in the user's configuration.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Parallel builds; default: the CPUs.")] = None,
+) -> None:
+    """Measure kernels on this GPU and write the table that the automatic choice goes by.
+
+    What was measured is kept: an interrupted search is taken up again, a longer one adds to it.
+    """
+    problem = "this is numba's simulator." if simulator_enabled() else probe().problem
+    if problem:
+        raise GpuUnavailableError(f"tuning needs a GPU: {problem}")
+    try:
+        from dxgemm.tuning.timing import EventTimer, l2_bytes
+    except ImportError as error:
+        raise MissingPackageError(f"tuning times with CuPy ({error}); pip install cupy.") from error
+    if shapes and not shapes.is_file():
+        raise typer.BadParameter(f"there is no file {shapes}")
+    from dxgemm.runtime.device import device_facts
+    from dxgemm.tuning.fit import fit_speeds
+    from dxgemm.tuning.measure import build_candidates, measure
+
+    device = device_facts(0)
+    target = out or table_file(device.name)
+    kept = Path(platformdirs.user_cache_dir("dxgemm")) / "tuning" / f"{target.stem}.jsonl"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    if fresh:
+        kept.unlink(missing_ok=True)
+    known = by_shape(read(kept))
+    dtypes = tuple(chosen.value for chosen in dtype or TUNED)
+    wanted: Iterator[Shape] = (
+        iter(read_shapes(shapes, dtypes)) if shapes else log_uniform_shapes(dtypes, SEED)
+    )
+    timer = EventTimer(l2_bytes())
+    spent_s, budget_s = 0.0, 60 * budget_minutes
+    with progress_bar() as report:
+        while spent_s < budget_s:
+            batch = [shape for shape in islice(wanted, BUILT_FOR) if shape not in known]
+            if not batch:
+                break
+            build_candidates(batch, jobs, report)
+            for shape in batch:
+                report(round(spent_s), round(budget_s), f"seconds, {shape}")
+                start = time.monotonic()
+                known[shape] = measure(shape, timer)
+                append(kept, known[shape])
+                spent_s += time.monotonic() - start
+                if spent_s >= budget_s:
+                    break
+    fits = fit_speeds(known.values(), device)
+    write_speeds(target, device.name, {key: fit.speed for key, fit in fits.items()}, _about(known))
+    print_table(
+        ("dtype", "kernel", ">shapes", ">error", ">efficiency", ">launch, us"),
+        [
+            (d, c, fit.observations, f"{fit.error:.1%}", f"{fit.speed.efficiency:.2f}",
+             f"{fit.speed.launch_us:.1f}")
+            for (d, c), fit in sorted(fits.items())
+        ],
+    )  # fmt: skip
+    note(f"{len(known)} shapes; the table is {target}; new processes go by it.")
+
+
+def _about(known: dict[Shape, Measured]) -> dict[str, Any]:
+    packages = {}
+    for name in PACKAGES:
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {"measured": date.today().isoformat(), "packages": packages, "shapes": len(known)}

@@ -1,0 +1,170 @@
+"""Tuning without a GPU: what is asked, what is kept, what is made of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+from typer.testing import CliRunner
+
+from dxgemm import errors
+from dxgemm._gpu import GpuStatus, simulator_enabled
+from dxgemm._model import predict_us
+from dxgemm._problem import contiguous_problem
+from dxgemm._registry import find_implementation
+from dxgemm._speeds import PACKAGED, Speed, load_speeds, read_speeds, table_file, write_speeds
+from dxgemm.cli.app import app
+from dxgemm.runtime.device import DeviceFacts
+from dxgemm.tuning.observations import Measured, Observation, append, by_shape, read
+from dxgemm.tuning.shapes import ALIGNED, LARGEST, SMALLEST, Shape, log_uniform_shapes, read_shapes
+
+H200 = DeviceFacts(
+    name="NVIDIA H200",
+    arch="sm_90a",
+    sm_count=132,
+    peak_tflops={"float32": 66.9, "float64": 33.5},
+    memory_gbytes_per_s=4800.0,
+)
+KERNEL = find_implementation("tuned")
+
+
+def test_shapes_spread_over_the_octaves_and_every_other_one_is_aligned():
+    shapes = list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
+    assert shapes == list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
+    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
+    sizes = [size for shape in shapes for size in shape[1:]]
+    assert min(sizes) >= SMALLEST and max(sizes) <= LARGEST
+    small = sum(size < 512 for size in sizes)
+    assert 0.4 < small / len(sizes) < 0.6
+    aligned = [all(size % ALIGNED == 0 for size in shape[1:]) for shape in shapes]
+    assert all(aligned[0::4]) and all(aligned[1::4]) and sum(aligned) < 210
+
+
+def test_shapes_from_a_file(tmp_path):
+    file = tmp_path / "shapes"
+    file.write_text("# ours\n64 32, 16\n\n1 2 3  # small\n")
+    assert read_shapes(file, ("float32",)) == [
+        Shape("float32", 64, 32, 16),
+        Shape("float32", 1, 2, 3),
+    ]
+    for wrong in ("1 2", "1 2 x", "0 1 2"):
+        file.write_text(f"4 4 4\n{wrong}\n")
+        with pytest.raises(errors.ShapeError, match=r":2: .* is not m, n and k"):
+            read_shapes(file, ("float32",))
+
+
+def test_measurements_survive_an_interruption(tmp_path):
+    file = tmp_path / "kept.jsonl"
+    first = Measured(Shape("float32", 1, 2, 3), (Observation("tuned", "a", 1, 4.5),))
+    second = Measured(Shape("float64", 4, 5, 6), (Observation("cublas", "", 1, 7.0),))
+    assert read(file) == []
+    append(file, first)
+    append(file, second)
+    assert read(file) == [first, second]
+    with file.open("a") as unfinished:
+        unfinished.write('{"shape": ["float32", 1,')
+    assert by_shape(read(file)) == {first.shape: first, second.shape: second}
+    file.write_text("something else\n")
+    with pytest.raises(errors.SettingError, match="holds no measurements"):
+        read(file)
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    speeds = {("float32", "tuned x"): Speed(0.5, resident=3), ("float64", "y"): Speed(1.25)}
+    file = tmp_path / "new" / "table.json"
+    write_speeds(file, "GPU", speeds, {"measured": "today"})
+    assert read_speeds(file) == speeds
+    assert list(file.parent.iterdir()) == [file]
+    for wrong in ("", "{}", '{"speeds": {"float32": {"x": {"speed": 1}}}}', '{"speeds": 3}',
+                  '{"speeds": {"float32": {"x": {"efficiency": "fast"}}}}'):  # fmt: skip
+        file.write_text(wrong)
+        with pytest.raises(errors.SettingError, match=r"is no table of speeds.*dxgemm tune"):
+            read_speeds(file)
+
+
+def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("platformdirs.user_config_dir", lambda name: str(tmp_path / name))
+    packaged = load_speeds.__wrapped__("NVIDIA H200")
+    assert packaged == read_speeds(PACKAGED / "nvidia-h200.json") and packaged
+    own = {("float32", "tuned x"): Speed(0.5)}
+    write_speeds(table_file("NVIDIA H200"), "NVIDIA H200", own, {})
+    assert load_speeds.__wrapped__("NVIDIA H200") == own
+    assert load_speeds.__wrapped__("a GPU nobody has") == {}
+
+
+def test_the_packaged_tables_are_of_configs_that_exist(configs_of_a_gpu):
+    for path in PACKAGED.glob("*.json"):
+        for dtype, text in read_speeds(path):
+            name, _, config = text.partition(" ")
+            configs = map(str, find_implementation(name).configs(dtype))
+            assert config in configs, text
+
+
+def test_the_fit_finds_what_the_times_were_made_with(configs_of_a_gpu):
+    pytest.importorskip("scipy")
+    from dxgemm.tuning.fit import FEWEST, fit_speeds
+
+    config, rare = KERNEL.configs("float32")[2:4]
+    true = Speed(0.7, 0.8, config.min_blocks("float32"), 3.0, 1.5, 0.6, 1.3)
+    measured = []
+    for index, shape in enumerate(islice(log_uniform_shapes(("float32",), 5), 60)):
+        us = predict_us(KERNEL, config, contiguous_problem(*shape), H200, true)
+        observed = [Observation("tuned", str(config), 1, us), Observation("cublas", "", 1, 1.0)]
+        observed += [Observation("tuned", "of a former version", 1, 5.0)]
+        if index < FEWEST - 1:
+            observed.append(Observation("tuned", str(rare), 1, us))
+        measured.append(Measured(shape, tuple(observed)))
+    fits = fit_speeds(measured, H200)
+    assert fits.keys() == {("float32", f"tuned {config}")}
+    (fit,) = fits.values()
+    assert fit.observations == 60 and fit.error < 0.01
+    assert math.isclose(fit.speed.efficiency, true.efficiency, rel_tol=0.03)
+    assert math.isclose(fit.speed.misaligned, true.misaligned, rel_tol=0.03)
+
+
+def test_the_model_goes_by_the_table(configs_of_a_gpu):
+    config = KERNEL.configs("float32")[0]
+    problem = contiguous_problem("float32", 4096, 4096, 4096)
+    guess = predict_us(KERNEL, config, problem, H200)
+    slow = Speed(0.1)
+    tuned = replace(H200, speeds={("float32", f"tuned {config}"): slow})
+    assert predict_us(KERNEL, config, problem, tuned) > 3 * guess
+    ragged = contiguous_problem("float32", 4096, 4095, 4096)
+    misaligned = replace(slow, misaligned=2.0)
+    assert predict_us(KERNEL, config, ragged, H200, misaligned) > 1.9 * predict_us(
+        KERNEL, config, ragged, H200, slow
+    )
+
+
+def test_without_a_gpu_it_says_so(monkeypatch):
+    no_gpu = GpuStatus(None, 0, "There is none.")
+    monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: no_gpu)
+    result = CliRunner().invoke(app, ["tune"])
+    assert result.exit_code != 0
+    assert "tuning needs a GPU" in result.output
+
+
+def test_measuring_checks_and_times_every_candidate():
+    from dxgemm.tuning.measure import BASELINE, measure, take_samples
+
+    if not simulator_enabled():
+        pytest.skip("the same on a GPU is `dxgemm tune`")
+    shape = Shape("float32", 3, 4, 5)
+    samples = take_samples(shape, lambda calls: [call() for call in calls] and 1e-3)
+    assert "coalesced" in {way.implementation for way in samples}
+    assert BASELINE not in samples  # the simulator has none
+    measured = measure(shape, lambda calls: [call() for call in calls] and 2e-3)
+    assert {o.us for o in measured.observations} == {2000.0}
+    assert len(measured.observations) == len(samples)
+
+
+def test_a_wrong_kernel_stops_the_search(monkeypatch):
+    from dxgemm.tuning.measure import WrongResultError, measure
+
+    if not simulator_enabled():
+        pytest.skip("the same on a GPU is `dxgemm tune`")
+    monkeypatch.setattr("dxgemm.gemm", lambda a, b, *, out, implementation: out.fill(0))
+    with pytest.raises(WrongResultError, match="is wrong"):
+        measure(Shape("float32", 3, 4, 5), lambda calls: 1e-3)
