@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,7 @@ def supports(problem: Problem) -> str | None:
     """None, or why cuBLAS cannot compute this problem as it lies in memory."""
     if simulator_enabled():
         return "cuBLAS needs a GPU; this is numba's simulator"
-    try:
-        from cupy_backends.cuda.libs import cublas  # noqa: F401
-    except ImportError:
+    if not _is_installed():
         return "CuPy with cuBLAS is not installed: the cu12-cublas or cu13-cublas extra brings both"
     if problem.reads_c and not problem.in_place:
         return "cuBLAS adds to C in place: out= cannot differ from c where beta is not zero"
@@ -46,6 +45,15 @@ def supports(problem: Problem) -> str | None:
     if _leading_dimension(problem.out, problem.m, problem.n, row_major=True) is None:
         return f"cuBLAS needs the result's strides ({problem.out}) to be those of a matrix"
     return _int8_reason(problem) if problem.dtype == "int8" else None
+
+
+@cache
+def _is_installed() -> bool:
+    try:
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _int8_reason(problem: Problem) -> str | None:

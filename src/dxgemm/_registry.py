@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from itertools import product
 from typing import Any, ClassVar
@@ -147,6 +148,9 @@ class Implementation(ABC):
         return None
 
 
+_kernel_file = cache(import_module)  # which asks for locks each time: a choice needs it often
+
+
 @dataclass(frozen=True)
 class KernelFile(Implementation):
     """A kernel file of one of dxgemm's packages."""
@@ -160,7 +164,7 @@ class KernelFile(Implementation):
 
     @property
     def _kernel_file(self) -> Any:
-        return import_module(self.module)
+        return _kernel_file(self.module)
 
     def supports(self, problem: Problem) -> str | None:
         file = self._kernel_file
