@@ -1,6 +1,6 @@
 """Many small matrices: several of them a block, each with threads and shared memory of its own.
 
-Idea: grown from `tuned`. A matrix of 4 x 4 to 64 x 64 fits one tile, k included: all of it is on
+Idea: grown from `tuned`. A matrix of 4 x 4 to 96 x 96 fits one tile, k included: all of it is on
 its way to shared memory at once, and there is no pipeline but the blocks that share a
 multiprocessor. A block takes as many matrices as give it 64 threads.
 What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock from memory and does
@@ -137,17 +137,32 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no cp.async
 
-LAUNCH_US = 2.5  # no pipeline to fill
-MEMORY_SHARE = 0.8  # of the peak of device memory, once every multiprocessor has enough to copy
+LAUNCH_US = 2.4  # no pipeline to fill
 
-# Parts of its peak that a full multiprocessor reaches with a tile's rows, were memory no limit:
-# what is copied, and found out, for each multiplication grows as tiles get smaller. Estimates.
-SHARES = {64: 0.6, 48: 0.5, 32: 0.45, 16: 0.25, 8: 0.12, 4: 0.05}
+# Parts of its peak that a full multiprocessor reaches were memory no limit, by a tile's rows and a
+# thread's, fitted to batches on the H200. Shared memory bounds them: a thread reads
+# thread_m + thread_n elements for thread_m * thread_n multiplications.
+SHARES = {
+    (96, 8): {"float32": 0.52, "float64": 0.36},
+    (48, 4): {"float32": 0.48, "float64": 0.85},
+    (32, 4): {"float32": 0.55, "float64": 0.75},
+    (32, 2): {"float32": 0.38, "float64": 0.48},
+    (16, 2): {"float32": 0.32, "float64": 0.45},
+    (8, 2): {"float32": 0.25, "float64": 0.35},
+    (4, 1): {"float32": 0.15, "float64": 0.15},
+}
+# Times that, where a matrix has several tiles: in a batch they read its operands again; of one
+# matrix there are few blocks beside a tile while it waits for its next k.
+SEVERAL_TILES, SEVERAL_TILES_ALONE = 0.9, 0.5
 
 
 def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches."""
-    return SHARES[config.tile_m]
+    """Part of its peak that a full multiprocessor reaches; k is multiplied in whole tiles."""
+    share = SHARES[config.tile_m, config.thread_m][problem.dtype]
+    if problem.m > config.tile_m or problem.n > config.tile_n or problem.k > config.tile_k:
+        share *= SEVERAL_TILES if problem.batch > 1 else SEVERAL_TILES_ALONE
+    k = max(problem.k, 1)
+    return share * k / (-(-k // config.tile_k) * config.tile_k)
 
 
 def lone_share(config: Config) -> float:

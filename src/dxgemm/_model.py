@@ -26,6 +26,9 @@ READING_EFFICIENCY = 0.75
 # residual in float32 on the H200.
 EPILOGUE_NS = 0.54
 
+# Of the memory's peak, by matrices of a batch: with 48 x 48 and less on the H200.
+BATCH_MEMORY_SHARE = 0.88
+
 # What adding the sums of slices takes: another kernel, and its reading of them, from the L2 cache.
 ADDING_US = 3.5
 ADDING_BYTES_PER_US = 3e6
@@ -77,7 +80,8 @@ def predict_us(
             arithmetic_us += elements * EPILOGUE_NS / 1e3 / resident
         if problem.reduction is not None:
             arithmetic_us += elements * REDUCTION_NS / 1e3 / resident
-    memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3 * speed.memory_share)
+    memory_share = speed.memory_share if problem.batch == 1 else BATCH_MEMORY_SHARE
+    memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3 * memory_share)
     body_us = math.hypot(arithmetic_us, memory_us)  # they hide behind each other, but not all
     cluster_us = rounds * speed.cluster_block_us * (split_k - 1)
     return speed.launch_us + body_us + cluster_us + adding_us(problem)
