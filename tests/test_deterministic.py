@@ -1,4 +1,4 @@
-"""deterministic=True: the bits of a row do not depend on how many others there are."""
+"""G12: the same bits each time; with deterministic=True a row's whatever the number of rows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import dxgemm
 from dxgemm import _registry, epilogues, errors, reductions
 from dxgemm._deterministic import choose_for_any_rows
 from dxgemm._dispatch import choose
-from dxgemm._gpu import simulator_enabled
+from dxgemm._gpu import probe, simulator_enabled
 from dxgemm._model import predict_us
 from dxgemm._problem import ITEM_SIZES, Layout, contiguous_problem, define_problem
 from dxgemm._registry import find_implementation
+from dxgemm.compiler import kernel_store
 from dxgemm.runtime.device import facts_of
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 
@@ -165,3 +166,36 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, layout)
     # One column-major row lies in memory as a row-major one does.
     for m in range(1 if layout == "row" else 2, MOST_ROWS):
         assert compute(m).tobytes() == every[:m].tobytes(), m
+
+
+SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, slices of k
+BITS = """
+import hashlib, sys
+import numpy as np, cupy, dxgemm
+
+def digests(kind, device):
+    dtype, _, precision = kind.partition(":")
+    with cupy.cuda.Device(device):
+        for m, n, k in {shapes}:
+            rng = np.random.default_rng(0)
+            a, b = (cupy.asarray(rng.standard_normal(s).astype(dtype)) for s in ((m, k), (k, n)))
+            for _ in range({repeats}):
+                product = dxgemm.gemm(a, b, precision=precision or None)
+                yield hashlib.sha256(product.get().tobytes()).hexdigest()
+
+found = list(digests(sys.argv[1], int(sys.argv[2])))
+runs = [set(found[i : i + {repeats}]) for i in range(0, len(found), {repeats})]
+assert all(len(run) == 1 for run in runs), runs
+print(*(run.pop() for run in runs))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "float32:tf32", "float32:split"])
+def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
+    pytest.importorskip("cupy")
+    program = BITS.format(shapes=SHAPES, repeats=50)
+    devices = [0, 0, *range(1, probe().device_count)]
+    environment = {"DXGEMM_CACHE_DIR": str(kernel_store().directory)}
+    runs = {run_python(program, kind, str(device), **environment) for device in devices}
+    assert len(runs) == 1
