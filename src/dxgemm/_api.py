@@ -253,7 +253,7 @@ def build(
     tasks = []
     for name in dict.fromkeys(names):
         for spec in _registry.kernel_specs(dtypes, implementations):
-            reason = _registry.find_implementation(spec.implementation).runs_on(name)
+            reason = _registry.refused_arch(spec, name)
             if reason is None:
                 tasks.append((spec, name))
             elif implementations is not None:

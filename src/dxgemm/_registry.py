@@ -412,6 +412,15 @@ def find_implementation(name: str) -> Implementation:
         ) from None
 
 
+def refused_arch(spec: KernelSpec, arch: str) -> str | None:
+    """Why a kernel cannot run on an architecture; None if it can, or is part of no implementation.
+
+    What comes before and after a product's kernel runs wherever that does.
+    """
+    implementation = _by_name.get(spec.implementation)
+    return implementation.runs_on(arch) if implementation else None
+
+
 def common_problems(dtype: str) -> list[Problem]:
     """A large one for each common arrangement, result and precision; aligned, and of odd sizes."""
     problems = []
