@@ -1,5 +1,6 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
-# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean.
+# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean, and
+# sanitize, which needs a GPU and compute-sanitizer of the CUDA toolkit.
 
 SHELL := /bin/bash
 
@@ -26,7 +27,7 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRA)
 
-.PHONY: run test lint bench docs clean
+.PHONY: run test lint bench sanitize docs clean
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
@@ -48,6 +49,9 @@ lint: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/report.py --html build/report.html
+
+sanitize: $(INSTALLED)
+	$(BIN)/python tests/sanitize.py $(SANITIZE_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

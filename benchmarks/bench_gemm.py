@@ -2,6 +2,7 @@
 
 All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
 takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs.
+On products of few rows "deterministic" is the choice that serves every number of rows.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from comparison import SMOKE, Attempt, Case, Timer, Trial, interleaved, make_tim
 from interleave import replay, replay_clock
 
 import dxgemm
+from dxgemm._deterministic import Deterministic
 
 # What the automatic choice is among for some dtype, the pipelines with all of theirs, the baseline.
 IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
+DETERMINISTIC = "deterministic"
 LONGEST_CALL_S = 60 if SMOKE else 0.3  # slower implementations are left out, cuBLAS never
 CASE_S = 1.0  # of timing a case, unless fewest rounds take longer
 DTYPES = ("float32", "float64")
@@ -40,6 +43,7 @@ RECTANGLES = [
     # Element matrices times basis functions, of many finite elements at once.
     (50176, 64, 27), (24000, 256, 256),
 ]  # fmt: skip
+FEW_ROWS = [(m, 4096, 4096) for m in (8, 16, 128, 1024)]
 ARRANGED_SIZES = [1024, 4096]
 ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row", "row_row_col", "col_col_col"]
 BATCHED = [(1000, 32), (256, 128), (64, 512)]
@@ -62,9 +66,10 @@ def list_cases() -> list[Case]:
     cases = []
     for dtype in DTYPES:
         cases += [Case(dtype, n, n, n) for n in SQUARES]
-        cases += [Case(dtype, *shape) for shape in RAGGED + RECTANGLES]
+        cases += [Case(dtype, *shape) for shape in RAGGED + RECTANGLES + FEW_ROWS]
         cases += [Case(dtype, n, n, n, order) for n in ARRANGED_SIZES for order in ARRANGEMENTS]
         cases += [Case(dtype, n, n, n, batch=batch) for batch, n in BATCHED]
+    cases += [Case("float16", *shape, "row_col_row") for shape in FEW_ROWS]
     return cases + [
         Case(dtype, n, n, n, order, precision=precision, result_dtype=result_dtype)
         for dtype, precision, result_dtype, orders in TENSOR_CORE_KINDS
@@ -96,6 +101,8 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     """Check every implementation, then time those that pass, interleaved."""
     trial = Trial(case, timer)
     result = Measurement({name: trial.attempt(name) for name in IMPLEMENTATIONS})
+    if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
+        result.attempts[DETERMINISTIC] = trial.attempt(Deterministic(None))
     timed = {}
     for name, attempt in result.attempts.items():
         if attempt.refusal or attempt.is_wrong:
@@ -108,11 +115,13 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     return result
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, DETERMINISTIC])
 def bench_implementation(
     benchmark: Any, case: Case, measurement: Measurement, implementation: str
 ) -> None:
-    attempt = measurement.attempts[implementation]
+    attempt = measurement.attempts.get(implementation)
+    if attempt is None:
+        pytest.skip("it is measured on few rows")
     if attempt.refusal:
         pytest.skip(attempt.refusal)
     if attempt.is_wrong:

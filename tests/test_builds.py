@@ -36,6 +36,7 @@ from dxgemm.compiler import (
 from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
+THREADS = 8
 PATH = os.pathsep.join([str(SOURCES), str(Path(__file__).parent)])
 
 
@@ -101,28 +102,32 @@ print(obtain_kernel(spec, counted_builds.ARCH).cubin.decode())
 """
 
 
-def test_processes_that_start_cold_together_build_a_kernel_once(run_python, environment, builds):
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        program = OBTAIN.format(options="seconds=0.3")
-        runs = [pool.submit(run_python, program, **environment) for _ in range(PROCESSES)]
-    assert {run.result() for run in runs} == {"cubin of one\n"}
-    assert names(builds) == ["one"]
-
-
 OBTAIN_IN_THREADS = """
 import counted_builds
 from concurrent.futures import ThreadPoolExecutor
 from dxgemm.compiler import obtain_kernel
-specs = [counted_builds.spec(name, gate={gate!r}) for name in ("one", "two")] * 4
+specs = [counted_builds.spec(name, {options}) for name in ("one", "two")] * {count}
 with ThreadPoolExecutor(len(specs)) as pool:
     kernels = list(pool.map(lambda spec: obtain_kernel(spec, counted_builds.ARCH), specs))
 assert len(set(map(id, kernels))) == 2
+assert [kernel.cubin.decode() for kernel in kernels[:2]] == ["cubin of one", "cubin of two"]
 """
+
+
+def test_threads_of_processes_that_start_cold_together_build_a_kernel_once(
+    run_python, environment, builds
+):
+    program = OBTAIN_IN_THREADS.format(options="seconds=0.3", count=THREADS // 2)
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        runs = [pool.submit(run_python, program, **environment) for _ in range(PROCESSES)]
+    assert [run.result() for run in runs] == [""] * PROCESSES
+    assert names(builds) == ["one", "two"]
 
 
 def test_threads_build_a_kernel_once_and_different_kernels_together(start, builds, tmp_path):
     gate = tmp_path / "gate"
-    process = start(OBTAIN_IN_THREADS.format(gate=str(gate)))
+    options = f"gate={str(gate)!r}"
+    process = start(OBTAIN_IN_THREADS.format(options=options, count=THREADS // 2))
     wait_until(lambda: names(builds) == ["one", "two"])  # neither has ended yet
     gate.touch()
     _, messages = process.communicate(timeout=PATIENCE_S)
@@ -164,6 +169,58 @@ def test_a_killed_builder_blocks_nobody(start, builds, tmp_path):
     output, messages = waiting.communicate(timeout=PATIENCE_S)
     assert output == "cubin of one\n", messages
     assert names(builds) == ["one", "one"]
+
+
+INTERRUPTED_BUILD = """
+import counted_builds, os, pathlib, signal, threading, time
+from dxgemm.compiler import obtain_kernel
+
+def interrupt():
+    while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored from outside
+threading.Thread(target=interrupt).start()
+spec = counted_builds.spec("one", gate={gate!r})
+try:
+    obtain_kernel(spec, counted_builds.ARCH)
+except KeyboardInterrupt:
+    pathlib.Path({gate!r}).touch()
+    print(obtain_kernel(spec, counted_builds.ARCH).cubin.decode())
+"""
+
+
+def test_an_interrupted_build_can_be_made_again(run_python, environment, builds, tmp_path):
+    program = INTERRUPTED_BUILD.format(gate=str(tmp_path / "gate"))
+    assert run_python(program, **environment) == "cubin of one\n"
+    assert names(builds) == ["one", "one"]
+
+
+FORKED = """
+import counted_builds, os, pathlib, time
+from dxgemm.compiler import build_behind
+spec = counted_builds.spec("one", gate={gate!r})
+builds = [build_behind(spec, counted_builds.ARCH, lambda: None)]
+while not os.path.getsize(os.environ["COUNTED_BUILDS"]):
+    time.sleep(0.01)
+child = os.fork()
+if child == 0:
+    builds.append(build_behind(spec, counted_builds.ARCH, lambda: None))
+pathlib.Path({gate!r}).touch()
+has_ended = builds[-1].ended.wait(counted_builds.PATIENCE_S) and builds[-1].failure is None
+if child == 0:
+    os._exit(not has_ended)
+assert has_ended and os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_process_forked_during_a_build_has_builds_of_its_own(
+    run_python, environment, builds, tmp_path
+):
+    program = FORKED.format(gate=str(tmp_path / "gate"))
+    run_python(program, **environment)
+    assert names(builds) == ["one"]
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
+import os
+import resource
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 import dxgemm
 from dxgemm._registry import kernel_specs
 from dxgemm.compiler import CompiledKernel, KernelRecord, KernelStore
+from dxgemm.compiler.store import VerifiedFiles
 
 KEY = hashlib.sha256(b"key").hexdigest()
 CUBIN = bytes(range(256)) * 4
@@ -131,6 +136,58 @@ def test_a_directory_that_cannot_be_made_costs_one_warning(tmp_path, kernel):
         assert store.clear() == 0
     assert len(caught) == 1
     assert not store.info().writable
+
+
+def test_a_full_disk_costs_a_warning_and_leaves_nothing_behind(directory, kernel):
+    store = KernelStore(directory)
+    assert store.load(KEY) is None
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.warns(RuntimeWarning, match="cannot be used") as caught:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(CUBIN) // 2, limits[1]))
+        try:
+            store.save(KEY, kernel)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(caught) == 1
+    assert store.load(KEY) is None
+    assert not [path for path in directory.rglob("*") if path.is_file()]
+    store.save(KEY, kernel)
+    assert store.load(KEY) == kernel
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+def test_a_disk_that_takes_no_file_costs_a_warning(directory, kernel, entry, monkeypatch, code):
+    def refuse(**arguments):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    store = KernelStore(directory)
+    with pytest.warns(RuntimeWarning, match=os.strerror(code)):
+        store.save(KEY[::-1], kernel)
+    assert store.load(KEY) == kernel
+
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from pathlib import Path
+from dxgemm.compiler.store import VerifiedFiles
+os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+VerifiedFiles(Path(sys.argv[1])).save("0123", {}, b"cubin")
+"""
+
+
+def test_a_process_killed_while_saving_leaves_a_miss_that_is_cleaned_up(run_python, directory):
+    with pytest.raises(AssertionError):
+        run_python(KILLED_WHILE_SAVING, str(directory))
+    files = VerifiedFiles(directory)
+    (left,) = (directory / "tmp").iterdir()
+    assert files.load("0123") is None
+    files.save("0123", {}, b"cubin")
+    assert files.load("0123") == ({}, b"cubin")
+    assert left.exists()  # it may be another process that is still writing
+    os.utime(left, (0, 0))
+    files.save("4567", {}, b"cubin")
+    assert not left.exists()
 
 
 def test_the_key_tells_kernels_apart_but_not_processes(run_python):

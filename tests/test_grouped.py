@@ -210,14 +210,15 @@ COMPILE = """
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import grouped
-for dtype in ("float32", "float64"):
+largest, *_, smallest = grouped.CONFIGS
+for dtype, config, modes in (
+    ("float32", largest, ("row", "col")), ("float64", smallest, ("row16", "row16"))
+):
     buffers = Fusion((), (FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)))
-    largest, *_, smallest = grouped.CONFIGS
-    for config, modes in ((largest, ("row", "col")), (smallest, ("row16", "row16"))):
-        spec = KernelSpec("grouped", grouped.__name__, config, dtype, modes, buffers)
-        record = compile_kernel(spec, "sm_90a").record
-        assert record.stack_bytes == 0, (spec, record.stack_bytes)
-        assert record.registers * record.threads <= 65536, spec
+    spec = KernelSpec("grouped", grouped.__name__, config, dtype, modes, buffers)
+    record = compile_kernel(spec, "sm_90a").record
+    assert record.stack_bytes == 0, (spec, record.stack_bytes)
+    assert record.registers * record.threads <= 65536, spec
 """
 
 

@@ -25,7 +25,7 @@ LAYERS = (
     ("_registry",),
     ("_model", "_fused"),
     ("_dispatch",),
-    ("_series",),
+    ("_deterministic", "_series"),
     ("_reduced", "_sliced"),
     ("_route",),
     ("_host_launch", "_explain", "_prepared"),

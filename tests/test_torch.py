@@ -231,6 +231,29 @@ def test_the_backward_pass_reads_views(random, launches):
     assert read == [tuple(operand.data_ptr() for operand in pair) for pair in pairs]
 
 
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+def test_deterministic_products_have_deterministic_gradients(random, monkeypatch, activation):
+    asked, gemm = [], dxgemm.gemm
+
+    def spy(*operands, deterministic=False, **options):
+        asked.append(deterministic)
+        return gemm(*operands, deterministic=deterministic, **options)
+
+    monkeypatch.setattr(dxgemm, "gemm", spy)
+    x, weight, bias = (random(*s, requires_grad=True) for s in ((3, 4), (5, 4), (5,)))
+    layer = dxt.Linear(4, 5, activation=activation, deterministic=True, device=DEVICE)
+    assert repr(layer).endswith(", deterministic=True)")
+    for result in (
+        dxt.linear(x, weight, bias, activation, deterministic=True),
+        layer(x),
+        dxt.gemm(x, weight.T, deterministic=True),
+    ):
+        result.sum().backward()
+    assert asked == [True] * 9
+    expected = reference(x, weight, bias, activation)
+    assert_close(dxt.linear(x, weight, bias, activation, deterministic=True), expected)
+
+
 def test_only_the_gradients_that_are_needed_are_computed(random, launches):
     x, weight, bias = random(3, 4), random(5, 4), random(5, requires_grad=True)
     dxt.linear(x, weight, bias).sum().backward()

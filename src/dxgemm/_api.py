@@ -7,6 +7,7 @@ from typing import Any
 
 from dxgemm import _grouped, _registry, compiler
 from dxgemm._calls import Bound, prepare
+from dxgemm._deterministic import Deterministic
 from dxgemm._errors import BuildError
 from dxgemm._explain import Explanation, explain_route
 from dxgemm._explain import explain_shape as explain_shape  # re-exported
@@ -26,6 +27,7 @@ def gemm(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
+    deterministic: bool = False,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, and what an epilogue makes of it.
@@ -54,6 +56,9 @@ def gemm(
             float32 only, permits sums of products of two float16 parts a number, within 2**-20
             |A| |B| of the exact ones before they are summed in float32; operands for which that
             does not hold are found on the GPU, and multiplied as float32.
+        deterministic: whether a row of the result shall have the same bits however many rows and
+            matrices there are. It takes no reduction, and no implementation whose rows depend on
+            each other: "split_wgmma", "cublas", slices of k.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering
             against other streams is then the caller's.
 
@@ -77,6 +82,8 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
     """
+    if deterministic:
+        implementation = Deterministic(implementation)
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
         result, anchor, library, ordered, _,
@@ -118,12 +125,15 @@ def plan(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
+    deterministic: bool = False,
     stream: Any = None,
 ) -> Plan:
     """A `Plan` for C = alpha * A @ B + beta * C: checked, decided and built, not yet run.
 
     Takes what `gemm` takes and raises what it raises.
     """
+    if deterministic:
+        implementation = Deterministic(implementation)
     prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
     return Plan(prepared, (a, b, c, epilogue))
 
@@ -139,9 +149,12 @@ def explain(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
+    deterministic: bool = False,
     stream: Any = None,
 ) -> Explanation:
     """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
+    if deterministic:
+        implementation = Deterministic(implementation)
     *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
     return explain_route(route)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm._deterministic import Deterministic, choose_for_any_rows
 from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._errors import (
     BuildError,
@@ -145,7 +146,12 @@ class Route:
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
             return
-        self.decision = choose(self.problem, self.device, implementation)
+        if isinstance(implementation, Deterministic):
+            self.decision = choose_for_any_rows(
+                self.problem, self.device, implementation.implementation
+            )
+        else:
+            self.decision = choose(self.problem, self.device, implementation)
         self.candidate = self.decision.candidates[0]
         if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()

@@ -80,6 +80,16 @@ def forget_failures() -> None:
                 del _builds[key]
 
 
+def _forget_parents_builds() -> None:
+    """In a forked process, where nobody goes on with them."""
+    global _lock, _turn
+    _lock, _turn = threading.Lock(), threading.Lock()
+    _builds.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parents_builds)
+
+
 def _run(
     build: BackgroundBuild, spec: KernelSpec, arch: str, when_done: Callable[[], object]
 ) -> None:

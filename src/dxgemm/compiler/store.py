@@ -1,31 +1,37 @@
 """The on-disk kernel cache: one file a kernel, verified before use, never an obstacle.
 
-Atomic writes and concurrent processes are cuda-core's `FileStreamProgramCache`; the format of an
-entry is ours: a SHA-256 of the rest, a header as one line of JSON (a kernel's record), the payload
-(its cubin). A truncated, damaged or foreign file reads as a miss and is built again. Who builds
-holds the lock of the key, so that everyone else waits for that one build: a file beside the
-entries, which the operating system unlocks when its holder ends, however that happens.
+An entry is a SHA-256 of its key and of the rest, a header as one line of JSON (a kernel's record),
+the payload (its cubin). It is written beside the entries and put in its place in one step. A
+truncated, damaged or foreign file, or one that another user may write, reads as a miss and is built
+again. Who builds holds the lock of the key, so that everyone else waits for that one build: a file
+beside the entries, which the operating system unlocks when its holder ends, however that happens.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
+import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import platformdirs
 
 from dxgemm.compiler.build import CompiledKernel, KernelRecord
 
-if TYPE_CHECKING:
-    from cuda.core.utils import FileStreamProgramCache
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+UNFINISHED_S = 3600  # from this age on, a file that is still being written is one left behind
 
 
 @dataclass(frozen=True)
@@ -53,36 +59,49 @@ class VerifiedFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._entries = directory / "entries"
+        self._unfinished = directory / "tmp"
         self._locks = directory / "locks"
 
     @cached_property
-    def _files(self) -> FileStreamProgramCache | None:
-        """cuda-core's cache; None (with a warning, once) where the directory cannot be used."""
-        from cuda.core.utils import FileStreamProgramCache
-
+    def _is_usable(self) -> bool:
+        """Whether there is a folder of entries; if not, a warning says so, once."""
         try:
-            return FileStreamProgramCache(self.directory)
+            self.directory.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            _make_private(self._entries)
         except OSError as error:
             self._warn(error)
-            return None
+            return False
+        return True
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """Header and payload, or None if they are absent or damaged."""
-        if self._files is None:
+        """Header and payload, or None if they are absent, damaged or another user's."""
+        if not self._is_usable:
             return None
         try:
-            entry = self._files.get(key)
+            return _decode(key, _read_own(self._path(key)))
         except OSError as error:
-            self._warn(error)
+            if error.errno not in (errno.ENOENT, errno.ELOOP):  # absent; a symbolic link
+                self._warn(error)
             return None
-        return None if entry is None else _decode(entry)
 
     def save(self, key: str, header: dict[str, Any], payload: bytes) -> None:
         """Keep them; a full or read-only disk costs a warning, not the caller's result."""
-        if self._files is None:
+        if not self._is_usable:
             return
         try:
-            self._files[key] = _encode(header, payload)
+            _make_private(self._unfinished)
+            self._remove_left_behind()
+            path = self._path(key)
+            _make_private(path.parent)
+            file, name = tempfile.mkstemp(dir=self._unfinished)  # with PRIVATE_FILE
+            try:
+                with open(file, "wb") as entry:
+                    entry.write(_encode(key, header, payload))
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
         except OSError as error:
             self._warn(error)
 
@@ -95,30 +114,51 @@ class VerifiedFiles:
         from filelock import FileLock
 
         with ExitStack() as stack:
-            if self._files is not None:
+            if self._is_usable:
                 with suppress(OSError):
-                    self._locks.mkdir(exist_ok=True)
-                    stack.enter_context(FileLock(self._locks / key))
+                    _make_private(self._locks)
+                    stack.enter_context(FileLock(self._locks / key, mode=PRIVATE_FILE))
             yield
 
     def clear(self) -> int:
         """Remove all and return how many there were."""
         from filelock import FileLock
 
-        if self._files is None:
+        if not self._is_usable:
             return 0
-        count = len(self._files)
-        self._files.clear()
+        removed = 0
+        for path in self._paths():
+            with suppress(OSError):
+                path.unlink()
+                removed += 1
+        self._remove_left_behind()
         for path in self._locks.glob("*"):
             with suppress(OSError), FileLock(path, blocking=False):  # a build in progress keeps its
                 path.unlink()
-        return count - len(self._files)
+        return removed
 
     def headers(self) -> list[dict[str, Any]]:
         """Those of all entries that are whole."""
-        paths = sorted(path for path in self.directory.glob("entries/*/*") if path.is_file())
-        entries = (_decode(path.read_bytes()) for path in paths)
-        return [entry[0] for entry in entries if entry is not None]
+        headers = []
+        for path in self._paths():
+            with suppress(OSError):
+                entry = _decode(path.parent.name + path.name, _read_own(path))
+                if entry is not None:
+                    headers.append(entry[0])
+        return headers
+
+    def _path(self, key: str) -> Path:
+        return self._entries / key[:2] / key[2:]
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self._entries.glob("*/*") if not path.is_dir())
+
+    def _remove_left_behind(self) -> None:
+        """The unfinished files of processes that were killed."""
+        for path in self._unfinished.glob("*"):
+            with suppress(OSError):
+                if path.lstat().st_mtime < time.time() - UNFINISHED_S:
+                    path.unlink()
 
     def _warn(self, error: OSError) -> None:
         warnings.warn(
@@ -173,20 +213,59 @@ def default_directory() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("dxgemm", appauthor=False))
 
 
-def _encode(header: dict[str, Any], payload: bytes) -> bytes:
+def _make_private(folder: Path) -> None:
+    """Make it, for this user alone; one that is there must be this user's or root's.
+
+    Raises:
+        OSError: it cannot be made, or others may write to it.
+    """
+    folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
+    status = folder.stat(follow_symlinks=False)
+    if not (stat.S_ISDIR(status.st_mode) and _is_own(status)) or status.st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "others can write to it", str(folder))
+
+
+def _read_own(path: Path) -> bytes:
+    """What a file holds; nothing if it is not regular, or others can write to it.
+
+    Raises:
+        OSError: there is none, or it is a symbolic link, or it cannot be read.
+    """
+    with open(path, "rb", opener=_open_itself) as file:
+        status = os.fstat(file.fileno())
+        if not (stat.S_ISREG(status.st_mode) and _is_own(status)) or status.st_mode & OTHERS_WRITE:
+            return b""
+        return file.read()
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open neither what a symbolic link points at, nor a pipe that makes this process wait."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return status.st_uid in (os.geteuid(), 0)
+
+
+def _encode(key: str, header: dict[str, Any], payload: bytes) -> bytes:
     content = json.dumps(header).encode() + b"\n" + payload
-    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+    return _digest(key, content) + b"\n" + content
 
 
-def _decode(entry: bytes) -> tuple[dict[str, Any], bytes] | None:
+def _decode(key: str, entry: bytes) -> tuple[dict[str, Any], bytes] | None:
     digest, _, content = entry.partition(b"\n")
-    if hashlib.sha256(content).hexdigest().encode() != digest:
+    if _digest(key, content) != digest:
         return None
     header, _, payload = content.partition(b"\n")
     try:
         return json.loads(header), payload
     except ValueError:
         return None
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    """In hexadecimal. With the key in it, no entry can stand in another one's place."""
+    return hashlib.sha256(key.encode() + b"\n" + content).hexdigest().encode()
 
 
 def _record(header: dict[str, Any]) -> KernelRecord | None:

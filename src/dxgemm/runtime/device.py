@@ -165,12 +165,21 @@ def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
 
 @contextmanager
 def current_device(ordinal: int) -> Iterator[None]:
-    """Make a GPU's primary context current, and restore the caller's afterwards."""
+    """Make a GPU's primary context current, and restore the caller's afterwards.
+
+    Raises:
+        GpuUnavailableError: this process was forked from one that had used CUDA.
+    """
     driver = driver_api()
     error, current = driver.cuCtxGetDevice()
     if not error and int(current) == ordinal:
         yield
         return
+    if error == driver.CUresult.CUDA_ERROR_NOT_INITIALIZED and driver.cuInit(0)[0]:
+        raise GpuUnavailableError(
+            "CUDA does not work in this process, which was forked from one that had used it; start "
+            "it with multiprocessing's method 'spawn' or 'forkserver'."
+        )
     from cuda.core import Device
 
     _, previous = driver.cuCtxGetCurrent()

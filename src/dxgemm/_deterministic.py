@@ -1,0 +1,119 @@
+"""Which kernel computes a problem where no row may depend on how many rows there are.
+
+In which order a kernel adds follows from k and its config alone, however large the result is; where
+slices of k or the operands' values come in, it does not. So one config serves every number of rows
+and every batch: that which, of those that could, is never far from the best.
+Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for batch invariance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._errors import UnsupportedProblemError
+from dxgemm._model import predict_us
+from dxgemm._problem import Problem
+from dxgemm._registry import IMPLEMENTATIONS, Implementation
+from dxgemm.runtime.device import DeviceFacts
+
+TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # for which configs are compared
+
+
+@dataclass(frozen=True)
+class Deterministic:
+    """What a call with deterministic=True has in place of its implementation.
+
+    Attributes:
+        implementation: as the caller passed it.
+    """
+
+    implementation: Any
+
+
+def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Decision:
+    """The same choice for all problems that differ in their rows and batch only.
+
+    Args:
+        problem: what to compute.
+        device: where.
+        implementation: as `choose` takes it; without slices.
+
+    Raises:
+        UnknownImplementationError: no such name.
+        UnsupportedProblemError: the named implementation cannot, or a reduction is wanted.
+    """
+    if problem.reduction is not None:
+        raise UnsupportedProblemError(
+            "gemm: deterministic=True makes rows of the matrix; reduce them in a second step."
+        )
+    if problem.scalar_dtype == "int32":
+        return choose(problem, device, implementation)  # exact in any order
+    considered, wish = IMPLEMENTATIONS, "deterministic"
+    if implementation is not None:
+        decision = choose(problem, device, implementation)
+        (asked,) = decision.candidates
+        refusal = _refusal(asked.implementation, problem)
+        if isinstance(implementation, tuple) and refusal is None:
+            if asked.problem.slices == 1:
+                return decision
+            refusal = "in which order slices of k are added depends on the result's size"
+        if refusal is not None:
+            raise UnsupportedProblemError(f"gemm: {asked} is not deterministic: {refusal}.")
+        considered, wish = (asked.implementation,), "asked for by name, deterministic"
+    samples = [_with_rows(problem, rows) for rows in TYPICAL_ROWS]
+    rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
+    times: dict[tuple[Implementation, Any], list[float]] = {}
+    for candidate in considered:
+        refusals = [candidate.supports(p) for p in (problem, *samples)]
+        refusals += [candidate.runs_on(device.arch), _refusal(candidate, problem)]
+        if implementation is None and not candidate.is_automatic(problem.dtype):
+            refusals.append("used only when named")
+        refusal = next(filter(None, refusals), None)
+        if refusal is not None:
+            rejected[candidate.name] = refusal
+            continue
+        for config in candidate.configs(problem.dtype):
+            times[candidate, config] = [
+                predict_us(candidate, config, sample, device) for sample in samples
+            ]
+    if not times:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+        raise UnsupportedProblemError(f"gemm: no deterministic implementation fits. {reasons}")
+    (chosen, config), ratio = _never_far_from_the_best(times)
+    del rejected[chosen.name]
+    reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
+    return Decision((Candidate(chosen, config, reason, problem),), rejected)
+
+
+def _with_rows(problem: Problem, rows: int) -> Problem:
+    """One matrix with so many of the caller's rows, as if a single one had others right behind."""
+    if problem.is_transposed or problem.n == 1:  # of one column, several rows are transposed
+        b = problem.b if problem.n > 1 else problem.b._replace(col=problem.k)
+        return replace(problem, n=rows, batch=1, b=b)
+    a = problem.a if problem.m > 1 else problem.a._replace(row=problem.k)
+    return replace(problem, m=rows, batch=1, a=a)
+
+
+def _never_far_from_the_best(
+    times: dict[tuple[Implementation, Any], list[float]],
+) -> tuple[tuple[Implementation, Any], float]:
+    """What takes, where it is worst, the fewest times the least time; and that ratio."""
+    least = [min(each) for each in zip(*times.values(), strict=True)]
+    worst = {
+        # One microsecond more: the simulator's times may be 0.
+        choice: max((us + 1) / (best + 1) for us, best in zip(each, least, strict=True))
+        for choice, each in times.items()
+    }
+    choice = min(worst, key=lambda entry: worst[entry])
+    return choice, worst[choice]
+
+
+def _refusal(implementation: Implementation, problem: Problem) -> str | None:
+    """Why a row may depend on the others; None if it does not."""
+    if not implementation.is_own:
+        return "its library chooses by the sizes"
+    if implementation.fallback(problem) is not None:
+        return "the values of all rows decide what is computed"
+    return None

@@ -1,0 +1,313 @@
+"""Every implementation under NVIDIA's compute-sanitizer: `make sanitize`, on a machine with a GPU.
+
+    python tests/sanitize.py                                  # all lanes, everything
+    python tests/sanitize.py --lane memcheck --subject tuned
+
+A lane is a tool of the sanitizer, after a plain one that builds what is missing. In each, every
+subject (an implementation, or what goes beyond one) runs its cases in a process of its own: ragged
+and whole sizes, aligned operands and others, results right to the last bit. No pool of memory is
+used, and operands end where their memory ends, so that a step outside is seen. Races are reported
+without failing: the tool knows little of the copies of Hopper and of cp.async.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dxgemm
+from dxgemm import epilogues, errors, reductions
+from dxgemm._gpu import probe, simulator_enabled
+from dxgemm.runtime import workspace
+from dxgemm.testing.buffers import Slot
+from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
+from dxgemm.testing.libraries import LIBRARIES
+
+PLAIN, ADVISORY = "plain", "racecheck"
+LANES = (PLAIN, "memcheck", "initcheck", "synccheck", ADVISORY)
+SIZES = [(5, 6, 7), (8, 8, 8)] if simulator_enabled() else [(130, 266, 43), (64, 128, 64)]
+TOOLKITS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+TIMEOUT_S = 1800
+
+home = LIBRARIES["numpy" if simulator_enabled() else "cupy"]
+rng = np.random.default_rng(0)
+
+
+class Outcome(NamedTuple):
+    """Of one subject in one lane.
+
+    Attributes:
+        cases, refused: that were computed, and that the implementation declines.
+        reports: of the tool.
+        failure: the last line of a process that failed; "" if it did not.
+    """
+
+    cases: int = 0
+    refused: int = 0
+    reports: int = 0
+    failure: str = ""
+
+
+def operand(values: np.ndarray, order: str, is_aligned: bool) -> Any:
+    """The values in memory that ends with them; not aligned, with a gap of one after each line."""
+    stored = values if order == "row" else values.T
+    rows, cols = stored.shape
+    unit = 16 // values.itemsize if is_aligned else 1
+    line = -(-cols // unit) * unit + (not is_aligned)
+    slot = Slot("", 0, stored.shape, (line, 1))
+    buffer = np.zeros((rows - 1) * line + cols, values.dtype)
+    slot.view(buffer)[...] = stored
+    view = home.view(home.send(buffer), slot)
+    return view if order == "row" else view.T
+
+
+def integers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Small ones, whose sums are exact in every arithmetic."""
+    return rng.integers(-3, 4, shape).astype(numpy_dtype(dtype))
+
+
+def check(case: Any, result: Any, expected: np.ndarray) -> None:
+    found = home.fetch(result)
+    if not np.array_equal(found, round_to_dtype(expected, found.dtype)):
+        raise SystemExit(f"wrong result: {case}")
+
+
+def products(name: str) -> Iterator[Callable[[], None]]:
+    """Of one implementation: its first and its last config of every kind of arithmetic."""
+    (implementation,) = (i for i in dxgemm.implementations() if i.name == name)
+    for kind in KINDS.values():
+        configs = implementation.configs(kind.dtype)
+        for case in product(
+            dict.fromkeys((*configs[:1], *configs[-1:])),
+            SIZES,
+            (("row", "row"), ("row", "col"), ("col", "row"), ("col", "col")),
+            (True, False),
+            (0, 1),
+        ):
+            yield lambda kind=kind, case=case: multiply(name, kind, *case)
+
+
+def multiply(
+    name: str,
+    kind: Any,
+    config: Any,
+    size: tuple[int, int, int],
+    orders: tuple[str, str],
+    is_aligned: bool,
+    beta: int,
+) -> None:
+    m, n, k = size
+    a, b, c = (
+        integers(shape, dtype)
+        for shape, dtype in (
+            ((m, k), kind.dtype), ((k, n), kind.dtype), ((m, n), kind.out_dtype)
+        )
+    )  # fmt: skip
+    operands = [
+        operand(values, order, is_aligned)
+        for values, order in zip((a, b, c), (*orders, "row"), strict=True)
+    ]
+    result = dxgemm.gemm(
+        *operands, 1, beta, implementation=(name, config), precision=kind.precision
+    )
+    label = (name, kind, config, size, orders, is_aligned, beta)
+    check(label, result, wide(a) @ wide(b) + beta * wide(c))
+
+
+def wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
+
+
+def fused() -> Iterator[Callable[[], None]]:
+    """Epilogues with vectors, matrices and an output; reductions, fused and not."""
+    for name, dtype, (m, n, k) in product(("tuned", "async_copy"), ("float32", "float64"), SIZES):
+        yield lambda name=name, dtype=dtype, size=(m, n, k): fuse(name, dtype, *size)
+    for reduction, (m, n, k) in product(
+        (reductions.sum(0), reductions.argmin(1), reductions.smallest(2), reductions.norm(None)),
+        SIZES,
+    ):
+        yield lambda reduction=reduction, size=(m, n, k): reduce(reduction, *size)
+
+
+def fuse(name: str, dtype: str, m: int, n: int, k: int) -> None:
+    a, b, added, factors, shift = (
+        integers(shape, dtype) for shape in ((m, k), (k, n), (m, n), (m,), (n,))
+    )
+    kept = home.send(np.zeros((m, n), dtype))
+    chain = epilogues.bias(home.send(shift)) | epilogues.keep(kept=kept) | epilogues.relu
+    chain |= epilogues.scale_rows(home.send(factors)) | epilogues.residual(home.send(added))
+    result = dxgemm.gemm(home.send(a), home.send(b), epilogue=chain, implementation=name)
+    sums = wide(a) @ wide(b) + shift
+    check((name, dtype, m, n, k, "kept"), kept, sums)
+    check((name, dtype, m, n, k), result, np.maximum(sums, 0) * wide(factors)[:, None] + added)
+
+
+def reduce(reduction: Any, m: int, n: int, k: int) -> None:
+    a, b = integers((m, k), "float32"), integers((k, n), "float32")
+    found = dxgemm.gemm(home.send(a), home.send(b), epilogue=reduction)
+    expected = reduction.on_host(a @ b)
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    for mine, theirs in pairs:
+        if not np.allclose(home.fetch(mine), theirs, rtol=1e-5):
+            raise SystemExit(f"wrong result: {reduction} of {(m, n, k)}")
+
+
+def series() -> Iterator[Callable[[], None]]:
+    """What takes several kernels or problems: batches, groups, slices of k."""
+    for dtype in ("float32", "float64"):
+        yield lambda dtype=dtype: batch(dtype)
+        yield lambda dtype=dtype: group(dtype)
+        if not simulator_enabled():
+            yield lambda dtype=dtype: slices(dtype)
+
+
+def batch(dtype: str) -> None:
+    m, n, k = SIZES[0]
+    a, b = integers((3, m, k), dtype), integers((k, n), dtype)
+    check(("batch", dtype), dxgemm.gemm(home.send(a), home.send(b)), wide(a) @ wide(b))
+
+
+def group(dtype: str) -> None:
+    pairs = [(integers((m, k), dtype), integers((k, n), dtype)) for m, n, k in SIZES]
+    results = dxgemm.gemm_grouped(*([home.send(x) for x in each] for each in zip(*pairs)))
+    for (a, b), result in zip(pairs, results, strict=True):
+        check(("group", dtype, a.shape, b.shape), result, wide(a) @ wide(b))
+
+
+def slices(dtype: str) -> None:
+    name = {"float32": "tuned", "float64": "tensor_core"}[dtype]
+    (implementation,) = (i for i in dxgemm.implementations() if i.name == name)
+    config = next(config for config in implementation.configs(dtype) if config.split_k == 1)
+    a, b = integers((65, 2000), dtype), integers((2000, 33), dtype)
+    result = dxgemm.gemm(home.send(a), home.send(b), implementation=(name, config, 5))
+    check(("slices", dtype), result, wide(a) @ wide(b))
+
+
+BEYOND = {"fused": fused, "series": series}
+SUBJECTS = (*(i.name for i in dxgemm.implementations() if i.is_own), *BEYOND)
+
+
+def run_cases(subject: str) -> Outcome:
+    """Compute all cases of a subject in this process."""
+    cases = refused = 0
+    for case in BEYOND[subject]() if subject in BEYOND else products(subject):
+        try:
+            case()
+            cases += 1
+        except errors.UnsupportedProblemError:
+            refused += 1
+    return Outcome(cases, refused)
+
+
+def read_output(output: str, status: int, lane: str) -> Outcome:
+    """What a process of `run_cases` and the tool over it printed."""
+    counts = re.search(r"^cases (\d+) refused (\d+)$", output, re.M)
+    reports = re.search(r"SUMMARY: (\d+) (?:errors?|hazards?)", output)
+    failure = ""
+    if counts is None or (reports is None and lane != PLAIN) or status:
+        lines = [line for line in output.split("\n") if line and not line.startswith("=====")]
+        failure = lines[-1] if lines else f"status {status}"
+    cases, refused = map(int, counts.groups()) if counts else (0, 0)
+    return Outcome(cases, refused, int(reports[1]) if reports else 0, failure)
+
+
+def run_lane(sanitizer: str, lane: str, subject: str) -> Outcome:
+    """Run the cases of a subject in another process."""
+    tool = [sanitizer, "--tool", lane, "--report-api-errors", "no"] if lane != PLAIN else []
+    program = [*tool, sys.executable, __file__, "--run", subject]
+    try:
+        finished = subprocess.run(
+            program,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return Outcome(failure=f"not done after {TIMEOUT_S} s")
+    return read_output(finished.stdout, finished.returncode, lane)
+
+
+def find_sanitizer() -> str | None:
+    homes = [f"{os.environ[name]}/bin" for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    return shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path=os.pathsep.join((*homes, *TOOLKITS))
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Every implementation under compute-sanitizer.")
+    parser.add_argument("--lane", action="append", choices=LANES, help="default: all")
+    parser.add_argument("--subject", action="append", choices=SUBJECTS, help="default: all")
+    parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--run", choices=SUBJECTS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.run:
+        if not simulator_enabled():
+            switch_pools_off()
+        outcome = run_cases(arguments.run)
+        print(f"cases {outcome.cases} refused {outcome.refused}")
+        return 0
+    problem, sanitizer = probe().problem, find_sanitizer()
+    if problem is None and sanitizer is None:
+        problem = (
+            "compute-sanitizer is not installed; it is part of the CUDA toolkit "
+            "(package cuda-sanitizer), and looked for on PATH, in CUDA_HOME and CUDA_PATH."
+        )
+    if problem is not None or sanitizer is None:
+        print(f"sanitize: {problem}", file=sys.stderr)
+        return 2
+    subjects = arguments.subject or SUBJECTS
+    has_failed = False
+    for lane in arguments.lane or LANES:
+        start = time.monotonic()
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            outcomes = list(pool.map(functools.partial(run_lane, sanitizer, lane), subjects))
+        print(report(lane, dict(zip(subjects, outcomes, strict=True)), time.monotonic() - start))
+        has_failed |= any(
+            outcome.failure or (outcome.reports and lane != ADVISORY) for outcome in outcomes
+        )
+    return int(has_failed)
+
+
+def report(lane: str, outcomes: dict[str, Outcome], seconds: float) -> str:
+    """One line of counts, and one for each subject that has something to tell."""
+    cases, refused, reports = (
+        sum(outcome[index] for outcome in outcomes.values()) for index in range(3)
+    )
+    failed = sum(bool(outcome.failure) for outcome in outcomes.values())
+    note = ", advisory" if lane == ADVISORY else ""
+    lines = [
+        f"{lane}: {len(outcomes)} subjects, {cases} cases, {refused} refused, {reports} reports"
+        f"{note}, {failed} failed, {seconds:.0f} s"
+    ]
+    for subject, outcome in outcomes.items():
+        if outcome.reports or outcome.failure:
+            failure = f": {outcome.failure}" if outcome.failure else ""
+            lines.append(f"    {subject}: {outcome.reports} reports{failure}")
+    return "\n".join(lines)
+
+
+def switch_pools_off() -> None:
+    """Have every array's memory come from the driver, and go back to it."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    cupy.cuda.set_pinned_memory_allocator(None)
+    workspace.KEPT_BYTES = 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""What another user puts into the cache is never loaded, and what is there is private."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from contextlib import contextmanager
+
+import pytest
+from conftest import SOURCES
+
+from dxgemm.compiler import store
+from dxgemm.compiler.store import VerifiedFiles
+
+KEY, OTHER_KEY = "0123456789abcdef" * 4, "fedcba9876543210" * 4
+HEADER, PAYLOAD = {"entry": "kernel"}, b"cubin"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A store with one entry."""
+    files = VerifiedFiles(tmp_path / "cache")
+    files.save(KEY, HEADER, PAYLOAD)
+    assert files.load(KEY) == (HEADER, PAYLOAD)
+    return files
+
+
+@pytest.fixture
+def entry(files):
+    """Its file."""
+    (path,) = files.directory.glob("entries/*/*")
+    return path
+
+
+@pytest.fixture
+def give_away(monkeypatch):
+    """Makes a file another user's: in truth where the tests run as root."""
+
+    def give_away(path):
+        if os.geteuid() == 0:
+            os.chown(path, 12345, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+
+    return give_away
+
+
+@contextmanager
+def umask(mask):
+    previous = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(previous)
+
+
+def refused_and_replaced(files):
+    """Whether an entry is neither loaded nor listed, until it is built again."""
+    assert files.load(KEY) is None
+    assert files.headers() == []
+    files.save(KEY, HEADER, PAYLOAD)
+    return files.load(KEY) == (HEADER, PAYLOAD)
+
+
+def test_folders_and_files_are_for_their_user_alone(tmp_path):
+    with umask(0):
+        files = VerifiedFiles(tmp_path / "cache")
+        files.save(KEY, HEADER, PAYLOAD)
+        with files.lock(KEY):
+            pass
+    paths = [files.directory, *files.directory.rglob("*")]
+    assert {path.name for path in paths} >= {"cache", "entries", "locks", "tmp", KEY}
+    for path in paths:
+        wanted = store.PRIVATE_FOLDER if path.is_dir() else store.PRIVATE_FILE
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+def test_an_entry_of_another_user_is_a_miss(files, entry, give_away):
+    give_away(entry)
+    assert files.load(KEY) is None
+    assert files.headers() == []
+
+
+def test_an_entry_of_another_user_is_replaced(files, entry):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(entry, 12345, -1)
+    assert refused_and_replaced(files)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602])
+def test_an_entry_that_others_may_write_is_a_miss(files, entry, mode):
+    entry.chmod(mode)
+    assert refused_and_replaced(files)
+
+
+def test_a_symbolic_link_is_no_entry(files, entry, tmp_path):
+    target = tmp_path / "planted"
+    entry.rename(target)
+    entry.symlink_to(target)
+    content = target.read_bytes()
+    assert refused_and_replaced(files)
+    assert target.read_bytes() == content and not entry.is_symlink()
+
+
+def test_a_pipe_is_no_entry_and_makes_nobody_wait(files, entry):
+    entry.unlink()
+    os.mkfifo(entry, 0o600)
+    assert refused_and_replaced(files)
+
+
+def test_the_entry_of_another_key_is_a_miss(files, entry):
+    files.save(OTHER_KEY, {"entry": "another"}, b"another cubin")
+    other = next(path for path in files.directory.glob("entries/*/*") if path != entry)
+    entry.write_bytes(other.read_bytes())
+    assert files.load(KEY) is None and files.load(OTHER_KEY) is not None
+
+
+@pytest.mark.parametrize("spoil", ["another user's", "open to all", "a link"])
+def test_a_folder_that_others_may_write_is_not_used(tmp_path, give_away, spoil):
+    directory = tmp_path / "cache"
+    VerifiedFiles(directory).save(KEY, HEADER, PAYLOAD)
+    entries = directory / "entries"
+    if spoil == "another user's":
+        give_away(entries)
+    elif spoil == "open to all":
+        entries.chmod(0o777)
+    else:
+        entries.rename(tmp_path / "elsewhere")
+        entries.symlink_to(tmp_path / "elsewhere")
+    files = VerifiedFiles(directory)
+    with pytest.warns(RuntimeWarning, match="others can write to it") as caught:
+        assert files.load(KEY) is None
+        files.save(KEY, HEADER, PAYLOAD)
+        with files.lock(KEY):
+            pass
+        assert files.clear() == 0
+    assert len(caught) == 1
+
+
+def test_a_lock_writes_to_no_file_that_a_link_points_at(files, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    with files.lock(OTHER_KEY):
+        pass
+    lock = files.directory / "locks" / KEY
+    lock.symlink_to(victim)
+    with files.lock(KEY):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_what_is_being_written_is_private_and_has_a_name_nobody_guesses(files, monkeypatch):
+    made, mkstemp = [], tempfile.mkstemp
+
+    def spy(**arguments):
+        made.append(mkstemp(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkstemp", spy)
+    for _ in range(2):
+        files.save(KEY, HEADER, PAYLOAD)
+    assert made[0][1] != made[1][1]
+    assert list((files.directory / "tmp").iterdir()) == []
+
+
+# Where each is used, and on what: `worker` on pipes between a process and the one it started,
+# `stages` for functions on these pipes, `function` on annotations of the caller's own functions.
+ALLOWED = {
+    r"\bpickle\.loads?\(": {"compiler/worker.py"},
+    r"cloudpickle": {"epilogues/stages.py"},
+    r"(?<![.\w])eval\(": {"epilogues/function.py"},
+    r"shell=|os\.system|os\.popen|allow_pickle=True|np\.load\(|marshal|shelve|mktemp\(": set(),
+}
+
+
+@pytest.mark.parametrize("pattern", ALLOWED)
+def test_what_can_run_foreign_code_is_used_where_it_is_known_only(pattern):
+    folder = SOURCES / "dxgemm"
+    found = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*.py")
+        if re.search(pattern, path.read_text())
+    }
+    assert found == ALLOWED[pattern]

@@ -1,0 +1,201 @@
+"""G12: the same bits each time; with deterministic=True a row's whatever the number of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import _registry, epilogues, errors, reductions
+from dxgemm._deterministic import choose_for_any_rows
+from dxgemm._dispatch import choose
+from dxgemm._gpu import probe, simulator_enabled
+from dxgemm._model import predict_us
+from dxgemm._problem import ITEM_SIZES, Layout, contiguous_problem, define_problem
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import kernel_store
+from dxgemm.runtime.device import facts_of
+from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
+
+H200 = facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0)
+ROWS = (*range(1, 258), 1000, 1024, 4097, 8192, 70_000)
+SIZES = [(1, 2048), (64, 64), (64, 5000), (1000, 27), (4096, 4096), (2048, 100_000)]
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """The choice as it is on a GPU, also where there is none."""
+    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
+
+
+def problem_of(kind, m, n, k, batch=1, transposed=False):
+    """Of row-major operands; transposed, of a column-major result."""
+    wanted = KINDS[kind]
+
+    def layout(rows, cols, dtype, is_transposed=False):
+        item_size = ITEM_SIZES[dtype]
+        strides = (1, rows) if is_transposed else (cols, 1)
+        strides = (rows * cols, *strides)
+        return Layout((batch, rows, cols), tuple(s * item_size for s in strides), dtype, 0, False)
+
+    problem, _ = define_problem(
+        layout(m, k, wanted.dtype),
+        layout(k, n, wanted.dtype),
+        None,
+        layout(m, n, wanted.out_dtype, transposed),
+        alpha_is_zero=False,
+        beta_is_zero=True,
+        precision=wanted.precision,
+    )
+    assert problem.is_transposed is (m > 1 and (transposed or n == 1))
+    return problem
+
+
+def chosen(problem, implementation=None):
+    (candidate,) = choose_for_any_rows(problem, H200, implementation).candidates
+    return candidate.implementation.name, candidate.config, candidate.problem.slices
+
+
+@pytest.mark.parametrize("n, k", SIZES)
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_the_choice_depends_neither_on_rows_nor_on_the_batch(on_gpu, kind, n, k):
+    choices = {chosen(problem_of(kind, m, n, k)) for m in ROWS[::16]}
+    choices |= {chosen(problem_of(kind, 33, n, k, batch)) for batch in (2, 1000)}
+    assert len(choices) == 1
+    transposed = {chosen(problem_of(kind, m, n, k, transposed=True)) for m in ROWS[1::16]}
+    assert len(transposed) == 1
+
+
+def test_without_it_the_choice_depends_on_rows(on_gpu):
+    problems = [problem_of("float32", m, 4096, 4096) for m in (1, 100, 4096)]
+    assert len({str(choose(problem, H200).candidates[0]) for problem in problems}) > 1
+
+
+@pytest.mark.parametrize("n, k", SIZES)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_the_choice_is_the_one_that_is_never_far_from_the_best(on_gpu, kind, n, k):
+    def times(implementation, config):
+        return [
+            predict_us(implementation, config, problem_of(kind, m, n, k), H200)
+            for m in (1, 16, 128, 1024, 8192)
+        ]
+
+    name, config, _ = chosen(problem_of(kind, 77, n, k))
+    implementation = find_implementation(name)
+    mine = times(implementation, config)
+    for other in implementation.configs(KINDS[kind].dtype):
+        assert any(a <= b for a, b in zip(mine, times(implementation, other))), other
+
+
+def test_values_decide_nothing(on_gpu):
+    split = replace(contiguous_problem("float32", 4096, 4096, 4096), precision="split")
+    assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
+    decision = choose_for_any_rows(split, H200, None)
+    assert decision.candidates[0].implementation.name == "tuned"
+    assert "values of all rows" in decision.rejected["split_wgmma"]
+
+
+@pytest.mark.parametrize(
+    "name, reason", [("split_wgmma", "values of all rows"), ("cublas", "its library")]
+)
+def test_a_named_one_whose_rows_depend_on_each_other_is_refused(on_gpu, monkeypatch, name, reason):
+    implementation = find_implementation(name)
+    monkeypatch.setattr(type(implementation), "supports", lambda *arguments: None)
+    with pytest.raises(errors.UnsupportedProblemError, match=f"{name}.* not determin.*{reason}"):
+        chosen(problem_of("float32", 64, 64, 64), name)
+
+
+def test_what_is_named_is_kept(on_gpu):
+    problem, tuned = problem_of("float32", 64, 64, 4096), find_implementation("tuned")
+    assert chosen(problem, "naive")[0] == "naive"
+    config = next(config for config in tuned.configs("float32") if config.split_k == 1)
+    assert chosen(problem, ("tuned", config)) == ("tuned", config, 1)
+    with pytest.raises(errors.UnsupportedProblemError, match="order slices of k are added"):
+        chosen(problem, ("tuned", config, 4))
+
+
+def test_exact_sums_may_take_any_kernel(on_gpu):
+    problem = contiguous_problem("int8", 64, 64, 64)
+    assert choose_for_any_rows(problem, H200, None) == choose(problem, H200)
+
+
+def test_a_reduction_is_refused(home):
+    a = home.send(np.ones((3, 3), np.float32))
+    with pytest.raises(errors.UnsupportedProblemError, match="second step"):
+        dxgemm.gemm(a, a, epilogue=reductions.sum(axis=1), deterministic=True)
+
+
+def test_explain_and_plan_say_so(home):
+    a = home.send(np.ones((3, 3), np.float32))
+    explained = dxgemm.explain(a, a, deterministic=True)
+    assert "deterministic" in explained.rule
+    assert dxgemm.plan(a, a, deterministic=True).explain() == explained
+    assert "deterministic" not in dxgemm.explain(a, a).rule
+
+
+MOST_ROWS = 6 if simulator_enabled() else 257
+N, K = (5, 7) if simulator_enabled() else (264, 1000)
+
+
+@pytest.mark.parametrize("layout", ["row", "col"])
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, layout):
+    wanted = KINDS[kind]
+    rng = np.random.default_rng(0)
+    a, b = (home.send(rng.standard_normal(s).astype(numpy_dtype(wanted.dtype)))
+            for s in ((MOST_ROWS, K), (K, N)))  # fmt: skip
+    shift = home.send(rng.standard_normal(N).astype(numpy_dtype(wanted.scalar_dtype)))
+
+    def compute(m):
+        shape = (m, N) if layout == "row" else (N, m)
+        out = home.send(np.zeros(shape, numpy_dtype(wanted.out_dtype)))
+        dxgemm.gemm(
+            a[:m],
+            b,
+            out=out if layout == "row" else out.T,
+            epilogue=epilogues.bias(shift) | epilogues.gelu,
+            precision=wanted.precision,
+            deterministic=True,
+        )
+        rows = home.fetch(out)
+        return rows if layout == "row" else rows.T
+
+    every = compute(MOST_ROWS)
+    # One column-major row lies in memory as a row-major one does.
+    for m in range(1 if layout == "row" else 2, MOST_ROWS):
+        assert compute(m).tobytes() == every[:m].tobytes(), m
+
+
+SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, slices of k
+BITS = """
+import hashlib, sys
+import numpy as np, cupy, dxgemm
+
+def digests(kind, device):
+    dtype, _, precision = kind.partition(":")
+    with cupy.cuda.Device(device):
+        for m, n, k in {shapes}:
+            rng = np.random.default_rng(0)
+            a, b = (cupy.asarray(rng.standard_normal(s).astype(dtype)) for s in ((m, k), (k, n)))
+            for _ in range({repeats}):
+                product = dxgemm.gemm(a, b, precision=precision or None)
+                yield hashlib.sha256(product.get().tobytes()).hexdigest()
+
+found = list(digests(sys.argv[1], int(sys.argv[2])))
+runs = [set(found[i : i + {repeats}]) for i in range(0, len(found), {repeats})]
+assert all(len(run) == 1 for run in runs), runs
+print(*(run.pop() for run in runs))
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "float32:tf32", "float32:split"])
+def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
+    pytest.importorskip("cupy")
+    program = BITS.format(shapes=SHAPES, repeats=50)
+    devices = [0, 0, *range(1, probe().device_count)]
+    environment = {"DXGEMM_CACHE_DIR": str(kernel_store().directory)}
+    runs = {run_python(program, kind, str(device), **environment) for device in devices}
+    assert len(runs) == 1

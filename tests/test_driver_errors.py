@@ -1,0 +1,257 @@
+"""What the driver refuses is an error that says so; nothing is lost, and the next call works.
+
+Without a GPU the driver's answers are made up; with one the faults are real.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dxgemm import errors
+from dxgemm._problem import contiguous_problem
+from dxgemm._series import Call, LaunchSeries
+from dxgemm.runtime import device, host, launch, workspace
+
+driver = pytest.importorskip("cuda.bindings.driver")
+OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+NOT_INITIALIZED = driver.CUresult.CUDA_ERROR_NOT_INITIALIZED
+SUCCESS = driver.CUresult.CUDA_SUCCESS
+
+
+class FakeDriver:
+    """Counts what is called, succeeds, and gives each result a number of its own.
+
+    Attributes:
+        fails: what a function answers instead, by its name.
+        calls: names of functions, in order.
+        allocated: addresses that are not free.
+    """
+
+    CUresult = driver.CUresult
+
+    def __init__(self):
+        self.fails = {}
+        self.calls = []
+        self.allocated = set()
+
+    def __getattr__(self, name):
+        if not name.startswith("cu"):
+            return lambda *arguments: SimpleNamespace()
+
+        def call(*arguments):
+            self.calls.append(name)
+            error = self.fails.get(name, SUCCESS)
+            if name == "cuCtxGetDevice":
+                return error, 0
+            if "Alloc" in name:
+                address = len(self.calls)
+                if not error:
+                    self.allocated.add(address)
+                return error, address
+            if "Free" in name:
+                self.allocated.remove(arguments[0])
+            return (error,)
+
+        return call
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Replaces the driver."""
+    fake = FakeDriver()
+    for module in (device, host, launch, workspace):
+        monkeypatch.setattr(module, "driver_api", lambda: fake)
+    monkeypatch.setattr(workspace, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
+    monkeypatch.setattr(launch, "device_count", lambda: 1)
+    monkeypatch.setattr(launch, "_function_handle", lambda kernel, ordinal: 1)
+    return fake
+
+
+class Series(LaunchSeries):
+    """Two kernels that note the addresses they are given."""
+
+    def __init__(self):
+        super().__init__(0)
+        self._take(1000)
+        self.launched = []
+        self.fails = False
+
+    def _calls(self, base, call, operands):
+        return [Call(self._launch, (base,)), Call(self._launch, (base + 1,))]
+
+    def _launch(self, address, stream):
+        self.launched.append(address)
+        if self.fails:
+            raise errors.LaunchError("refused")
+
+
+CALL = (1, 2, 3, 3, 1.0, 0.0)
+
+
+def test_without_memory_for_a_workspace_nothing_is_launched(fake):
+    series = Series()
+    fake.fails = {"cuMemAllocFromPoolAsync": OUT_OF_MEMORY, "cuMemAlloc": OUT_OF_MEMORY}
+    with pytest.raises(errors.LaunchError, match=r"no workspace of 1024 bytes.*OUT_OF_MEMORY"):
+        series(*CALL, stream=0)
+    with pytest.raises(errors.LaunchError, match=r"no workspace of 1024 bytes.*OUT_OF_MEMORY"):
+        series.fixed(*CALL)
+    assert series.launched == []
+    fake.fails = {}
+    series(*CALL, stream=0)
+    assert len(series.launched) == 2 and not fake.allocated
+
+
+def test_a_workspace_is_given_back_when_a_launch_fails(fake):
+    series = Series()
+    series.fails = True
+    with pytest.raises(errors.LaunchError, match="refused"):
+        series(*CALL, stream=0)
+    assert len(series.launched) == 1 and not fake.allocated
+
+
+def test_a_host_operand_without_memory_leaves_the_others_none(fake):
+    array = np.ones(3)
+    with host.DeviceCopy(array, 0, 0):
+        fake.fails = {"cuMemAllocAsync": OUT_OF_MEMORY}
+        with (
+            pytest.raises(errors.LaunchError, match=r"cuMemAllocAsync gave .*OUT_OF_MEMORY"),
+            host.DeviceCopy(array, 0, 0),
+        ):
+            pass
+        assert len(fake.allocated) == 1
+    assert not fake.allocated
+
+
+@pytest.mark.parametrize("function", ["cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"])
+def test_a_failed_copy_frees_its_memory_and_leaves_the_array(fake, function):
+    array = np.ones(3)
+    fake.fails = {function: driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS}
+    with (
+        pytest.raises(errors.LaunchError, match=f"{function} gave CUDA_ERROR_ILLEGAL_ADDRESS"),
+        host.DeviceCopy(array, 0, 0) as copy,
+    ):
+        copy.upload()
+        copy.download()
+    assert not fake.allocated and (array == 1).all()
+
+
+@pytest.fixture
+def kernel_launch(fake):
+    """A launch of a kernel that is not there."""
+    record = SimpleNamespace(
+        implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1
+    )
+    problem = contiguous_problem("float32", 4, 5, 6)
+    return launch.KernelLaunch(SimpleNamespace(record=record), problem, 7, 0)
+
+
+def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):
+    for name in ("OUT_OF_RESOURCES", "FAILED", "TIMEOUT"):
+        fake.fails = {"cuLaunchKernelEx": driver.CUresult[f"CUDA_ERROR_LAUNCH_{name}"]}
+        with pytest.raises(errors.LaunchError, match=rf"tuned 64x64 \(7 blocks.*_{name}"):
+            kernel_launch(*CALL, stream=0)
+        with pytest.raises(errors.LaunchError, match=name):
+            kernel_launch.fixed(*CALL)(0)
+        fake.fails, fake.calls = {}, []
+        kernel_launch(*CALL, stream=0)
+        assert fake.calls == ["cuLaunchKernelEx"]
+
+
+def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_launch):
+    fake.fails = dict.fromkeys(("cuLaunchKernelEx", "cuCtxGetDevice", "cuInit"), NOT_INITIALIZED)
+    with pytest.raises(errors.GpuUnavailableError, match=r"forked .*'spawn' or 'forkserver'"):
+        kernel_launch(*CALL, stream=0)
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.mark.gpu
+def test_a_full_gpu_has_no_workspace_until_there_is_room(cupy):
+    import dxgemm
+    from dxgemm._registry import find_implementation
+
+    cupy.get_default_memory_pool().free_all_blocks()
+    config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
+    sliced = ("tuned", config, 64)
+    a, b, out = (cupy.ones((2048, 2048), "float32") for _ in range(3))  # 1 GiB of workspace
+    dxgemm.plan(a, b, out, implementation=sliced)  # loads the kernels
+    runtime = cupy.cuda.runtime
+    filling = runtime.malloc(runtime.memGetInfo()[0] - (256 << 20))
+    out.fill(7)
+    try:
+        for run in (dxgemm.gemm, dxgemm.plan):
+            with pytest.raises(errors.LaunchError, match=r"no workspace.*OUT_OF_MEMORY"):
+                run(a, b, out, implementation=sliced)
+        assert (out == 7).all()
+    finally:
+        runtime.free(filling)
+    assert (dxgemm.gemm(a, b, out, implementation=sliced) == 2048).all()
+
+
+@pytest.mark.gpu
+def test_a_launch_that_the_driver_refuses_leaves_the_process_usable(cupy):
+    import dxgemm
+
+    a, out = cupy.ones((64, 64), "float32"), cupy.full((64, 64), 7, "float32")
+    good = dxgemm.plan(a, a, out, implementation="thread_tile_2d").route.launch
+    kernel = replace(good._kernel, record=replace(good._kernel.record, threads=4096))
+    refused = launch.KernelLaunch(kernel, good._problem, good._blocks, 0)
+    with pytest.raises(errors.LaunchError, match=r"blocks of 4096 threads.*INVALID_VALUE"):
+        refused(a.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr, 1.0, 0.0, 0)
+    assert (out == 7).all()
+    assert (dxgemm.gemm(a, a, out, implementation="thread_tile_2d") == 64).all()
+
+
+FORKED = """
+import os, cupy, dxgemm
+a, out = cupy.ones((64, 64), "float32"), cupy.zeros((64, 64), "float32")
+plan = dxgemm.plan(a, a, out, stream=0)
+plan()
+child = os.fork()
+if child == 0:
+    try:
+        plan()
+    except dxgemm.errors.GpuUnavailableError as error:
+        os._exit("spawn" not in str(error))
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert (plan() == 64).all()
+"""
+
+
+@pytest.mark.gpu
+def test_a_forked_process_is_told_and_its_parent_goes_on(cupy, run_python):
+    run_python(FORKED)
+
+
+LIVE_PLANS = """
+import sys, cupy, dxgemm
+from dxgemm import reductions
+from dxgemm._registry import find_implementation
+config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
+a = cupy.ones((256, 256), "float32")
+plans = [
+    dxgemm.plan(a, a),
+    dxgemm.plan(a, a, implementation=("tuned", config, 4)),
+    dxgemm.plan(a, a, epilogue=reductions.sum(axis=1)),
+    dxgemm.plan(a, a, precision="split"),
+    dxgemm.plan_grouped([a, a], [a, a]),
+]
+sys.cycle = plans  # alive while modules are taken apart
+for plan in plans:
+    plan()
+"""
+
+
+@pytest.mark.gpu
+def test_python_ends_quietly_with_live_plans(cupy, run_python):
+    program = f"{LIVE_PLANS}\nimport os; os.dup2(1, 2)"  # what is complained of is output too
+    assert run_python(program) == ""
