@@ -10,9 +10,10 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
+from dxgemm._parts import operand_parts
 from dxgemm._problem import Strides, contiguous_problem
-from dxgemm._split import operand_parts
-from dxgemm.handwritten import split_verdict, split_wgmma
+from dxgemm._split import verdict_problem, verdict_spec
+from dxgemm.handwritten import split_wgmma
 from dxgemm.handwritten.split_parts import UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
@@ -108,19 +109,11 @@ def test_the_range_of_a_row(home, exponent, fits):
 def test_the_verdict(home, a_status, b_status, k, verdict):
     buffers = [home.send(np.array(status, np.int32)) for status in (a_status, b_status)]
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
-    spec, problem = verdict_kernel(len(a_status), len(b_status), k)
-    launch = launch_kernel(spec, problem, 1, device_facts(0).arch, 0)
+    problem = verdict_problem(k, len(a_status), len(b_status))
+    launch = launch_kernel(verdict_spec(problem), problem, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
     launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (verdict, 7 + verdict)
-
-
-def verdict_kernel(a_blocks, b_blocks, k):
-    from dxgemm._split import _configs, _spec, _verdict_problem
-
-    problem = _verdict_problem(contiguous_problem("float32", 1, 1, k))
-    problem = replace(problem, m=a_blocks, n=b_blocks)
-    return _spec(split_verdict, _configs(split_verdict)[0], problem, ()), problem
 
 
 def exact(a, b):

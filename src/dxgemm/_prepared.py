@@ -6,9 +6,10 @@ from typing import Any
 
 from dxgemm._errors import ArrayTypeError, PrecisionError
 from dxgemm._gpu import simulator_enabled
+from dxgemm._parts import parts_of_problem
 from dxgemm._problem import ALIGNMENTS, Layout, define_problem
 from dxgemm._registry import find_implementation
-from dxgemm._split import PreparedLaunch, SplitLaunch, parts_of_problem
+from dxgemm._split import SplitLaunch
 from dxgemm.runtime.arrays import HOST, libraries, library_of
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.streams import stream_handle
@@ -32,7 +33,7 @@ class PreparedOperand:
         """The launch with these parts of "a" or "b", if it multiplies parts."""
         if self._parts is None or not isinstance(launch, SplitLaunch):
             return launch
-        return PreparedLaunch(launch, operand, self._parts.pointer)
+        return launch.prepared(operand, self._parts.pointer)
 
 
 def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> PreparedOperand:
