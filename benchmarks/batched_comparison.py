@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from comparison import (
-    MOST_CALLS,
     SMOKE,
     Timer,
-    calls_in_sample,
     sets_of_operands,
     take_turns,
     xp,
@@ -25,6 +23,7 @@ from comparison import (
 import dxgemm
 from dxgemm import errors
 from dxgemm._problem import ITEM_SIZES
+from dxgemm.tuning.sampling import MOST_CALLS, calls_in_sample
 
 OWN = "automatic"
 RIVALS = ("cublas", "torch")

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from interleave import interleave, replay, replay_clock
+from interleave import replay, replay_clock
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm.testing import inputs
+from dxgemm.tuning.sampling import interleave
 
 SMOKE = simulator_enabled()
 if not SMOKE:

@@ -17,12 +17,13 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
-from interleave import Name, interleave
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.testing import inputs
+from dxgemm.tuning import sampling
+from dxgemm.tuning.sampling import MOST_CALLS, Name, calls_in_sample, interleave
 
 SMOKE = simulator_enabled()
 if SMOKE:
@@ -37,8 +38,6 @@ Timer = Callable[[Sequence[Callable[[], object]]], float]
 L2_BYTES = 0 if SMOKE else xp.cuda.runtime.getDeviceProperties(0)["l2CacheSize"]
 MOST_ROUNDS = 1 if SMOKE else 21
 FEWEST_ROUNDS = 1 if SMOKE else 5
-SAMPLE_S = 1e-3  # a sample is a batch of as many calls as fit in this time ...
-MOST_CALLS = 20  # ... but at least one and at most so many
 CANARY_K = 2048  # up to here float32 sums of canary data are exact, beyond it those of `integers`
 WRONG_INTEGER = -1  # sums of int8 canaries are positive
 
@@ -216,16 +215,12 @@ def row(
 
 def sets_of_operands(case: Case, calls: int) -> int:
     """As many as the L2 cache holds twice over, or one for each call."""
-    return min(calls, 1 + 2 * L2_BYTES // case.bytes_moved)
+    return sampling.sets_of_operands(case.bytes_moved, L2_BYTES, calls)
 
 
 def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> dxgemm.Plan:
     a, b, out = operands
     return dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
-
-
-def calls_in_sample(call_s: float) -> int:
-    return min(MOST_CALLS, max(1, int(SAMPLE_S / call_s)))
 
 
 def _seconds_in_simulator(calls: Sequence[Callable[[], object]]) -> float:

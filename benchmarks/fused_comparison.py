@@ -19,7 +19,6 @@ from comparison import (
     Case,
     Timer,
     arrange,
-    calls_in_sample,
     make_timer,
     random_operands,
     sets_of_operands,
@@ -35,6 +34,7 @@ from dxgemm import errors
 from dxgemm._fused import fuse
 from dxgemm._problem import ITEM_SIZES, Layout, Problem, Strides, contiguous_problem
 from dxgemm.testing import inputs
+from dxgemm.tuning.sampling import calls_in_sample
 
 CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
 AUTOMATIC = "automatic"

@@ -15,7 +15,6 @@ from comparison import (
     Attempt,
     Case,
     Timer,
-    calls_in_sample,
     make_timer,
     sets_of_operands,
     take_turns,
@@ -27,6 +26,7 @@ import dxgemm
 from dxgemm import errors, reductions
 from dxgemm._problem import ITEM_SIZES
 from dxgemm.testing import inputs
+from dxgemm.tuning.sampling import calls_in_sample
 
 WAYS = {AUTOMATIC: None, "fused": True, "split": False}
 

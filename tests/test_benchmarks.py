@@ -18,6 +18,7 @@ import dxgemm
 from dxgemm import epilogues
 from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Epilogue
+from dxgemm.tuning import sampling
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -197,7 +198,7 @@ def test_commit_can_be_named_where_there_is_no_checkout(monkeypatch: pytest.Monk
 def test_interleaving_takes_one_sample_of_each_variant_a_round() -> None:
     taken: list[str] = []
     variants = {name: lambda name=name: taken.append(name) or float(len(taken)) for name in "abc"}
-    samples = interleave.interleave(variants, rounds=2)
+    samples = sampling.interleave(variants, rounds=2)
     assert "".join(taken) == "abcbca"
     assert samples == {"a": [1.0, 6.0], "b": [2.0, 4.0], "c": [3.0, 5.0]}
 

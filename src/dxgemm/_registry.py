@@ -148,7 +148,7 @@ class Implementation(ABC):
         return None
 
 
-_kernel_file = cache(import_module)  # which asks for locks each time: a choice needs it often
+_import_once = cache(import_module)  # which asks for locks each time: a choice needs it often
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class KernelFile(Implementation):
 
     @property
     def _kernel_file(self) -> Any:
-        return _kernel_file(self.module)
+        return _import_once(self.module)
 
     def supports(self, problem: Problem) -> str | None:
         file = self._kernel_file

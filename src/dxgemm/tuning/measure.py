@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import cycle, islice
@@ -19,12 +18,13 @@ from dxgemm._registry import IMPLEMENTATIONS, Implementation, KernelFile, adding
 from dxgemm.compiler import KernelSpec, build_kernels
 from dxgemm.runtime.device import DeviceFacts, device_facts
 from dxgemm.tuning.observations import Measured, Observation
+from dxgemm.tuning.sampling import MOST_CALLS, calls_in_sample, interleave, sets_of_operands
 from dxgemm.tuning.shapes import Shape
 
 HOPELESS = 4.0  # times the shortest predicted time: what is predicted to take longer is not built
 BEHIND = 1.8  # times the shortest first time: what took longer is not timed again
 BEHIND_US = 3.0  # ... nor, of short ones, what took so much longer
-ROUNDS, SAMPLE_S, MOST_CALLS = 7, 1e-3, 20
+ROUNDS = 7
 
 
 class Way(NamedTuple):
@@ -135,7 +135,8 @@ def take_samples(shape: Shape, timer: Timer, always: Way = BASELINE) -> dict[Way
         first_s[way] = timer(plans[way][:1])
     limit_s = max(BEHIND * min(first_s.values()), min(first_s.values()) + BEHIND_US * 1e-6)
     kept = {w: of for w, of in plans.items() if first_s[w] <= limit_s or w in (BASELINE, always)}
-    return _in_turn(kept, first_s, timer)
+    variants = {way: _sampler(of, first_s[way], timer) for way, of in kept.items()}
+    return interleave(variants, 1 if simulator_enabled() else ROUNDS)
 
 
 def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> list[Any]:
@@ -149,7 +150,7 @@ def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> lis
         cache_bytes = l2_bytes()
     return [
         (fill((m, k), dtype=dtype), fill((k, n), dtype=dtype), xp.empty((m, n), dtype))
-        for _ in range(min(most, 1 + 2 * cache_bytes // set_bytes))
+        for _ in range(sets_of_operands(set_bytes, cache_bytes, most))
     ]
 
 
@@ -161,16 +162,9 @@ def _check(way: Way, choice: Any, exact: Any, expected: Any) -> None:
         raise WrongResultError(f"{way.implementation} {way.config} is wrong: {a.shape} @ {b.shape}")
 
 
-def _in_turn(
-    plans: dict[Way, Sequence[Callable[[], object]]], first_s: dict[Way, float], timer: Timer
-) -> dict[Way, list[float]]:
-    """One sample each, beginning with another one each round: clocks drift."""
-    samples: dict[Way, list[float]] = {way: [] for way in plans}
-    calls = {way: cycle(of) for way, of in plans.items()}
-    order = deque(plans)
-    for _ in range(1 if simulator_enabled() else ROUNDS):
-        for way in order:
-            count = min(MOST_CALLS, max(1, int(SAMPLE_S / first_s[way])))
-            samples[way].append(timer(list(islice(calls[way], count))))
-        order.rotate(-1)
-    return samples
+def _sampler(
+    plans: Sequence[Callable[[], object]], call_s: float, timer: Timer
+) -> Callable[[], float]:
+    """A function that times the next sample of these plans, which take so long a call."""
+    calls, count = cycle(plans), calls_in_sample(call_s)
+    return lambda: timer(list(islice(calls, count)))
