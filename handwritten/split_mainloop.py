@@ -46,6 +46,7 @@ def make_mainloop(
     )  # fmt: skip
     from dxgemm.handwritten.intrinsics import add_scaled, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.wgmma_ring import make_after, make_corner
 
     kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
     small_scale = float32(2.0**-scheme.shift)
@@ -70,21 +71,7 @@ def make_mainloop(
     unit_products = ((0, 0),) if has_own_sum else products
     small_count, unit_count, product_count = len(small), len(unit_products), len(products)
     takes_turns = config.takes_turns and config.consumers == 2
-
-    @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
-        """The next stage of the ring, and the parity of its phase."""
-        stage = int32(stage + 1)
-        if stage == stages:
-            return int32(0), int32(parity ^ 1)
-        return stage, parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def corner(is_across, along, depth, matrix):
-        """Coordinates of a box, innermost first."""
-        if is_across:
-            return int32(along), int32(depth), matrix
-        return int32(depth), int32(along), matrix
+    after, corner = make_after(stages), make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops

@@ -185,8 +185,9 @@ def make_kernel(
         tensor_map,
         wait_barrier,
     )  # fmt: skip
-    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
+    from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.wgmma_ring import make_locate
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
@@ -215,17 +216,7 @@ def make_kernel(
     )
     is_fused = epilogue is not None
     rounds_first = out_is_short and not is_fused
-
-    @cuda.jit(device=True, forceinline=True)
-    def locate(index, tiles_m, tiles_n):
-        """Matrix, first row and first column of a tile: bands of band_m tiles, column by column."""
-        matrix = divide(index, int32(tiles_m * tiles_n))
-        tile = int32(index - matrix * tiles_m * tiles_n)
-        top = int32(divide(tile, int32(band_m * tiles_n)) * band_m)
-        place = int32(tile - top * tiles_n)
-        rows = int32(min(band_m, tiles_m - top))
-        col = divide(place, rows)
-        return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
+    locate = make_locate(tile_m, tile_n, band_m)
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):

@@ -44,6 +44,7 @@ def make_mainloop(
     )  # fmt: skip
     from dxgemm.handwritten.intrinsics import load_shared, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.wgmma_ring import make_after, make_corner
 
     a_from_registers = kind == "tf32" and a_across
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
@@ -58,21 +59,7 @@ def make_mainloop(
     stage_step = stage_bytes // 16
     low, high = descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     frag_step = panel_bytes // STEPS
-
-    @cuda.jit(device=True, forceinline=True)
-    def after(stage, parity):
-        """The next stage of the ring, and the parity of its phase."""
-        stage = int32(stage + 1)
-        if stage == stages:
-            return int32(0), int32(parity ^ 1)
-        return stage, parity
-
-    @cuda.jit(device=True, forceinline=True)
-    def corner(is_across, along, depth, matrix):
-        """Coordinates of a box, innermost first."""
-        if is_across:
-            return int32(along), int32(depth), matrix
-        return int32(depth), int32(along), matrix
+    after, corner = make_after(stages), make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
