@@ -520,10 +520,9 @@ def test_a_build_needs_a_process(jobs):
         dxgemm.build(arch=ARCH, jobs=jobs)
 
 
-def test_each_architecture_gets_what_it_can_run(monkeypatch):
+def test_each_architecture_gets_what_it_can_run(configs_of_a_gpu, monkeypatch):
     built = []
     monkeypatch.setattr(compiler, "build_kernels", lambda tasks, *rest: built.extend(tasks) or [])
-    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
     dxgemm.build(arch=("sm_80", "sm_90a", "sm_80"), dtypes=("float32", "float16"))
     on = {arch: {s.implementation for s, name in built if name == arch} for _, arch in built}
     assert "coalesced" in on["sm_80"] and "wgmma" not in on["sm_80"] and "wgmma" in on["sm_90a"]

@@ -8,6 +8,7 @@ import struct
 from types import SimpleNamespace
 
 import pytest
+from known_devices import H200
 
 from dxgemm import errors
 from dxgemm._model import predict_us
@@ -19,18 +20,10 @@ from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten import widening_tile
 from dxgemm.handwritten.tile_store import tile_bytes
-from dxgemm.runtime.device import DeviceFacts
 
 ARCH = "sm_90a"
 DESCRIPTOR = Descriptor(
     64, 64, 16, 128, 4, "float64", "float64", "row", "row", alignment=16, arch=ARCH
-)
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    arch="sm_90a",
-    sm_count=132,
-    peak_tflops={"float32": 66.9, "float64": 33.5, "int32": 33.5},
-    memory_gbytes_per_s=4800.0,
 )
 FUNCTIONS = DeviceFunctions(
     ltoir=b"code" * 1000,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import _registry, epilogues, errors, reductions
+from dxgemm import epilogues, errors, reductions
 from dxgemm._deterministic import choose_for_any_rows
 from dxgemm._dispatch import choose
 from dxgemm._gpu import probe, simulator_enabled
@@ -22,12 +22,6 @@ from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 H200 = facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0)
 ROWS = (*range(1, 258), 1000, 1024, 4097, 8192, 70_000)
 SIZES = [(1, 2048), (64, 64), (64, 5000), (1000, 27), (4096, 4096), (2048, 100_000)]
-
-
-@pytest.fixture
-def on_gpu(monkeypatch):
-    """The choice as it is on a GPU, also where there is none."""
-    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
 
 
 def problem_of(kind, m, n, k, batch=1, transposed=False):
@@ -60,7 +54,7 @@ def chosen(problem, implementation=None):
 
 @pytest.mark.parametrize("n, k", SIZES)
 @pytest.mark.parametrize("kind", FLOAT_KINDS)
-def test_the_choice_depends_neither_on_rows_nor_on_the_batch(on_gpu, kind, n, k):
+def test_the_choice_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, kind, n, k):
     choices = {chosen(problem_of(kind, m, n, k)) for m in ROWS[::16]}
     choices |= {chosen(problem_of(kind, 33, n, k, batch)) for batch in (2, 1000)}
     assert len(choices) == 1
@@ -68,14 +62,14 @@ def test_the_choice_depends_neither_on_rows_nor_on_the_batch(on_gpu, kind, n, k)
     assert len(transposed) == 1
 
 
-def test_without_it_the_choice_depends_on_rows(on_gpu):
+def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
     problems = [problem_of("float32", m, 4096, 4096) for m in (1, 100, 4096)]
     assert len({str(choose(problem, H200).candidates[0]) for problem in problems}) > 1
 
 
 @pytest.mark.parametrize("n, k", SIZES)
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_the_choice_is_the_one_that_is_never_far_from_the_best(on_gpu, kind, n, k):
+def test_the_choice_is_the_one_that_is_never_far_from_the_best(configs_of_a_gpu, kind, n, k):
     def times(implementation, config):
         return [
             predict_us(implementation, config, problem_of(kind, m, n, k), H200)
@@ -89,7 +83,7 @@ def test_the_choice_is_the_one_that_is_never_far_from_the_best(on_gpu, kind, n, 
         assert any(a <= b for a, b in zip(mine, times(implementation, other))), other
 
 
-def test_values_decide_nothing(on_gpu):
+def test_values_decide_nothing(configs_of_a_gpu):
     split = replace(contiguous_problem("float32", 4096, 4096, 4096), precision="split")
     assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
     decision = choose_for_any_rows(split, H200, None)
@@ -100,14 +94,16 @@ def test_values_decide_nothing(on_gpu):
 @pytest.mark.parametrize(
     "name, reason", [("split_wgmma", "values of all rows"), ("cublas", "its library")]
 )
-def test_a_named_one_whose_rows_depend_on_each_other_is_refused(on_gpu, monkeypatch, name, reason):
+def test_a_named_one_whose_rows_depend_on_each_other_is_refused(
+    configs_of_a_gpu, monkeypatch, name, reason
+):
     implementation = find_implementation(name)
     monkeypatch.setattr(type(implementation), "supports", lambda *arguments: None)
     with pytest.raises(errors.UnsupportedProblemError, match=f"{name}.* not determin.*{reason}"):
         chosen(problem_of("float32", 64, 64, 64), name)
 
 
-def test_what_is_named_is_kept(on_gpu):
+def test_what_is_named_is_kept(configs_of_a_gpu):
     problem, tuned = problem_of("float32", 64, 64, 4096), find_implementation("tuned")
     assert chosen(problem, "naive")[0] == "naive"
     config = next(config for config in tuned.configs("float32") if config.split_k == 1)
@@ -116,7 +112,7 @@ def test_what_is_named_is_kept(on_gpu):
         chosen(problem, ("tuned", config, 4))
 
 
-def test_exact_sums_may_take_any_kernel(on_gpu):
+def test_exact_sums_may_take_any_kernel(configs_of_a_gpu):
     problem = contiguous_problem("int8", 64, 64, 64)
     assert choose_for_any_rows(problem, H200, None) == choose(problem, H200)
 

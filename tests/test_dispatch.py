@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from known_devices import H200
 
-from dxgemm import _dispatch, _registry, errors
+from dxgemm import _dispatch, errors
 from dxgemm._dispatch import choose
 from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
@@ -23,13 +24,6 @@ DEVICE = DeviceFacts(
     sm_count=4,
     peak_tflops={"float32": 60.0, "float64": 30.0},
     memory_gbytes_per_s=4000.0,
-)
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    arch="sm_90a",
-    sm_count=132,
-    peak_tflops={"float32": 66.9, "float64": 33.5},
-    memory_gbytes_per_s=4800.0,
 )
 TUNED_H200 = replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
 SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
@@ -115,16 +109,14 @@ MEASURED_BATCHES = [
 
 
 @pytest.mark.parametrize("dtype, size, batch, best", MEASURED_BATCHES)
-def test_a_batch_takes_what_was_measured_to_be_best(monkeypatch, dtype, size, batch, best):
-    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
+def test_a_batch_takes_what_was_measured_to_be_best(configs_of_a_gpu, dtype, size, batch, best):
     chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200).candidates[0]
     assert str(chosen).startswith(best)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [64, 128, 256, 1024])
-def test_one_matrix_of_several_tiles_is_not_taken_for_a_batch(monkeypatch, dtype, size):
-    monkeypatch.setattr(_registry, "simulator_enabled", lambda: False)
+def test_one_matrix_of_several_tiles_is_not_taken_for_a_batch(configs_of_a_gpu, dtype, size):
     chosen = choose(problem(size, size, size, dtype), TUNED_H200).candidates[0]
     assert chosen.implementation.name != "small_batch"
 

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from known_devices import H200
 
 import dxgemm
 from dxgemm import errors
@@ -13,19 +14,11 @@ from dxgemm._dispatch import choose
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.epilogues import bias, relu
-from dxgemm.runtime.device import DeviceFacts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.kinds import KINDS
 
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    arch="sm_90a",
-    sm_count=132,
-    peak_tflops={"float32": 66.9, "float64": 33.5},
-    memory_gbytes_per_s=4800.0,
-)
 SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from known_devices import H200
 from typer.testing import CliRunner
 
 from dxgemm import errors
@@ -16,17 +17,9 @@ from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm._speeds import PACKAGED, Speed, load_speeds, read_speeds, table_file, write_speeds
 from dxgemm.cli.app import app
-from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Measured, Observation, append, by_shape, read
 from dxgemm.tuning.shapes import ALIGNED, LARGEST, SMALLEST, Shape, log_uniform_shapes, read_shapes
 
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    arch="sm_90a",
-    sm_count=132,
-    peak_tflops={"float32": 66.9, "float64": 33.5},
-    memory_gbytes_per_s=4800.0,
-)
 KERNEL = find_implementation("tuned")
 
 
