@@ -25,7 +25,7 @@ class Config:
         return 128
 
 
-def make_kernel(config, dtype, case, *options):
+def make_kernel(config, dtype, case, *options, epilogue=None):
     """The kernel of a case, by name."""
     return CASES[case](dtype, *options)
 
@@ -41,6 +41,7 @@ def _barrier(dtype):
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         value = int32(shared_address(cuda.shared.array(0, uint8)))
         full, empty = int32(value + 16), int32(value + 24)
@@ -85,6 +86,7 @@ def _copy(dtype, count):
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
         barrier = int32(smem + TILE * ROW_BYTES)
@@ -140,6 +142,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
         barrier = int32(smem + 2 * tile_bytes)
@@ -195,6 +198,7 @@ def _pairs(dtype, kind):
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         index = 2 * cuda.threadIdx.x
         pair = unpack_pair(kind, pack_pair(kind, a_gmem[index], a_gmem[index + 1]))
@@ -213,6 +217,7 @@ def _divide(dtype):
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
     ):  # fmt: skip
         index = cuda.threadIdx.x
         out_gmem[index] = float32(divide(int32(index * index + n), int32(m)))

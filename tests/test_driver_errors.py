@@ -152,7 +152,7 @@ def kernel_launch(fake):
 
 def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):
     for name in ("OUT_OF_RESOURCES", "FAILED", "TIMEOUT"):
-        fake.fails = {"cuLaunchKernelEx": driver.CUresult[f"CUDA_ERROR_LAUNCH_{name}"]}
+        fake.fails = {"cuLaunchKernelEx": getattr(driver.CUresult, f"CUDA_ERROR_LAUNCH_{name}")}
         with pytest.raises(errors.LaunchError, match=rf"tuned 64x64 \(7 blocks.*_{name}"):
             kernel_launch(*CALL, stream=0)
         with pytest.raises(errors.LaunchError, match=name):

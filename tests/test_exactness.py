@@ -37,7 +37,11 @@ def test_planted_zeros_stay_zero(multiply, kind):
     assert result[~is_zero].all()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in FLOAT_KINDS if not kind.startswith("float16")])
+# float16 has too few exponents; what "split" adds depends on the scale of rows and columns.
+SCALED_KINDS = [kind for kind in FLOAT_KINDS if not kind.startswith(("float16", "split"))]
+
+
+@pytest.mark.parametrize("kind", SCALED_KINDS)
 def test_inner_scaling_by_powers_of_two_changes_no_bit(multiply, kind):
     dtype = KINDS[kind].dtype
     exponents = limits(dtype).minexp // -2 - 3

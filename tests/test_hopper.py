@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,24 @@ def swizzled(rows):
     pieces = rows.reshape(len(rows), 8, 4)
     places = np.arange(8) ^ (np.arange(len(rows)) % 8)[:, None]
     return np.take_along_axis(pieces, places[..., None], 1).reshape(len(rows), 32)
+
+
+COMPILE = """
+import sys
+sys.path.append(sys.argv[1])
+from hopper_kernels import CASES, Config
+from dxgemm.compiler import KernelSpec, compile_kernel
+options = {"copy": ("2",), "wgmma": ("k", "mn"), "pairs": ("f16",)}
+for case in CASES:
+    dtype = "float16" if case == "wgmma" else "float32"
+    spec = KernelSpec("hopper", "hopper_kernels", Config(), dtype, (case, *options.get(case, ())))
+    print(case, compile_kernel(spec, "sm_90a").record.stack_bytes)
+"""
+
+
+def test_every_case_compiles_without_a_gpu(run_python):
+    lines = run_python(COMPILE, str(Path(__file__).parent)).splitlines()
+    assert [line.split()[1] for line in lines] == ["0"] * 5
 
 
 @pytest.mark.gpu
