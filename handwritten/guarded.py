@@ -26,7 +26,7 @@ def make_kernel(
     from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
 
     compute = cuda.jit(device=True, forceinline=True)(
-        make_tuned_kernel(config, dtype, a_way, b_way, epilogue)
+        make_tuned_kernel(config, dtype, a_way, b_way, epilogue=epilogue)
     )
     last = len(epilogue.operands) - 1
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 from known_devices import H200
 
-from dxgemm import _dispatch, errors
+from dxgemm import _dispatch, epilogues, errors
 from dxgemm._dispatch import choose
-from dxgemm._fusion import Fusion
-from dxgemm._gpu import simulator_enabled
+from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm._speeds import PACKAGED, read_speeds
+from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.handwritten import tuned as kernel_file
 from dxgemm.runtime.device import DeviceFacts
 
@@ -26,6 +26,7 @@ DEVICE = DeviceFacts(
     memory_gbytes_per_s=4000.0,
 )
 TUNED_H200 = replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
+RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
 SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
 OWN = [
     implementation
@@ -78,8 +79,8 @@ def test_the_same_problem_gives_the_same_choice():
     assert choose(problem(300, 200, 100), DEVICE) == choose(problem(300, 200, 100), DEVICE)
 
 
-@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
-def test_tiny_problems_take_one_thread_an_element_and_large_ones_the_top_of_the_ladder():
+def test_tiny_problems_and_large_ones(configs_of_a_gpu):
+    """One thread an element, and the top of the ladder."""
     assert choose(problem(3, 4, 5), H200).candidates[0].implementation.name == "coalesced"
     assert choose(problem(2048, 2048, 2048), H200).candidates[0].implementation.name == "tuned"
 
@@ -128,22 +129,31 @@ def test_memory_bounds_a_batch():
     assert predict_us(tiles, tile, batch, DEVICE) > memory_us
 
 
-@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
-def test_operands_are_split_where_that_pays():
+def test_operands_are_split_where_that_pays(configs_of_a_gpu):
     split = replace(problem(4096, 4096, 4096), precision="split")
     assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
     small = replace(problem(64, 64, 64), precision="split")
     assert choose(small, H200).candidates[0].implementation.name != "split_wgmma"
 
 
-@pytest.mark.skipif(simulator_enabled(), reason="the simulator runs other kernels")
-def test_an_epilogue_after_a_short_k_wants_several_blocks_on_a_multiprocessor():
+def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_gpu):
     plain = problem(8192, 8192, 128)
-    fused = replace(plain, epilogue=Fusion((), ()))
+    fused = replace(plain, epilogue=RELU)
     alone, shared = (choose(p, H200).candidates[0].config for p in (plain, fused))
     assert alone.min_blocks("float32") == 1 < shared.min_blocks("float32")
-    deep = replace(problem(4096, 4096, 4096), epilogue=Fusion((), ()))
+    deep = replace(problem(4096, 4096, 4096), epilogue=RELU)
     assert choose(deep, H200).candidates[0].config == alone
+
+
+@pytest.mark.parametrize(
+    ("dtype", "best"), [("float32", "128x64x8 thread"), ("float64", "64x64x16 warp 32x32")]
+)
+def test_after_a_short_k_the_config_is_the_measured_best(configs_of_a_gpu, dtype, best):
+    fused = replace(problem(8192, 8192, 128, dtype), epilogue=RELU)
+    assert str(choose(fused, TUNED_H200).candidates[0].config).startswith(best)
+    argmin = FusedReduction("smallest", 1, ("float32", "int64"))
+    nearest = replace(problem(65536, 16384, 64), epilogue=Fusion((), (), reduction=argmin))
+    assert str(choose(nearest, TUNED_H200).candidates[0].config).startswith("128x64x8")
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)

@@ -310,6 +310,30 @@ def test_nothing_is_read_where_alpha_is_zero(hopper):
     assert (split_gemm(a, a, c, 0.0, 2.0).get() == 2).all()
 
 
+NATIVE = """
+import dxgemm
+from dataclasses import replace
+from dxgemm._fusion import Fusion
+from dxgemm._problem import contiguous_problem
+from dxgemm._split import other_specs
+from dxgemm.compiler import compile_kernel
+from dxgemm.epilogues.function import bound_epilogue
+
+@dxgemm.epilogue
+def scaled(value, row, col):
+    return value * 123.0
+
+plain = replace(contiguous_problem("float32", 64, 64, 64), precision="split")
+fused = replace(plain, epilogue=Fusion(bound_epilogue(scaled).shape.functions, ()))
+for problem in plain, fused:
+    print("0f42F60000" in compile_kernel(other_specs(problem)[-1], "sm_90a").ptx)
+"""
+
+
+def test_the_native_product_has_the_epilogue(run_python):
+    assert run_python(NATIVE).split() == ["False", "True"]
+
+
 @pytest.mark.gpu
 def test_an_epilogue_is_applied_once_by_either_product(hopper):
     rng = np.random.default_rng(9)

@@ -17,14 +17,17 @@ from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
 from dxgemm._speeds import Speed
 from dxgemm.runtime.device import DeviceFacts
 
-# What a fused reduction adds for an element of a block that has its SM for itself: argmin and the
-# two smallest in float32 on the H200. A stored matrix is read at this part of the memory's peak.
+# What a fused reduction adds for an element, and for a tile, of a block that has its SM for itself:
+# argmin and the two smallest in float32 on the H200. A stored matrix is read at this part of the
+# memory's peak.
 REDUCTION_NS = 0.1
+REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element of a block that has its SM for itself: bias, gelu and
-# residual in float32 on the H200.
-EPILOGUE_NS = 0.54
+# residual on the H200. From the third block on, more of them hide no more of it.
+EPILOGUE_NS = {"float32": 0.54, "float64": 1.35}
+MOST_HIDING_BLOCKS = 3
 
 # Of the memory's peak, by matrices of a batch: with 48 x 48 and less on the H200.
 BATCH_MEMORY_SHARE = 0.88
@@ -77,9 +80,11 @@ def predict_us(
         resident = resident_blocks(config, problem.dtype, device)
         elements = rounds * config.tile_m * config.tile_n // split_k
         if problem.epilogue.stages:
-            arithmetic_us += elements * EPILOGUE_NS / 1e3 / resident
+            element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
+            arithmetic_us += elements * element_ns / 1e3 / min(resident, MOST_HIDING_BLOCKS)
         if problem.reduction is not None:
-            arithmetic_us += elements * REDUCTION_NS / 1e3 / resident
+            reduction_us = elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US
+            arithmetic_us += reduction_us / resident
     memory_share = speed.memory_share if problem.batch == 1 else BATCH_MEMORY_SHARE
     memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3 * memory_share)
     body_us = math.hypot(arithmetic_us, memory_us)  # they hide behind each other, but not all
