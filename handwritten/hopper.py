@@ -9,6 +9,7 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
     copy engine  tensor_map, prefetch_tensor_map, copy_box
     wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
+    registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
@@ -256,6 +257,21 @@ def wait_wgmma_of(typing_context, pending, registers):
         return pack_array(builder, unpack(builder, result, count))
 
     return signature(registers, pending, registers), generate
+
+
+@intrinsic
+def limit_registers(typing_context, way, count):
+    """Let each thread of a warpgroup have so many registers, a multiple of 8.
+
+    way is "dec", or "inc", which waits until other warpgroups of the block have left enough.
+    """
+    text = f"setmaxnreg.{literal(way)}.sync.aligned.u32 {literal(count)};"
+
+    def generate(context, builder, sig, args):
+        inline_ptx(builder, _void, text, _MEMORY, [])
+        return context.get_dummy_value()
+
+    return signature(types.void, way, count), generate
 
 
 @intrinsic

@@ -49,7 +49,6 @@ def make_mainloop(
     from dxgemm.handwritten.wgmma_ring import make_after, make_corner
 
     kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
-    small_scale = float32(2.0**-scheme.shift)
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     stage_bytes = config.stage_bytes(parts)
     a_bytes, b_bytes = tile_m * ROW_BYTES, tile_n * ROW_BYTES
@@ -63,13 +62,22 @@ def make_mainloop(
     a_part, b_part, stage_step = a_bytes // 16, b_bytes // 16, stage_bytes // 16
     low, high = descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     acc_items = tile_n // 2
-    has_own_sum = scheme.shift != 0
+    section_stages = config.section // tile_k
     unit_steps = min(config.promote, STEPS)
-    units = STEPS // unit_steps
     run_stages = 0 if config.promote <= STEPS else config.promote // STEPS
     products = (*small, (0, 0))
-    unit_products = ((0, 0),) if has_own_sum else products
-    small_count, unit_count, product_count = len(small), len(unit_products), len(products)
+    # Of a stage, what is summed before each promotion, and what the sum is multiplied by then.
+    groups = tuple(
+        _terms(((0, 0),) if scheme.shift else products, first, unit_steps)
+        for first in range(0, STEPS, unit_steps)
+    )
+    scales = (1.0,) * len(groups)
+    if scheme.shift:
+        groups = (_terms(small, 0, STEPS), *groups)
+        scales = (2.0**-scheme.shift, *scales)
+    counts, last_group = tuple(map(len, groups)), len(groups) - 1
+    stage_terms = _terms(products, 0, STEPS)
+    stage_count = len(stage_terms)
     takes_turns = config.takes_turns and config.consumers == 2
     after, corner = make_after(stages), make_corner()
 
@@ -94,6 +102,13 @@ def make_mainloop(
         return a_desc, int32(low + (smem + parts * a_bytes) // 16)
 
     @cuda.jit(device=True, forceinline=True)
+    def places(a_at, b_at, term):
+        """Descriptors of a term, from those of the stage."""
+        a_index, b_index, step = term
+        a_of = int32(a_at + a_index * a_part + step * a_step)
+        return a_of, int32(b_at + b_index * b_part + step * b_step)
+
+    @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def take_turn(thread):
         """Wait until the other warpgroup has queued its wgmmas."""
@@ -110,7 +125,7 @@ def make_mainloop(
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
-        """a @ b over all k tiles, promoted every few steps; the stage after the last.
+        """a @ b, in sections, promoted every few steps; the stage after the last k tile.
 
         While a warpgroup promotes, the other one multiplies.
         """
@@ -118,49 +133,36 @@ def make_mainloop(
         a_desc, b_desc = descriptors(smem, thread)
         total, acc = zeros(float32, acc_items), zeros(float32, acc_items)
         while k_tiles > 0:
-            wait_barrier(int32(full + 8 * stage), parity)
-            a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
-            if has_own_sum:
-                take_turn(thread)
-                begin_wgmma()
-                for index in static_range(small_count):
-                    for step in static_range(STEPS):
-                        a_of = int32(a_at + small[index][0] * a_part + step * a_step)
-                        b_of = int32(b_at + small[index][1] * b_part + step * b_step)
-                        if index == 0 and step == 0:
+            left = int32(min(k_tiles, section_stages))
+            k_tiles = int32(k_tiles - left)
+            section = zeros(float32, acc_items)
+            while left > 0:
+                wait_barrier(int32(full + 8 * stage), parity)
+                a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+                for group in static_range(last_group + 1):
+                    take_turn(thread)
+                    begin_wgmma()
+                    for index in static_range(counts[group]):
+                        a_of, b_of = places(a_at, b_at, groups[group][index])
+                        if index == 0:
                             acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
                         else:
                             acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
-                commit_wgmma()
-                give_turn(thread)
-                acc = wait_wgmma_of(0, acc)
-                total = add_scaled(total, acc, small_scale)
-            for unit in static_range(units):
-                take_turn(thread)
-                begin_wgmma()
-                for index in static_range(unit_count):
-                    for step in static_range(unit_steps):
-                        place = unit * unit_steps + step
-                        a_of = int32(a_at + unit_products[index][0] * a_part + place * a_step)
-                        b_of = int32(b_at + unit_products[index][1] * b_part + place * b_step)
-                        if index == 0 and step == 0:
-                            acc = wgmma_anew(kind, high, acc, a_of, b_of, a_across, b_across)
-                        else:
-                            acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
-                commit_wgmma()
-                give_turn(thread)
-                acc = wait_wgmma_of(0, acc)
-                if unit == units - 1 and member == 0:
-                    arrive(int32(empty + 8 * stage))
-                total = add_scaled(total, acc, float32(1))
-            stage, parity = after(stage, parity)
-            k_tiles = int32(k_tiles - 1)
+                    commit_wgmma()
+                    give_turn(thread)
+                    acc = wait_wgmma_of(0, acc)
+                    if group == last_group and member == 0:
+                        arrive(int32(empty + 8 * stage))
+                    section = add_scaled(section, acc, float32(scales[group]))
+                stage, parity = after(stage, parity)
+                left = int32(left - 1)
+            total = add_scaled(total, section, float32(1))
         return total, stage, parity
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def multiply_runs(smem, full, empty, thread, k_tiles, stage, parity):
-        """`multiply_units`, promoted every few stages; all products have one sum."""
+        """`multiply_units` without sections, promoted every few stages; all products in one sum."""
         member = int32(thread % WARPGROUP)
         a_desc, b_desc = descriptors(smem, thread)
         total = zeros(float32, acc_items)
@@ -173,11 +175,9 @@ def make_mainloop(
                 wait_barrier(int32(full + 8 * stage), parity)
                 a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
                 begin_wgmma()
-                for index in static_range(product_count):
-                    for step in static_range(STEPS):
-                        a_of = int32(a_at + products[index][0] * a_part + step * a_step)
-                        b_of = int32(b_at + products[index][1] * b_part + step * b_step)
-                        acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
+                for index in static_range(stage_count):
+                    a_of, b_of = places(a_at, b_at, stage_terms[index])
+                    acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
                 commit_wgmma()
                 wait_wgmma(1)  # the k tile before is done, this one goes on
                 if left < run and member == 0:
@@ -192,3 +192,10 @@ def make_mainloop(
 
     multiply = multiply_units if run_stages == 0 else multiply_runs
     return after, fetch, multiply, take_turn, give_turn
+
+
+def _terms(
+    products: tuple[tuple[int, int], ...], first: int, count: int
+) -> tuple[tuple[int, int, int], ...]:
+    """(part of a, part of b, step) of products over so many steps from the first."""
+    return tuple((a, b, step) for a, b in products for step in range(first, first + count))

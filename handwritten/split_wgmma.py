@@ -4,10 +4,12 @@ Idea: grown from `wgmma`. x * s = hi + lo / 2**12, hi and lo in float16, with s 
 that brings the largest element of its row of a (column of b) into [2**14, 2**15); `split` makes
 them. hi keeps the upper 11 bits, lo the next 12 but for a rounding. Of the four products, lo @ lo
 is too small to matter; three wgmmas a step give a @ b. Sums of tensor cores are truncated, not
-rounded, which is a bias that grows with their number: so after a few steps they are added to a
-total by true float32 additions, and the next sum begins anew. lo @ hi and hi @ lo have sums of
-their own, or they would be truncated where hi @ hi is. The total is scaled back, exactly, before
-alpha, c and the epilogue see it.
+rounded, which is a bias that grows with their number: so after a few steps they are added to the
+sum of a section of k by true float32 additions, and the next sum begins anew. lo @ hi and hi @ lo
+have sums of their own, or they would be truncated where hi @ hi is. Sections are added to a total:
+its rounding errors grow with the number of sections, theirs with the length of one. The three sums
+of a thread are more registers than all threads can have, so the producer leaves it most of its own.
+The total is scaled back, exactly, before alpha, c and the epilogue see it.
 Layout: a (m, k) and b (k, n) as `split` leaves them, along or across k, any batch; c and out
 (m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
 rows and columns back, and the verdict.
@@ -30,11 +32,13 @@ from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 DTYPES = ("float32",)
 ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+MOVES_REGISTERS = True  # from the producer to the consumers
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
 LAUNCH_US = 12.0  # of the five kernels
 SPLITTING_SHARE = 400  # rows of b for which splitting a takes as long as multiplying
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of 168 a thread, with two consumers
 SM_COUNT = 132  # of H100 and H200: one persistent block each
 
 
@@ -42,15 +46,17 @@ SM_COUNT = 132  # of H100 and H200: one persistent block each
 class Config:
     """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
 
-    A step is 16 k of float16. Tiles are visited in bands of band_m tiles along m, so that blocks
-    running at the same time read few rows of a and few columns of b. Where two warpgroups take
-    turns to queue their wgmmas, one multiplies while the other promotes.
+    A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
+    total itself. Tiles are visited in bands of band_m tiles along m, so that blocks running at the
+    same time read few rows of a and few columns of b. Where two warpgroups take turns to queue
+    their wgmmas, one multiplies while the other promotes.
     """
 
     tile_m: int
     tile_n: int
     stages: int
-    promote: int = 2
+    promote: int = 1
+    section: int = 512
     parts: int = 2
     takes_turns: bool = False
     band_m: int = 16
@@ -61,9 +67,11 @@ class Config:
         if self.tile_m not in (64, 128):
             raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
         if self.tile_n % 64 or not 64 <= self.tile_n <= 128:
-            raise ValueError(f"{self}: tile_n must be 64 or 128; a total and a sum are kept")
+            raise ValueError(f"{self}: tile_n must be 64 or 128; three sums are kept")
         if STEPS % self.promote and self.promote % STEPS:
             raise ValueError(f"{self}: promote must be 1, 2, or a multiple of {STEPS}")
+        if self.section % 64:
+            raise ValueError(f"{self}: section must be a multiple of 64, whole stages")
         if self.smem_bytes("float32") > 227 * 1024:
             raise ValueError(f"{self}: {self.smem_bytes('float32')} bytes of shared memory")
 
@@ -74,8 +82,8 @@ class Config:
 
     @property
     def threads(self) -> int:
-        """Of the consumers, and of the warp that produces."""
-        return self.consumers * WARPGROUP + WARP
+        """Of the consumers, and of the warpgroup of the producer."""
+        return (self.consumers + 1) * WARPGROUP
 
     def stage_bytes(self, parts: int) -> int:
         return parts * (self.tile_m + self.tile_n) * ROW_BYTES
@@ -86,11 +94,13 @@ class Config:
         return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
+        """Of two sums; the third is in the registers that the producer leaves."""
         return 2 * self.tile_n // 2 * 4
 
     def __str__(self) -> str:
         turns = " turns" if self.takes_turns else ""
-        return f"{self.tile_m}x{self.tile_n} stages {self.stages} promote {self.promote}{turns}"
+        tile = f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+        return f"{tile} promote {self.promote} section {self.section}{turns}"
 
 
 CONFIGS = (
@@ -181,6 +191,7 @@ def make_kernel(
     from dxgemm.handwritten.hopper import (
         expect_bytes,
         init_barrier,
+        limit_registers,
         prefetch_tensor_map,
         publish_barriers,
         tensor_map,
@@ -265,6 +276,8 @@ def make_kernel(
         stage, parity = int32(0), int32(0)
 
         if thread >= consumers * WARPGROUP:
+            if consumers == 2:
+                limit_registers("dec", PRODUCER_REGISTERS)
             if thread == consumers * WARPGROUP:
                 a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
                 prefetch_tensor_map(a_map)
@@ -287,6 +300,8 @@ def make_kernel(
                         depth = int32(depth + tile_k)
                         stage, parity = after(stage, parity)
         else:
+            if consumers == 2:
+                limit_registers("inc", CONSUMER_REGISTERS)
             lane = int32(thread % WARP)
             chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
             out, c = global_address(out_gmem), global_address(c_gmem)

@@ -15,7 +15,7 @@ from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import kernel_store
-from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
+from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten import widening_tile
@@ -297,11 +297,11 @@ define void @"kernel"(double* %".1", i64 %".2")
 @"llvm.used" = [1 x i8*] [i8* bitcast (void (double*, i64)* @"kernel" to i8*)]
 !0 = !{{ void (double*, i64)* @"kernel", !"kernel", i32 1 }}
 """
-    patched = _with_parameter_block(module, 576)
-    assert '@"kernel"(double* %".1", i64 %".2", [576 x i8]* byval align 64 %".block")' in patched
+    patched = _with_parameter_blocks(module, {PARAMETER_BLOCK: 576})
+    assert '@"kernel"(double* %".1", i64 %".2", [576 x i8]* byval align 64 %".block2")' in patched
     assert patched.count('void (double*, i64, [576 x i8]*)* @"kernel"') == 2
     assert "mov.b64 $0, kernel_param_2;" in patched
-    assert _with_parameter_block("define void @f()", 576) == "define void @f()"
+    assert _with_parameter_blocks("define void @f()", {PARAMETER_BLOCK: 576}) == "define void @f()"
 
 
 class Refusing:

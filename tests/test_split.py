@@ -130,6 +130,10 @@ def in_float32(a, b):
     return total
 
 
+def rms(error, size=1):
+    return np.sqrt(((error / size) ** 2).mean())
+
+
 DATA = {
     "normal": lambda rng, size: rng.standard_normal(size),
     "uniform": lambda rng, size: rng.random(size),
@@ -148,11 +152,11 @@ def test_the_model_is_as_right_as_float32(data, k):
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
     assert is_accepted(*rows)
-    promote = 16 * split_wgmma.CONFIGS[0].promote
-    error = np.abs(split_product(*rows, promote) - value) / size
+    config = split_wgmma.CONFIGS[0]
+    error = np.abs(split_product(*rows, 16 * config.promote, config.section) - value) / size
     native = np.abs(in_float32(a, b) - value) / size
     assert error.max() <= native.max()
-    assert np.sqrt((error**2).mean()) <= np.sqrt((native**2).mean())
+    assert rms(error) <= rms(native)
 
 
 def test_without_promotion_truncation_is_a_bias():
@@ -160,8 +164,26 @@ def test_without_promotion_truncation_is_a_bias():
     a, b = (rng.random((16, 1024)).astype(np.float32) for _ in range(2))
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
-    often, never = (np.abs(split_product(*rows, k) - value) / size for k in (32, 1024))
+    often, never = (np.abs(split_product(*rows, k, 1024) - value) / size for k in (32, 1024))
     assert never.mean() > 20 * often.mean()
+
+
+def test_sections_keep_long_sums_of_one_sign_right():
+    """As right as float32 sums of 1024 terms each, which is how cuBLAS cuts so long a k."""
+    rng = np.random.default_rng(4)
+    k, config = 2**14, split_wgmma.CONFIGS[0]
+    a, b = (rng.random((8, k)).astype(np.float32) for _ in range(2))
+    value, size = exact(a, b)
+    rows = split_rows(a), split_rows(b)
+    in_sections, in_one = (
+        rms(split_product(*rows, 16 * config.promote, section) - value, size)
+        for section in (config.section, k)
+    )
+    native = np.zeros(value.shape, np.float32)
+    for first in range(0, k, 1024):
+        native += in_float32(a[:, first : first + 1024], b[:, first : first + 1024])
+    assert in_sections <= rms(native - value, size)
+    assert in_one > 3 * in_sections
 
 
 def test_what_is_accepted_is_within_the_bound():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,8 +19,9 @@ from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
 
-# What a kernel writes in inline PTX for its last parameter, see `_parameter_block`.
+# What a kernel writes in inline PTX for its last parameter, see `_parameter_blocks`.
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
+TENSOR_MAP_BYTES = 128
 
 # Kernels see half precision as the bits of its elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
@@ -93,6 +94,9 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     file = import_module(spec.module)
     if hasattr(file, "device_functions"):
         ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, file)
+    elif getattr(file, "MOVES_REGISTERS", False):
+        cubin, ptx = _build_whole_program(spec, arch, file)
+        entry = entry_name(cubin)
     else:
         ptx, entry = _compile_to_ptx(spec, arch, file)
         cubin = _link(spec, arch, ptx)
@@ -159,10 +163,30 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tupl
             spec.config, spec.dtype, *spec.variant, functions=functions, epilogue=spec.epilogue
         )
 
-    with _numba_lock, _parameter_block(getattr(file, "PARAMETER_BLOCK_BYTES", 0)):
+    size = getattr(file, "PARAMETER_BLOCK_BYTES", 0)
+    with _numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
     cubin = _link(spec, arch, ltoir, functions.ltoir)
     return cubin, entry_name(cubin)
+
+
+def _build_whole_program(spec: KernelSpec, arch: str, file: Any) -> tuple[bytes, str]:
+    """The cubin of a kernel whose warpgroups move registers, and its PTX.
+
+    Only in a whole program is `setmaxnreg` obeyed; nvJitLink makes one of LTO-IR, not of PTX.
+    """
+    maps = dict.fromkeys(getattr(file, "TENSOR_MAPS", ()), TENSOR_MAP_BYTES)
+    with _numba_lock, _parameter_blocks(maps):
+        ltoir = _compile(
+            spec,
+            arch,
+            lambda: file.make_kernel(
+                spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
+            ),
+            output="ltoir",
+        )
+    ptx = _link(spec, arch, ltoir, output="ptx").rstrip(b"\0").decode()
+    return _link(spec, arch, ltoir), ptx
 
 
 def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx") -> Any:
@@ -217,35 +241,43 @@ def _min_blocks(spec: KernelSpec) -> int:
 def _with_tensor_maps(ptx: str, names: tuple[str, ...]) -> str:
     """Append parameters that numba cannot express: 128 bytes each, aligned, passed by value."""
     end = ptx.index("\n)", ptx.index(".visible .entry"))
-    parameters = "".join(f",\n\t.param .align 64 .b8 {name}[128]" for name in names)
+    parameters = "".join(f",\n\t.param .align 64 .b8 {name}[{TENSOR_MAP_BYTES}]" for name in names)
     return ptx[:end] + parameters + ptx[end:]
 
 
 @contextmanager
-def _parameter_block(size: int) -> Iterator[None]:
-    """Give kernels a last parameter that numba cannot express: bytes, aligned, passed by value.
+def _parameter_blocks(sizes: Mapping[str, int]) -> Iterator[None]:
+    """Give kernels last parameters that numba cannot express: bytes, aligned, passed by value.
 
-    It is appended in LLVM's language, before NVVM sees that; the kernel knows it as
-    `PARAMETER_BLOCK`.
+    They are appended in LLVM's language, before NVVM sees that.
+
+    Args:
+        sizes: in bytes, by the names that inline PTX of the kernel uses for them.
     """
     from numba.cuda.cudadrv import nvvm
 
     compile_ir = nvvm.compile_ir
 
-    def compile_with_block(modules: Any, **options: Any) -> Any:
+    def compile_with_blocks(modules: Any, **options: Any) -> Any:
         texts = [modules] if isinstance(modules, str) else modules
-        return compile_ir([_with_parameter_block(text, size) for text in texts], **options)
+        return compile_ir([_with_parameter_blocks(text, sizes) for text in texts], **options)
 
-    if size:
-        nvvm.compile_ir = compile_with_block
+    if sizes:
+        nvvm.compile_ir = compile_with_blocks
     try:
         yield
     finally:
         nvvm.compile_ir = compile_ir
 
 
-def _with_parameter_block(module: str, size: int) -> str:
-    """LLVM's text of a module with the parameter appended to its kernel, if it has one."""
+def _with_parameter_blocks(module: str, sizes: Mapping[str, int]) -> str:
+    """LLVM's text of a module with the parameters appended to its kernel, if it has one."""
+    for name, size in sizes.items():
+        module = _with_parameter_block(module, name, size)
+    return module
+
+
+def _with_parameter_block(module: str, block_name: str, size: int) -> str:
     kernel = re.search(r'\* @"?([\w$.]+)"?, !"kernel"', module)
     if kernel is None:
         return module
@@ -255,9 +287,9 @@ def _with_parameter_block(module: str, size: int) -> str:
     match = definition.search(module)
     assert match is not None
     index = match[1].count("%")
-    module = definition.sub(rf'\1, {block} byval align 64 %".block")', module)
+    module = definition.sub(rf'\1, {block} byval align 64 %".block{index}")', module)
     module = re.sub(rf"(void \([^()]*)\)(\* {name})", rf"\1, {block})\2", module)
-    return module.replace(PARAMETER_BLOCK, f"{kernel[1]}_param_{index}")
+    return module.replace(block_name, f"{kernel[1]}_param_{index}")
 
 
 @contextmanager
@@ -276,8 +308,8 @@ def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
         dispatcher.get_current_device = current
 
 
-def _link(spec: KernelSpec, arch: str, *inputs: str | bytes) -> bytes:
-    """The cubin of PTX (text), or of LTO-IR (bytes)."""
+def _link(spec: KernelSpec, arch: str, *inputs: str | bytes, output: str = "cubin") -> bytes:
+    """The cubin of PTX (text), or of LTO-IR (bytes); or the PTX of LTO-IR."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(
@@ -286,6 +318,7 @@ def _link(spec: KernelSpec, arch: str, *inputs: str | bytes) -> bytes:
         optimize_unused_variables=True,
         no_cache=True,  # the cubin is kept by dxgemm, and a cold build costs what it costs
         link_time_optimization=isinstance(inputs[0], bytes) or None,
+        ptx=output == "ptx" or None,
     )
     objects = [
         ObjectCode.from_ltoir(code)
@@ -294,7 +327,7 @@ def _link(spec: KernelSpec, arch: str, *inputs: str | bytes) -> bytes:
         for code in inputs
     ]
     try:
-        return bytes(Linker(*objects, options=options).link("cubin").code)
+        return bytes(Linker(*objects, options=options).link(output).code)
     except Exception as error:
         failure = f"nvJitLink could not link {spec} for {arch} ({toolkit_text()})"
         raise _build_error(spec, failure, error) from error

@@ -58,29 +58,43 @@ def is_accepted(a: SplitRows, b: SplitRows) -> bool:
     return 8 * weak <= 7 * a.hi.shape[1] or not (a.is_lax or b.is_lax)
 
 
-def split_product(a: SplitRows, b: SplitRows, promote: int, extra_bits: int = 2) -> np.ndarray:
+def split_product(
+    a: SplitRows, b: SplitRows, promote: int, section: int, extra_bits: int = 2
+) -> np.ndarray:
     """a @ b.T in float32.
 
     Args:
         a, b: rows of a, columns of b.
-        promote: after so many k, sums of tensor cores are added to the total.
+        promote: after so many k, sums of tensor cores are added to that of a section.
+        section: after so many k, this is added to the total.
         extra_bits: that tensor cores keep beyond those of float32 while they add.
     """
     k = a.hi.shape[1]
     total = np.zeros((len(a.hi), len(b.hi)), np.float32)
-    for first in range(0, k, promote):
+    for first in range(0, k, section):
+        last = min(first + section, k)
+        total += _section(a, b, first, last, promote, extra_bits)
+    return total * a.factors[:, None] * b.factors
+
+
+def _section(
+    a: SplitRows, b: SplitRows, start: int, end: int, promote: int, extra_bits: int
+) -> np.ndarray:
+    """The sum of scaled products from `start` to `end`."""
+    total = np.zeros((len(a.hi), len(b.hi)), np.float32)
+    for first in range(start, end, promote):
         if first % STAGE_K == 0:
-            steps = _steps(first, max(promote, STAGE_K), k)
+            steps = _steps(first, max(promote, STAGE_K), end)
             small = np.zeros(total.shape)
             for x, y in ((a.hi, b.lo), (a.lo, b.hi)):
                 for step in steps:
                     small = _wgmma(small, x[:, step], y[:, step], extra_bits)
             total = (total + np.ldexp(small, -LO_SHIFT)).astype(np.float32)
         large = np.zeros(total.shape)
-        for step in _steps(first, promote, k):
+        for step in _steps(first, promote, end):
             large = _wgmma(large, a.hi[:, step], b.hi[:, step], extra_bits)
         total += large.astype(np.float32)
-    return total * a.factors[:, None] * b.factors
+    return total
 
 
 def _steps(first: int, count: int, k: int) -> list[slice]:
