@@ -63,10 +63,14 @@ def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
 
 
 def native_config(problem: Problem) -> Any:
-    """Of `tuned`: the first whose blocks fill the GPU, else the one with most blocks."""
-    counts = {config: tuned.block_count(config, problem) for config in tuned.CONFIGS}
-    filling = (config for config, blocks in counts.items() if blocks >= split_wgmma.SM_COUNT)
-    return next(filling, max(counts, key=lambda config: counts[config]))
+    """Of `tuned`: that of the shortest predicted time, which is rounds of tiles at its speed."""
+
+    def predicted(config: Any) -> float:
+        rounds = -(-tuned.block_count(config, problem) // split_wgmma.SM_COUNT)
+        work = config.tile_m * config.tile_n / config.split_k
+        return rounds * work / tuned.efficiency(config, problem)
+
+    return min(tuned.CONFIGS, key=predicted)
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
