@@ -132,6 +132,10 @@ def test_memory_bounds_a_batch():
 def test_operands_are_split_where_that_pays(configs_of_a_gpu):
     split = replace(problem(4096, 4096, 4096), precision="split")
     assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
+    medium = replace(problem(1024, 1024, 1024), precision="split")
+    best = choose(medium, H200).candidates[0]
+    assert best.implementation.name == "split_wgmma"
+    assert (best.config.tile_m, best.config.tile_n) == (128, 64)
     small = replace(problem(64, 64, 64), precision="split")
     assert choose(small, H200).candidates[0].implementation.name != "split_wgmma"
 
