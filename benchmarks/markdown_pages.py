@@ -18,6 +18,7 @@ from tables import (
     pipeline_rectangles,
     pipeline_rows,
     pipeline_squares,
+    precision_page,
     rungs,
 )
 
@@ -40,6 +41,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
     """Every generated page by its path, with what it keeps of its present text."""
     readme, docs = REPOSITORY / "README.md", REPOSITORY / "docs"
     pipelines, epilogues = docs / "cublasdx.md", docs / "epilogues.md"
+    precision = docs / "precision.md"
     readme_text, results_text = render(gpus, readme.read_text())
     return {
         readme: readme_text,
@@ -47,6 +49,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
         REPOSITORY / "handwritten" / "README.md": handwritten_readme(gpus),
         pipelines: replace_between_markers(pipelines.read_text(), pipelines_text(gpus)),
         epilogues: replace_between_markers(epilogues.read_text(), epilogues_text(gpus)),
+        precision: replace_between_markers(precision.read_text(), precision_text(gpus)),
     }
 
 
@@ -98,6 +101,15 @@ def epilogues_text(gpus: list[dict[str, Results]]) -> str:
         title = f"### {gpu_name({'epilogue': results})}"
         tables = epilogue_short(results) + epilogue_costs(results)
         texts.append(markdown([title, source(results), *tables]))
+    return "\n\n".join(texts) or NO_RESULTS
+
+
+def precision_text(gpus: list[dict[str, Results]]) -> str:
+    """What docs/precision.md shows as measured."""
+    texts = []
+    for results in (suites["precision"] for suites in gpus if "precision" in suites):
+        title = f"### {gpu_name({'precision': results})}"
+        texts.append(markdown([title, source(results), *precision_page(results)]))
     return "\n\n".join(texts) or NO_RESULTS
 
 

@@ -4,9 +4,9 @@
     python benchmarks/report.py --html build/report.html   # and one page of charts and tables
     python benchmarks/report.py --check                    # exit 1 if one is out of date
 
-README.md gets the short tables, between its `results` markers, docs/cublasdx.md and
-docs/epilogues.md what concerns them; docs/results.md gets every figure; handwritten/README.md lists
-the kernel files with what the suite `ladder` measured of them.
+README.md gets the short tables, between its `results` markers, docs/cublasdx.md, docs/epilogues.md
+and docs/precision.md what concerns them; docs/results.md gets every figure; handwritten/README.md
+lists the kernel files with what the suite `ladder` measured of them.
 """
 
 from __future__ import annotations

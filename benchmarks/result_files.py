@@ -9,7 +9,16 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results"
-SUITES = ("ladder", "host_overhead", "build_time", "gemm", "epilogue", "batched", "choice_regret")
+SUITES = (
+    "ladder",
+    "host_overhead",
+    "build_time",
+    "gemm",
+    "epilogue",
+    "batched",
+    "choice_regret",
+    "precision",
+)
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 Results = dict[str, Any]  # pytest-benchmark's JSON

@@ -572,6 +572,103 @@ def choice_full(results: Results) -> list[Part]:
     return [*choice_short(results), Table("Each shape:", header, lines, text_columns=4)]
 
 
+PRECISION_COLUMNS = ("cublas", "float32", "split", "split, b prepared", "tf32")
+
+
+def precision_cases(
+    results: Results, data: Sequence[str]
+) -> dict[tuple[str, str], dict[str, Extra]]:
+    """The rows of each case by way, where the operands are such; of all kinds of data if none."""
+    cases: dict[tuple[str, str], dict[str, Extra]] = {}
+    for row in extras(results):
+        if not data or row["data"] in data:
+            cases.setdefault((row["data"], size_of(row)), {})[row["way"]] = row
+    return cases
+
+
+def precision_short(results: Results) -> list[Part]:
+    """TFLOP/s of each precision on large problems of normal values, and how split ones compare."""
+    lines = []
+    for (_, size), ways in precision_cases(results, ["normal"]).items():
+        if "split, b prepared" in ways:
+            rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in PRECISION_COLUMNS]
+            compared = [ratio(ways[w]["vs_cublas"]) for w in ("split", "split, b prepared")]
+            lines.append([size, *rates, *compared])
+    header = ["m x n x k", "cuBLAS", "float32", "split", "b prepared", "tf32"]
+    header += ["split x cuBLAS", "b prepared x cuBLAS"]
+    return [Table("float32 products by precision, TFLOP/s:", header, lines)]
+
+
+def precision_errors(results: Results) -> list[Part]:
+    """Largest and root mean square error of each precision, on each kind of data."""
+    ways = ("split", "cublas", "float32", "tf32")
+    lines = []
+    for (data, size), rows in precision_cases(results, ()).items():
+        if "split" in rows:
+            errors = [error_text(rows.get(way)) for way in ways]
+            lines.append(
+                [data, size, "float32" if rows["split"]["is_native"] else "parts", *errors]
+            )
+    header = ["operands", "m x n x k", "multiplied", "split", "cuBLAS", "float32", "tf32"]
+    title = "Errors, largest / root mean square, in units of `2**-23 |A| |B|`:"
+    return [Table(title, header, lines, text_columns=3)]
+
+
+def error_text(row: Extra | None) -> str:
+    return f"{figure(row['max_error'])} / {figure(row['rms_error'])}" if row else ""
+
+
+def precision_refusals(results: Results) -> list[Part]:
+    """What a call costs whose operands cannot be split, against float32 at once."""
+    lines = []
+    for (data, size), rows in precision_cases(results, ()).items():
+        if {"split", "float32"} <= rows.keys() and rows["split"]["is_native"]:
+            times = rows["split"]["gpu_us"], rows["float32"]["gpu_us"]
+            lines.append([data, size, *map(figure, times), ratio(times[0] / times[1])])
+    header = ["operands", "m x n x k", "split, us", "float32, us", "split / float32"]
+    title = "Calls whose operands are multiplied as float32 because they cannot be split:"
+    return [Table(title, header, lines, text_columns=2)]
+
+
+def precision_schemes(results: Results) -> list[Part]:
+    """Products of parts without the splitting: schemes, and intervals of promotion."""
+    own = {*PRECISION_COLUMNS}
+    lines = [
+        [
+            row["way"],
+            row["data"],
+            size_of(row),
+            *map(figure, (row["gpu_us"], row["tflops"])),
+            ratio(row["vs_cublas"]),
+            error_text(row),
+        ]
+        for row in extras(results)
+        if row["way"] not in own
+    ]
+    header = ["scheme", "operands", "m x n x k", "us", "TFLOP/s", "x cuBLAS", "error"]
+    title = "Products of parts, without their splitting; errors as above:"
+    return [Table(title, header, lines, text_columns=3)]
+
+
+def precision_page(results: Results) -> list[Part]:
+    """What docs/precision.md shows."""
+    parts = precision_short(results) + precision_errors(results)
+    return parts + precision_refusals(results) + precision_schemes(results)
+
+
+def precision_full(results: Results) -> list[Part]:
+    """A row for each way of computing each case."""
+    lines = []
+    for row in extras(results):
+        what = [row["data"], size_of(row), row["way"], row["implementation"], row["config"] or ""]
+        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
+        lines.append([*what, *figures, ratio(row["vs_cublas"]), error_text(row)])
+    header = ["operands", "m x n x k", "way", "implementation", "config"]
+    header += ["us", "TFLOP/s", "GB/s", "x cuBLAS", "error"]
+    title = "float32 products by precision; errors in units of `2**-23 |A| |B|`:"
+    return [Table(title, header, lines, text_columns=5)]
+
+
 SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_short,
     "host_overhead": host_overhead_short,
@@ -580,6 +677,7 @@ SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "epilogue": epilogue_short,
     "batched": batched_short,
     "choice_regret": choice_short,
+    "precision": precision_short,
 }
 FULL: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_full,
@@ -589,4 +687,5 @@ FULL: dict[str, Callable[[Results], list[Part]]] = {
     "epilogue": epilogue_full,
     "batched": batched_full,
     "choice_regret": choice_full,
+    "precision": precision_full,
 }

@@ -411,6 +411,56 @@ def test_the_page_of_epilogues_shows_what_there_is() -> None:
     assert pages.epilogues_text([{"gemm": GEMM}]) == pages.NO_RESULTS
 
 
+def precision_row(way: str, **changes: Any) -> dict[str, Any]:
+    """A way of computing 1024^3 in float32, unless `changes` says otherwise."""
+    own = {
+        "data": "normal", "way": way, "is_native": False, "max_error": 0.7512, "rms_error": 0.1234,
+    }  # fmt: skip
+    return {**gemm_row("split_wgmma", 120.0, 3.0), **own, **changes}
+
+
+PRECISION = results_of(
+    [
+        precision_row("cublas", tflops=40.0, vs_cublas=1.0),
+        precision_row("split"),
+        precision_row("split, b prepared", tflops=140.0, vs_cublas=3.5),
+        precision_row("float32", data="cancelling", gpu_us=50.0),
+        precision_row("split", data="cancelling", is_native=True, gpu_us=60.0),
+        precision_row("bf16x6, promoted every 1", rms_error=0.05),
+    ]
+)
+
+
+def test_precisions_are_shown_by_rate_error_and_scheme() -> None:
+    size = "1024 x 1024 x 1024"
+    text = markdown(tables.precision_page(PRECISION)).splitlines()
+    assert f"| {size} | 40.0 |  | 120 | 140 |  | 3.00 | 3.50 |" in text
+    assert f"| normal | {size} | parts | 0.751 / 0.123 | 0.751 / 0.123 |  |  |" in text
+    assert f"| cancelling | {size} | float32 | 0.751 / 0.123 |  | 0.751 / 0.123 |  |" in text
+    assert f"| cancelling | {size} | 60.0 | 50.0 | 1.20 |" in text
+    scheme = "| bf16x6, promoted every 1 | normal |"
+    assert text[-1] == f"{scheme} {size} | 70.5 | 120 | 3.00 | 0.751 / 0.0500 |"
+    assert len(tables.precision_full(PRECISION)[0].rows) == 6
+
+
+def test_the_page_of_precisions_shows_what_there_is() -> None:
+    text = pages.precision_text([{"gemm": GEMM}, {"precision": PRECISION}])
+    assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
+    assert markdown(tables.precision_page(PRECISION)) in text
+    assert pages.precision_text([{"gemm": GEMM}]) == pages.NO_RESULTS
+
+
+def test_operands_of_the_suite_precision_are_what_they_are_called() -> None:
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    precision = importlib.import_module("precision_comparison")
+    for data, make in precision.DATA.items():
+        a, b = make(np.random.default_rng(0), 6, 5, 8)
+        assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 8), (8, 5), *("float32",) * 2), data
+    a, b = precision.cancelling(np.random.default_rng(0), 6, 5, 8)
+    assert (abs(a @ b) < 1e-5 * (abs(a) @ abs(b))).all()
+
+
 def test_reducers_are_what_they_are_called() -> None:
     if not simulator_enabled():
         pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
