@@ -136,19 +136,10 @@ def make_kernel(
         """Four neighbours, zeros beyond `count`."""
         if vectors and count >= WIDTH:
             return load_vector(float32, WIDTH, pointer, index)
-        x = float32(0)
-        y = float32(0)
-        z = float32(0)
-        w = float32(0)
-        if count > 0:
-            x = pointer[index]
-        if count > 1:
-            y = pointer[index + step]
-        if count > 2:
-            z = pointer[index + 2 * step]
-        if count > 3:
-            w = pointer[index + 3 * step]
-        return x, y, z, w
+        values = ()
+        for i in static_range(WIDTH):
+            values = values + (pointer[index + i * step] if i < count else float32(0),)
+        return values
 
     read = device_function(unroll_static_loops(read))
 
