@@ -50,7 +50,7 @@ def make_mainloop(
 
     kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
-    stage_bytes = config.stage_bytes(parts)
+    stage_bytes = config.stage_bytes
     a_bytes, b_bytes = tile_m * ROW_BYTES, tile_n * ROW_BYTES
     tile_k = ROW_BYTES // scheme.item_bytes
     panel_bytes = tile_k * ROW_BYTES

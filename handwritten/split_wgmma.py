@@ -32,13 +32,12 @@ from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 DTYPES = ("float32",)
 ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
-MOVES_REGISTERS = True  # from the producer to the consumers
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
 LAUNCH_US = 15.0  # of the five kernels
 SPLITTING_SHARE = 117  # columns of b that float32 multiplies at its peak while a is split
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # of 168 a thread, with two consumers
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 SM_COUNT = 132  # of H100 and H200: one persistent block each
 
 
@@ -85,12 +84,20 @@ class Config:
         """Of the consumers, and of the warpgroup of the producer."""
         return (self.consumers + 1) * WARPGROUP
 
-    def stage_bytes(self, parts: int) -> int:
-        return parts * (self.tile_m + self.tile_n) * ROW_BYTES
+    @property
+    def launch_registers(self) -> int:
+        """Of a thread, before the producer leaves most of its own to two consumers; else 0."""
+        if self.consumers == 1:
+            return 0
+        return (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) // 3
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.parts * (self.tile_m + self.tile_n) * ROW_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
         """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
-        ring = 1024 + self.stages * self.stage_bytes(self.parts)
+        ring = 1024 + self.stages * self.stage_bytes
         return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -206,15 +213,11 @@ def make_kernel(
         raise ValueError(f"{config}: {scheme_name} promotes its small products once a stage")
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     tile_k = ROW_BYTES // scheme.item_bytes
-    band_m, consumers, stage_bytes = (
-        config.band_m,
-        config.consumers,
-        config.stage_bytes(scheme.parts),
-    )
+    band_m, consumers, stage_bytes = config.band_m, config.consumers, config.stage_bytes
     chunks_smem = stages * stage_bytes
     full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
     empty_smem = full_smem + 8 * stages
-    chunks = tile_n // CHUNK_COLS
+    chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
     a_parameter, b_parameter = TENSOR_MAPS
     after, fetch, multiply, take_turn, give_turn = make_mainloop(
         config, scheme, a_innermost == "mn", b_innermost == "mn"
@@ -275,7 +278,7 @@ def make_kernel(
         stage, parity = int32(0), int32(0)
 
         if thread >= consumers * WARPGROUP:
-            if consumers == 2:
+            if moves_registers:
                 limit_registers("dec", PRODUCER_REGISTERS)
             if thread == consumers * WARPGROUP:
                 a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
@@ -299,7 +302,7 @@ def make_kernel(
                         depth = int32(depth + tile_k)
                         stage, parity = after(stage, parity)
         else:
-            if consumers == 2:
+            if moves_registers:
                 limit_registers("inc", CONSUMER_REGISTERS)
             lane = int32(thread % WARP)
             chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)

@@ -197,6 +197,13 @@ def test_an_accumulator_in_local_memory_is_rejected_with_the_toolkit_named(run_p
     assert "nvjitlink" in message
 
 
+def test_a_launch_with_fewer_registers_than_its_warpgroups_share_out_is_rejected(run_python):
+    program = A_KERNEL_WITH_A_STACK.replace(
+        "threads: int", "launch_registers: int = 255; threads: int"
+    )
+    assert "would wait forever for the 255" in run_python(program)
+
+
 @pytest.mark.parametrize("damaged", [b"", b"no ELF file", b"\x7fELF\x02\x01\x01" + bytes(57)])
 def test_a_cubin_that_says_nothing_is_an_error(damaged):
     with pytest.raises(errors.BuildError, match="does not say how many registers some_kernel uses"):

@@ -92,9 +92,11 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             "compiler; unset it."
         )
     file = import_module(spec.module)
+    # What warpgroups that move registers among themselves share out.
+    launch_registers = getattr(spec.config, "launch_registers", 0)
     if hasattr(file, "device_functions"):
         ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, file)
-    elif getattr(file, "MOVES_REGISTERS", False):
+    elif launch_registers:
         cubin, ptx = _build_whole_program(spec, arch, file)
         entry = entry_name(cubin)
     else:
@@ -118,6 +120,12 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
     )
+    if record.registers < launch_registers:
+        raise BuildError(
+            f"rejected {spec} for {arch}: {record.registers} registers a thread, so that its "
+            f"warpgroups would wait forever for the {launch_registers} that they share out. Built "
+            f"with {record.toolkit}."
+        )
     accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)
     # The functions of an epilogue may need a little memory of their own.
     own_bytes = FUNCTION_STACK_BYTES if spec.epilogue else 0
