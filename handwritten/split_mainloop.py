@@ -22,7 +22,7 @@ FIRST_TURN = 1  # of the named barriers by which warpgroups take turns; syncthre
 def make_mainloop(
     config: Any, scheme: Any, a_across: bool, b_across: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions after, fetch, multiply, take_turn and give_turn.
+    """The device functions fetch, multiply, take_turn and give_turn.
 
     Args:
         config, scheme: of `split_wgmma`.
@@ -191,7 +191,7 @@ def make_mainloop(
         return total, stage, parity
 
     multiply = multiply_units if run_stages == 0 else multiply_runs
-    return after, fetch, multiply, take_turn, give_turn
+    return fetch, multiply, take_turn, give_turn
 
 
 def _terms(

@@ -194,32 +194,24 @@ def make_kernel(
     """
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import (
-        expect_bytes,
-        init_barrier,
-        limit_registers,
-        prefetch_tensor_map,
-        publish_barriers,
-        tensor_map,
-        wait_barrier,
-    )  # fmt: skip
+    from dxgemm.handwritten.hopper import limit_registers, tensor_map
     from dxgemm.handwritten.intrinsics import global_address, load_vector, shared_address
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_ring import make_locate
+    from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
 
     scheme = SCHEMES[scheme_name]
     if scheme.shift and config.promote > STEPS:
         raise ValueError(f"{config}: {scheme_name} promotes its small products once a stage")
-    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
+    tile_m, tile_n = config.tile_m, config.tile_n
     tile_k = ROW_BYTES // scheme.item_bytes
-    band_m, consumers, stage_bytes = config.band_m, config.consumers, config.stage_bytes
-    chunks_smem = stages * stage_bytes
+    stages, consumers = config.stages, config.consumers
+    chunks_smem = stages * config.stage_bytes
     full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
     empty_smem = full_smem + 8 * stages
     chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
     a_parameter, b_parameter = TENSOR_MAPS
-    after, fetch, multiply, take_turn, give_turn = make_mainloop(
+    fetch, multiply, take_turn, give_turn = make_mainloop(
         config, scheme, a_innermost == "mn", b_innermost == "mn"
     )
     store_vectors, _, store_elements, store_finished = make_store(
@@ -228,7 +220,8 @@ def make_kernel(
     is_fused = bool(epilogue.stages)
     row_factors = len(epilogue.stage_operands)  # its place in `extra`
     col_factors, verdict = row_factors + 1, row_factors + 2
-    locate = make_locate(tile_m, tile_n, band_m)
+    locate = make_locate(tile_m, tile_n, config.band_m)
+    init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):
@@ -262,10 +255,7 @@ def make_kernel(
         full, empty = int32(smem + full_smem), int32(smem + empty_smem)
         thread = int32(cuda.threadIdx.x & 1023)
         if thread == 0:
-            for slot in static_range(stages):
-                init_barrier(int32(full + 8 * slot), int32(1))
-                init_barrier(int32(empty + 8 * slot), int32(consumers))
-            publish_barriers()
+            init_ring(full, empty)
         cuda.syncthreads()
 
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -275,32 +265,16 @@ def make_kernel(
         if extra[verdict][0][0] != 0:
             tiles = int32(0)
         k_tiles = int32((k + tile_k - 1) // tile_k)
-        stage, parity = int32(0), int32(0)
 
         if thread >= consumers * WARPGROUP:
             if moves_registers:
                 limit_registers("dec", PRODUCER_REGISTERS)
             if thread == consumers * WARPGROUP:
-                a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
-                prefetch_tensor_map(a_map)
-                prefetch_tensor_map(b_map)
-                index = block
-                while index < tiles:
-                    matrix, row, col = locate(index, tiles_m, tiles_n)
-                    index = int32(index + blocks)
-                    a_matrix = matrix if a_stride_batch != 0 else int32(0)
-                    b_matrix = matrix if b_stride_batch != 0 else int32(0)
-                    depth = int32(0)
-                    while depth < k:
-                        barrier = int32(full + 8 * stage)
-                        wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-                        expect_bytes(barrier, int32(stage_bytes))
-                        fetch(
-                            int32(smem + stage * stage_bytes), barrier, row, col, depth,
-                            a_map, a_matrix, b_map, b_matrix,
-                        )  # fmt: skip
-                        depth = int32(depth + tile_k)
-                        stage, parity = after(stage, parity)
+                produce(
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k,
+                    tensor_map(a_parameter), a_stride_batch,
+                    tensor_map(b_parameter), b_stride_batch,
+                )  # fmt: skip
         else:
             if moves_registers:
                 limit_registers("inc", CONSUMER_REGISTERS)
@@ -319,7 +293,7 @@ def make_kernel(
 
             if thread >= WARPGROUP:
                 give_turn(thread)  # the first warpgroup begins
-            index = block
+            index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)

@@ -177,26 +177,19 @@ def make_kernel(
     """The kernel of one config and one arrangement, as a Python function to compile."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import (
-        expect_bytes,
-        init_barrier,
-        prefetch_tensor_map,
-        publish_barriers,
-        tensor_map,
-        wait_barrier,
-    )  # fmt: skip
+    from dxgemm.handwritten.hopper import tensor_map
     from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_ring import make_locate
+    from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     out_dtype = out_dtype or dtype
     out_bytes = 4 if out_dtype == "float32" else 2
-    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
+    tile_m, tile_n = config.tile_m, config.tile_n
     tile_k = ROW_BYTES // (4 if kind == "tf32" else 2)
-    band_m, consumers, stage_bytes = config.band_m, config.consumers, config.stage_bytes
-    chunks_smem = stages * stage_bytes
+    stages, consumers = config.stages, config.consumers
+    chunks_smem = stages * config.stage_bytes
     full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
     empty_smem = full_smem + 8 * stages
     chunks, out_is_short = tile_n // CHUNK_COLS, out_bytes == 2
@@ -207,7 +200,7 @@ def make_kernel(
         a_innermost, b_innermost = b_innermost, a_innermost
         a_parameter, b_parameter = b_parameter, a_parameter
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
-    after, fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
+    fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
     rows_are_split = kind == "tf32" and a_across
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or exchanged
@@ -216,7 +209,8 @@ def make_kernel(
     )
     is_fused = epilogue is not None
     rounds_first = out_is_short and not is_fused
-    locate = make_locate(tile_m, tile_n, band_m)
+    locate = make_locate(tile_m, tile_n, config.band_m)
+    init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):
@@ -242,10 +236,7 @@ def make_kernel(
         full, empty = int32(smem + full_smem), int32(smem + empty_smem)
         thread = int32(cuda.threadIdx.x & 1023)
         if thread == 0:
-            for slot in static_range(stages):
-                init_barrier(int32(full + 8 * slot), int32(1))
-                init_barrier(int32(empty + 8 * slot), int32(consumers))
-            publish_barriers()
+            init_ring(full, empty)
         cuda.syncthreads()
 
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -253,30 +244,14 @@ def make_kernel(
         tiles_n = int32((n + tile_n - 1) // tile_n)
         tiles = int32(batch * tiles_m * tiles_n)
         k_tiles = int32((k + tile_k - 1) // tile_k)
-        stage, parity = int32(0), int32(0)
 
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP and k_tiles > 0:
-                a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
-                prefetch_tensor_map(a_map)
-                prefetch_tensor_map(b_map)
-                index = block
-                while index < tiles:
-                    matrix, row, col = locate(index, tiles_m, tiles_n)
-                    index = int32(index + blocks)
-                    a_matrix = matrix if a_stride_batch != 0 else int32(0)
-                    b_matrix = matrix if b_stride_batch != 0 else int32(0)
-                    depth = int32(0)
-                    while depth < k:
-                        barrier = int32(full + 8 * stage)
-                        wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-                        expect_bytes(barrier, int32(stage_bytes))
-                        fetch(
-                            int32(smem + stage * stage_bytes), barrier, row, col, depth,
-                            a_map, a_matrix, b_map, b_matrix,
-                        )  # fmt: skip
-                        depth = int32(depth + tile_k)
-                        stage, parity = after(stage, parity)
+                produce(
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k,
+                    tensor_map(a_parameter), a_stride_batch,
+                    tensor_map(b_parameter), b_stride_batch,
+                )  # fmt: skip
         else:
             lane = int32(thread % WARP)
             chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
@@ -294,7 +269,7 @@ def make_kernel(
             if beta != 0:
                 has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
 
-            index = block
+            index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)

@@ -21,7 +21,7 @@ STEPS = 4  # wgmma takes a quarter of a stage at a time
 def make_mainloop(
     config: Any, kind: str, a_across: bool, b_across: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions after, fetch, multiply and first_row.
+    """The device functions fetch, multiply and first_row.
 
     Args:
         config: of `wgmma`.
@@ -147,4 +147,4 @@ def make_mainloop(
             return int32(warp // 2 * 32 + warp % 2 * 8)
         return int32(warp * 16)
 
-    return after, fetch, multiply_from_registers if a_from_registers else multiply, first_row
+    return fetch, multiply_from_registers if a_from_registers else multiply, first_row

@@ -1,4 +1,7 @@
-"""What kernels with a ring of stages share, from `wgmma` on: the order of tiles, and the ring."""
+"""What kernels with a ring of stages share, from `wgmma` on: the order of tiles, and the ring.
+
+Each stage has a barrier that completes when it is full, and one when all consumers have read it.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +56,66 @@ def make_corner() -> Callable[..., Any]:
         return int32(depth), int32(along), matrix
 
     return corner
+
+
+def make_ring(
+    config: Any, tile_k: int, locate: Callable[..., Any], fetch: Callable[..., Any]
+) -> tuple[Callable[..., Any], ...]:
+    """The device functions init_ring and produce, each for one thread.
+
+    Args:
+        config: of a kernel; its stages, stage_bytes and consumers.
+        tile_k: k of a stage.
+        locate, fetch: device functions, of `make_locate` and of the kernel's main loop.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.hopper import (
+        expect_bytes,
+        init_barrier,
+        prefetch_tensor_map,
+        publish_barriers,
+        wait_barrier,
+    )  # fmt: skip
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
+    after = make_after(stages)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def init_ring(full, empty):
+        """A stage is filled by one thread, and read by one thread of each consumer."""
+        for slot in static_range(stages):
+            init_barrier(int32(full + 8 * slot), int32(1))
+            init_barrier(int32(empty + 8 * slot), int32(consumers))
+        publish_barriers()
+
+    @cuda.jit(device=True, forceinline=True)
+    def produce(
+        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k,
+        a_map, a_stride_batch, b_map, b_stride_batch,
+    ):  # fmt: skip
+        """Have the copy engine fill stages that are empty, with all k of the block's tiles."""
+        prefetch_tensor_map(a_map)
+        prefetch_tensor_map(b_map)
+        stage, parity = int32(0), int32(0)
+        index = block
+        while index < tiles:
+            matrix, row, col = locate(index, tiles_m, tiles_n)
+            index = int32(index + blocks)
+            a_matrix = matrix if a_stride_batch != 0 else int32(0)
+            b_matrix = matrix if b_stride_batch != 0 else int32(0)
+            depth = int32(0)
+            while depth < k:
+                barrier = int32(full + 8 * stage)
+                wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                expect_bytes(barrier, int32(stage_bytes))
+                fetch(
+                    int32(smem + stage * stage_bytes), barrier, row, col, depth,
+                    a_map, a_matrix, b_map, b_matrix,
+                )  # fmt: skip
+                depth = int32(depth + tile_k)
+                stage, parity = after(stage, parity)
+
+    return init_ring, produce

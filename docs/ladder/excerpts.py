@@ -42,5 +42,7 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     ),
     "tuned": (Excerpt("group = divide", "tile_col ="),),
     "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
-    "wgmma": (Excerpt("while depth < k", "stage, parity = after(stage, parity)"),),
+    "wgmma": (
+        Excerpt("while depth < k", "stage, parity = after(stage, parity)", file="wgmma_ring"),
+    ),
 }
