@@ -12,7 +12,7 @@ import math
 from typing import Any
 
 from dxgemm._occupancy import sm_limits
-from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
+from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
 from dxgemm._speeds import Speed
 from dxgemm.runtime.device import DeviceFacts
@@ -66,7 +66,7 @@ def predict_us(
     flops = 2 * config.tile_m * config.tile_n * -(-problem.k // (split_k * problem.slices))
     peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
     tile_us = flops / (peak * speed.efficiency)
-    if speed.misaligned > 1 and not is_aligned(problem):
+    if speed.misaligned > 1 and not problem.is_aligned:
         tile_us *= speed.misaligned
     rounds = -(-tiles * problem.slices // device.sm_count)
     left = rounds % speed.resident
@@ -136,14 +136,3 @@ def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
     if limits is None:
         return 1
     return max(limits.smem_bytes // (config.smem_bytes(dtype) + limits.reserved_smem_bytes), 1)
-
-
-def is_aligned(problem: Problem) -> bool:
-    """Whether all rows, or columns, of a and b begin at multiples of 16 bytes."""
-    width = MAX_ALIGNMENT // ITEM_SIZES[problem.dtype]
-    steps = (
-        problem.a.row if problem.a.col == 1 else problem.a.col,
-        problem.b.row if problem.b.col == 1 else problem.b.col,
-    )
-    bases = problem.a_alignment, problem.b_alignment
-    return all(step % width == 0 for step in steps) and min(bases) == MAX_ALIGNMENT

@@ -7,6 +7,7 @@ shapes and the way out. Everything that decides, builds or explains works on the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -164,7 +165,15 @@ class Problem:
         """Operations: a multiplication and an addition per inner step."""
         return 2 * self.batch * self.m * self.n * self.k
 
-    @property
+    @cached_property
+    def is_aligned(self) -> bool:
+        """Whether all rows, or columns, of a and b begin at multiples of 16 bytes."""
+        width = MAX_ALIGNMENT // ITEM_SIZES[self.dtype]
+        steps = (s.row if s.col == 1 else s.col for s in (self.a, self.b))
+        is_whole = min(self.a_alignment, self.b_alignment) == MAX_ALIGNMENT
+        return is_whole and all(step % width == 0 for step in steps)
+
+    @cached_property
     def bytes_moved(self) -> int:
         """Fewest bytes through device memory: each operand read once, a result written once.
 

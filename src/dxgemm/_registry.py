@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cached_property
 from importlib import import_module
 from itertools import product
 from typing import Any, ClassVar
@@ -148,9 +148,6 @@ class Implementation(ABC):
         return None
 
 
-_import_once = cache(import_module)  # which asks for locks each time: a choice needs it often
-
-
 @dataclass(frozen=True)
 class KernelFile(Implementation):
     """A kernel file of one of dxgemm's packages."""
@@ -162,9 +159,9 @@ class KernelFile(Implementation):
         """Import path of the kernel file."""
         return f"{self.package}.{self.name}"
 
-    @property
+    @cached_property
     def _kernel_file(self) -> Any:
-        return _import_once(self.module)
+        return import_module(self.module)
 
     def supports(self, problem: Problem) -> str | None:
         file = self._kernel_file
