@@ -24,10 +24,10 @@ REDUCTION_NS = 0.1
 REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
-# What an epilogue adds for an element of a block that has its SM for itself: bias, gelu and
-# residual on the H200. From the third block on, more of them hide no more of it.
-EPILOGUE_NS = {"float32": 0.54, "float64": 1.35}
-MOST_HIDING_BLOCKS = 3
+# What an epilogue adds for an element on an SM: bias, gelu and residual on the H200. Where three
+# blocks or more share the SM, this part of it.
+EPILOGUE_NS = {"float32": 0.27, "float64": 0.67}
+SHARED_EPILOGUE = 2 / 3
 
 # Of the memory's peak, by matrices of a batch: with 48 x 48 and less on the H200.
 BATCH_MEMORY_SHARE = 0.88
@@ -81,7 +81,8 @@ def predict_us(
         elements = rounds * config.tile_m * config.tile_n // split_k
         if problem.epilogue.stages:
             element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
-            arithmetic_us += elements * element_ns / 1e3 / min(resident, MOST_HIDING_BLOCKS)
+            element_ns *= SHARED_EPILOGUE if resident > 2 else 1.0
+            arithmetic_us += elements * element_ns / 1e3
         if problem.reduction is not None:
             reduction_us = elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US
             arithmetic_us += reduction_us / resident
