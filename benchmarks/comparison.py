@@ -120,8 +120,9 @@ class Trial:
     def attempt(self, implementation: Any, samples: int = 1) -> Attempt:
         """Check an implementation; the time is the least of so many samples."""
         attempt = Attempt(implementation)
+        sets = self._operands if samples > 1 else self._operands[:1]
         try:
-            plans = [_plan(self._case, operands, implementation) for operands in self._operands]
+            plans = [_plan(self._case, operands, implementation) for operands in sets]
         except (
             dxgemm.errors.UnsupportedProblemError,
             dxgemm.errors.BuildError,
