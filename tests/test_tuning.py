@@ -100,12 +100,14 @@ def test_the_fit_finds_what_the_times_were_made_with(configs_of_a_gpu):
     from dxgemm.tuning.fit import FEWEST, fit_speeds
 
     config, rare = KERNEL.configs("float32")[2:4]
+    small = find_implementation("small_batch").configs("float32")[0]
     true = Speed(0.7, 0.8, config.min_blocks("float32"), 3.0, 1.5, 0.6, 1.3)
     measured = []
     for index, shape in enumerate(islice(log_uniform_shapes(("float32",), 5), 60)):
         us = predict_us(KERNEL, config, contiguous_problem(*shape), H200, true)
         observed = [Observation("tuned", str(config), 1, us), Observation("cublas", "", 1, 1.0)]
         observed += [Observation("tuned", "of a former version", 1, 5.0)]
+        observed += [Observation("small_batch", str(small), 1, 5.0)]
         if index < FEWEST - 1:
             observed.append(Observation("tuned", str(rare), 1, us))
         measured.append(Measured(shape, tuple(observed)))
