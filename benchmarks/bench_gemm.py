@@ -2,7 +2,8 @@
 
 All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
 takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs.
-On products of few rows "deterministic" is the choice that serves every number of rows.
+On products of few rows "deterministic" is the choice that serves every number of rows; on squares,
+torch and nvmath are compared too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from comparison import SMOKE, Attempt, Case, Timer, Trial, interleaved, make_timer, row
 from interleave import replay, replay_clock
+from rivals import RIVALS
 
 import dxgemm
 from dxgemm._deterministic import Deterministic
@@ -82,6 +84,13 @@ def list_cases() -> list[Case]:
     ]
 
 
+def is_for_rivals(case: Case) -> bool:
+    """Whether other libraries are compared too: on square rows of one floating-point dtype."""
+    is_one_dtype = case.result_dtype is None and case.precision is None and case.dtype != "int8"
+    is_square = case.m == case.n == case.k and case.batch == 1
+    return is_one_dtype and is_square and case.arrangement == "row_row_row"
+
+
 @dataclass
 class Measurement:
     """One case: per implementation its attempt, and the samples of those that were timed."""
@@ -107,6 +116,8 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     result = Measurement({name: trial.attempt(name) for name in IMPLEMENTATIONS})
     if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
         result.attempts[DETERMINISTIC] = trial.attempt(Deterministic(None))
+    if not SMOKE and is_for_rivals(case):
+        result.attempts |= {name: trial.attempt(name) for name in RIVALS}
     right = {n: a for n, a in result.attempts.items() if not (a.refusal or a.is_wrong)}
     fastest_s = min((attempt.call_s for attempt in right.values()), default=0.0)
     timed = {}
@@ -119,18 +130,18 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     return result
 
 
-@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, DETERMINISTIC])
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, DETERMINISTIC, *RIVALS])
 def bench_implementation(
     benchmark: Any, case: Case, measurement: Measurement, implementation: str
 ) -> None:
     attempt = measurement.attempts.get(implementation)
     if attempt is None:
-        pytest.skip("it is measured on few rows")
+        pytest.skip("it is measured on other cases")
     if attempt.refusal:
         pytest.skip(attempt.refusal)
     if attempt.is_wrong:
         pytest.fail(f"{implementation} gives a wrong result for {case}", pytrace=False)
     benchmark.group = str(case)
-    config = attempt.explanation.config
+    config = attempt.explanation.config if attempt.explanation else None
     benchmark.extra_info.update(row(case, implementation, config, measurement.samples_s))
     replay(benchmark, measurement.samples_s[implementation])

@@ -17,6 +17,7 @@ from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
+from rivals import RIVALS
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
@@ -90,8 +91,8 @@ class Attempt:
     """One implementation in one trial: a first time, or why there is none.
 
     Attributes:
-        implementation: what `implementation=` was given.
-        explanation: what the plan says of itself.
+        implementation: what `implementation=` was given, or one of `RIVALS`.
+        explanation: what the plan says of itself; None of another library's.
         call_s: seconds a call.
         refusal: why it was not timed.
         is_wrong: whether its result was not exact.
@@ -130,11 +131,11 @@ class Trial:
         ) as error:
             attempt.refusal = str(error)
             return attempt
-        attempt.explanation = plans[0].explain()
+        if isinstance(plans[0], dxgemm.Plan):
+            attempt.explanation = plans[0].explain()
         out = self._operands[0][2]
         out[...] = WRONG_INTEGER if self._case.dtype == "int8" else math.nan
-        plans[0]()
-        if not bool((out == self._exact).all()):
+        if not bool((plans[0]() == self._exact).all()):
             attempt.is_wrong = True
             return attempt
         attempt.call_s = self._timer(plans[:1])
@@ -219,7 +220,9 @@ def sets_of_operands(case: Case, calls: int) -> int:
     return sampling.sets_of_operands(case.bytes_moved, L2_BYTES, calls)
 
 
-def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> dxgemm.Plan:
+def _plan(case: Case, operands: Sequence[Any], implementation: Any) -> Callable[[], Any]:
+    if isinstance(implementation, str) and implementation in RIVALS:
+        return RIVALS[implementation](operands)
     a, b, out = operands
     return dxgemm.plan(a, b, out=out, implementation=implementation, precision=case.precision)
 

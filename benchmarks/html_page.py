@@ -8,7 +8,7 @@ from html import escape
 
 from charts import Bar, Cell, Series, bar_chart, heat_map, line_chart
 from gpus import FACTS
-from result_files import Extra, Results, arithmetic, distinct, extras, gpu_name, sources
+from result_files import OTHERS, Extra, Results, arithmetic, distinct, extras, gpu_name, sources
 from tables import FULL, README_HOST_SIZE, SHORT, Part, Table, figure, ratio
 
 from dxgemm._dispatch import choose
@@ -151,6 +151,8 @@ def rate_charts(rows: list[Extra], facts: DeviceFacts | None) -> Iterable[str]:
         shown = [r for r in squares if (kind_of(r), r["arrangement"]) == (kind, arrangement)]
         lines = []
         for name in distinct(row["implementation"] for row in shown):
+            if name not in COLORS:
+                continue  # other libraries by way of cuBLAS
             points = sorted((r["m"], r["tflops"]) for r in shown if r["implementation"] == name)
             if len(points) >= FEWEST_POINTS:
                 lines.append(Series(name, points))
@@ -177,7 +179,7 @@ def roof(row: Extra, sizes: list[int], facts: DeviceFacts) -> Series:
 
 def speedup_charts(rows: list[Extra]) -> Iterable[str]:
     """One chart a kind of arithmetic: the best own kernel of each shape against cuBLAS."""
-    own = [row for row in rows if row["implementation"] != BASELINE and row["vs_cublas"]]
+    own = [row for row in rows if row["implementation"] not in OTHERS and row["vs_cublas"]]
     for kind in distinct(map(kind_of, own)):
         best: dict[str, Extra] = {}
         for row in (row for row in own if kind_of(row) == kind):

@@ -19,6 +19,7 @@ SUITES = (
     "choice_regret",
     "precision",
 )
+OTHERS = ("cublas", "torch", "nvmath")  # of suite gemm, besides dxgemm's own
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 Results = dict[str, Any]  # pytest-benchmark's JSON

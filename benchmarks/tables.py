@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from result_files import (
+    OTHERS,
     Extra,
     Results,
     arithmetic,
@@ -122,6 +123,8 @@ def build_time_full(results: Results) -> list[Part]:
 def gemm_short(results: Results) -> list[Part]:
     """A table a dtype: on squares, the best of dxgemm's kernels against cuBLAS; then pipelines."""
     parts: list[Part] = []
+    measured = {row["implementation"] for row in extras(results)}
+    libraries = [name for name in OTHERS if name in measured]
     for dtype in distinct(row["dtype"] for row in extras(results) if is_plain(row)):
         lines = []
         for size in README_GEMM_SIZES:
@@ -134,14 +137,14 @@ def gemm_short(results: Results) -> list[Part]:
                 and row["batch"] == 1
                 and row["arrangement"] == "row_row_row"
             ]
-            cublas = next((row for row in squares if row["implementation"] == "cublas"), None)
-            own = [row for row in squares if row is not cublas]
+            others = {row["implementation"]: row for row in squares}
+            own = [row for row in squares if row["implementation"] not in OTHERS]
             best = max(own, key=lambda row: row["tflops"], default=None)
             if best:
                 cells = [str(size), best["implementation"], figure(best["tflops"])]
-                cells += [figure(cublas["tflops"]) if cublas else "", ratio(best["vs_cublas"])]
-                lines.append(cells)
-        header = ["m = n = k", "best kernel", "its rate", "cublas", "best / cublas"]
+                cells += [figure(others[n]["tflops"]) if n in others else "" for n in libraries]
+                lines.append([*cells, ratio(best["vs_cublas"])])
+        header = ["m = n = k", "best kernel", "its rate", *libraries, "best / cublas"]
         title = f"GPU rate, {dtype}, TFLOP/s:"
         parts.append(Table(title, header, lines, text_columns=2))
     return parts + pipeline_squares(results)
@@ -200,7 +203,7 @@ def pipeline_rectangles(results: Results) -> list[Part]:
             if (other["m"], other["n"], other["k"]) == shape
             and (other["dtype"], other["arrangement"]) == (row["dtype"], row["arrangement"])
             and other["batch"] == 1
-            and other["implementation"] not in (*PIPELINES, "cublas")
+            and other["implementation"] not in (*PIPELINES, *OTHERS)
         ]
         best = max(others, key=lambda other: other["tflops"], default=None)
         by_hand = [best["implementation"], ratio(best["vs_cublas"])] if best else ["", ""]

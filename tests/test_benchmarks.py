@@ -288,6 +288,13 @@ def test_other_shapes_name_the_best_hand_written_kernel() -> None:
     ]
 
 
+def test_other_libraries_stand_beside_cublas() -> None:
+    rows = [gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)]
+    with_torch = results_of([*rows, gemm_row("torch", 38.3, 1.0)])
+    lines = markdown(tables.gemm_short(with_torch)).splitlines()
+    assert "| 1024 | coalesced | 6.20 | 38.2 | 38.3 | 0.16 |" in lines
+
+
 def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
     lines = markdown(tables.gemm_short(GEMM)).splitlines()
     assert "| m = n = k | best kernel | its rate | cublas | best / cublas |" in lines
