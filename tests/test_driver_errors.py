@@ -14,26 +14,35 @@ import pytest
 from dxgemm import errors
 from dxgemm._problem import contiguous_problem
 from dxgemm._series import Call, LaunchSeries
-from dxgemm.runtime import device, host, launch, workspace
+from dxgemm.runtime import binding, capture, device, host, launch, workspace
 
 driver = pytest.importorskip("cuda.bindings.driver")
 OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
 NOT_INITIALIZED = driver.CUresult.CUDA_ERROR_NOT_INITIALIZED
 SUCCESS = driver.CUresult.CUDA_SUCCESS
+NOT_CAPTURED, CAPTURED = list(driver.CUstreamCaptureStatus)[:2]
 
 
 class FakeDriver:
     """Counts what is called, succeeds, and gives each result a number of its own.
 
     Attributes:
+        results: of functions that give other ones, by name.
         fails: what a function answers instead, by its name.
         calls: names of functions, in order.
         allocated: addresses that are not free.
     """
 
     CUresult = driver.CUresult
+    CUstreamCaptureMode = driver.CUstreamCaptureMode
+    CUstreamCaptureStatus = driver.CUstreamCaptureStatus
 
     def __init__(self):
+        self.results = {
+            "cuCtxGetDevice": 0,
+            "cuThreadExchangeStreamCaptureMode": 0,
+            "cuStreamIsCapturing": NOT_CAPTURED,
+        }
         self.fails = {}
         self.calls = []
         self.allocated = set()
@@ -45,8 +54,8 @@ class FakeDriver:
         def call(*arguments):
             self.calls.append(name)
             error = self.fails.get(name, SUCCESS)
-            if name == "cuCtxGetDevice":
-                return error, 0
+            if name in self.results:
+                return error, self.results[name]
             if "Alloc" in name:
                 address = len(self.calls)
                 if not error:
@@ -63,7 +72,7 @@ class FakeDriver:
 def fake(monkeypatch):
     """Replaces the driver."""
     fake = FakeDriver()
-    for module in (device, host, launch, workspace):
+    for module in (capture, device, host, launch, workspace):
         monkeypatch.setattr(module, "driver_api", lambda: fake)
     monkeypatch.setattr(workspace, "simulator_enabled", lambda: False)
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
@@ -166,6 +175,41 @@ def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_lau
     fake.fails = dict.fromkeys(("cuLaunchKernelEx", "cuCtxGetDevice", "cuInit"), NOT_INITIALIZED)
     with pytest.raises(errors.GpuUnavailableError, match=r"forked .*'spawn' or 'forkserver'"):
         kernel_launch(*CALL, stream=0)
+
+
+@pytest.mark.parametrize(
+    "status, error",
+    [(CAPTURED, SUCCESS), (NOT_CAPTURED, driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)],
+)
+def test_no_kernel_is_built_or_loaded_under_capture(fake, monkeypatch, status, error):
+    kernel = SimpleNamespace(cubin=b"loaded")
+    built = {"loaded": kernel, "built": SimpleNamespace(cubin=b"built")}
+    monkeypatch.setattr(binding, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(binding, "find_kernel", lambda spec, arch: built.get(spec.implementation))
+    monkeypatch.setattr(binding, "obtain_kernel", lambda spec, arch: built[spec.implementation])
+    monkeypatch.setattr(launch, "KernelLaunch", lambda kernel, *arguments: kernel)
+    monkeypatch.setattr(launch, "_functions", {(b"loaded", 0): 1})
+
+    def bind(name):
+        spec = SimpleNamespace(implementation=name, config="64x64")
+        return binding.launch_kernel(spec, None, 1, "sm_90a", 0)
+
+    fake.results["cuStreamIsCapturing"] = status
+    fake.fails = {"cuStreamIsCapturing": error}
+    with capture.launching_on(5):
+        assert bind("loaded") is kernel
+        for name in ("built", "missing"):
+            with pytest.raises(errors.LaunchError, match=f"under capture.*{name} 64x64 is not"):
+                bind(name)
+    assert bind("built") is built["built"]  # nobody said that it is for a captured launch
+
+
+def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
+    memory = workspace.Workspace(1000, 0)
+    del memory
+    exchange = "cuThreadExchangeStreamCaptureMode"
+    calls = [call for call in fake.calls if call != "cuCtxGetDevice"]
+    assert calls == [exchange, "cuMemAlloc", exchange, exchange, "cuMemFree", exchange]
 
 
 @pytest.fixture

@@ -1,20 +1,23 @@
-"""G14, as far as plans go: captured in a CUDA graph once, replayed on what the arrays then hold."""
+"""G14: captured in a CUDA graph once, replayed on what the arrays then hold."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_ways import ALPHA, BETA, WAYS
 
 import dxgemm
-from dxgemm import reductions
+from dxgemm import errors, reductions
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 
 pytestmark = pytest.mark.gpu
 
+LIBRARIES = ("cupy", "torch", "cuda.core")
 SHAPES = Case("float32", 129, 65, 33).shapes
 FIRST, SECOND = (operands(data, *SHAPES, "float32") for data in ("random", "canary"))
 
@@ -41,19 +44,152 @@ def test_a_graph_of_cupy(implementation, kind):
             assert_right(arrays[2].get(), *values, 0.7, 1.3)
 
 
-def test_a_graph_of_torch():
-    torch = pytest.importorskip("torch")
-    a, b, c = (torch.from_numpy(np.array(values)).cuda() for values in FIRST)
-    plan = dxgemm.plan(a, b, c, 0.7, 1.3)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def graph_of(library, call):
+    """A function that replays what a call queues, captured by a library, and waits for it."""
+    cupy = pytest.importorskip("cupy")
+    if library == "cupy":
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+            call()
+            graph = stream.end_capture()
+    elif library == "torch":
+        torch = pytest.importorskip("torch")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            stream = torch.cuda.current_stream()
+            with cupy.cuda.ExternalStream(stream.cuda_stream):
+                call()
+    else:
+        core = pytest.importorskip("cuda.core")
+        if not hasattr(core.Stream, "create_graph_builder"):
+            pytest.skip("this cuda.core makes no graphs")
+        core.Device(0).set_current()
+        stream = core.Device(0).create_stream()
+        builder = stream.create_graph_builder().begin_building("global")
+        with cupy.cuda.ExternalStream(int(stream.handle)):
+            call()
+        graph = builder.end_building().complete()
+
+    def replay():
+        if library == "torch":
+            graph.replay()
+        else:
+            graph.launch(stream)
+        cupy.cuda.Device().synchronize()
+
+    return replay
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replay_computes_what_the_arrays_hold_by_then(library, way):
+    cupy = pytest.importorskip("cupy")
+    first = operands("integers", *SHAPES, "float32")
+    second = tuple(2 * values for values in first)
+    arrays = [cupy.asarray(values) for values in first]
+    plan = dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())
+    replay = graph_of(library, plan)
+    for values in (first, second, first):
+        for array, new in zip(arrays, values):
+            array.set(new)
+        replay()
+        found = plan.result.get()
+        np.testing.assert_array_equal(found, WAYS[way].expected(*values))
+
+
+def shift_by(number):
+    """An epilogue whose kernels no other test loads, where the number is its own."""
+
+    @dxgemm.epilogue
+    def shift(value):
+        return value + number
+
+    return shift
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(library):
+    cupy = pytest.importorskip("cupy")
+    a, b, c = map(cupy.asarray, FIRST)
+    host_a = FIRST[0]
+    number = 1.0 + LIBRARIES.index(library)
+    shift = shift_by(number)
+    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
+
+    def call():
+        with pytest.raises(errors.LaunchError, match=r"under capture.*not loaded yet"):
+            dxgemm.gemm(a, b, c, epilogue=shift)
+        with pytest.raises(errors.LaunchError, match=r"under capture.*a in host memory"):
+            dxgemm.gemm(host_a, b, c)
         plan()
-    for values in (FIRST, SECOND):
-        for tensor, new in zip((a, b, c), values):
-            tensor.copy_(torch.from_numpy(np.array(new)))
-        graph.replay()
-        torch.cuda.synchronize()
-        assert_right(c.cpu().numpy(), *values, 0.7, 1.3)
+
+    replay = graph_of(library, call)
+    c.set(FIRST[2])
+    replay()
+    assert_right(c.get(), *FIRST, ALPHA, BETA)
+    dxgemm.gemm(a, b, c, epilogue=shift)
+    assert_right(c.get() - np.float32(number), *FIRST)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_other_threads_make_and_drop_plans_during_a_capture(library):
+    cupy = pytest.importorskip("cupy")
+    a, b, c = map(cupy.asarray, FIRST)
+    others = [cupy.asarray(values) for values in SECOND]
+    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
+    shift = shift_by(-1.0 - LIBRARIES.index(library))
+    stream = cupy.cuda.Stream(non_blocking=True)
+
+    def make_and_drop():
+        with stream:
+            for options in (WAYS["slices of k"].options(), {"epilogue": shift}):
+                dxgemm.plan(*others, ALPHA, BETA, **options)()
+            dxgemm.plan_grouped(others[:1], others[1:2], others[2:])()
+
+    def call():
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(make_and_drop).result()
+        plan()
+
+    replay = graph_of(library, call)
+    c.set(FIRST[2])
+    replay()
+    assert_right(c.get(), *FIRST, ALPHA, BETA)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, way):
+    cupy = pytest.importorskip("cupy")
+    driver = pytest.importorskip("cuda.bindings.driver")
+    arrays = [cupy.asarray(values) for values in FIRST]
+    dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())  # loads what stays loaded
+    allocations = []
+
+    class Count(cupy.cuda.MemoryHook):
+        def alloc_preprocess(self, **arguments):
+            allocations.append("cupy")
+
+        malloc_preprocess = alloc_preprocess
+
+    def counted(name, function):
+        def call(*arguments):
+            allocations.append(name)
+            return function(*arguments)
+
+        return call
+
+    for name in dir(driver):
+        if name.startswith(("cuMemAlloc", "cuMemFree", "cuMemHostAlloc")):
+            monkeypatch.setattr(driver, name, counted(name, getattr(driver, name)))
+    with Count():
+        plan = dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())
+        made = list(allocations)
+        for _ in range(5):
+            plan()
+        assert allocations == made
+        del plan
+    assert allocations.count("cuMemFree") == allocations.count("cuMemAlloc")
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_ways import ALPHA, BETA, WAYS
 
 import dxgemm
 from dxgemm import errors, reductions
@@ -88,6 +89,59 @@ def test_a_plan_follows_the_current_stream(cupy, spin, ready):
         assert plan() is c
         assert not stream.done, "the host waited"
         stream.synchronize()
+    assert_right(c.get(), *VALUES, 0.7, 1.3)
+
+
+@pytest.mark.parametrize("is_planned", [True, False], ids=["plan", "gemm"])
+@pytest.mark.parametrize("way", WAYS)
+def test_the_host_goes_on_while_a_stream_waits_for_an_event(cupy, spin, ready, way, is_planned):
+    values = operands("integers", *SHAPES, "float32")
+    arrays = [cupy.asarray(value) for value in values]
+    options = WAYS[way].options()
+    run = dxgemm.plan(*arrays, ALPHA, BETA, **options)
+    if not is_planned:
+
+        def run():
+            return dxgemm.gemm(*arrays, ALPHA, BETA, **options)
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        run()  # all that is made at first use
+    arrays[2].set(values[2])
+    cupy.cuda.Device().synchronize()
+    late = cupy.asarray(values[0])
+    arrays[0].fill(np.nan)
+    cupy.cuda.Device().synchronize()
+    producer = cupy.cuda.Stream(non_blocking=True)
+    with producer:
+        spin()
+        arrays[0][...] = late
+        filled = producer.record()
+    with stream:
+        stream.wait_event(filled)
+        found = run()
+        assert not filled.done and not stream.done, "the host waited"
+        stream.synchronize()
+    np.testing.assert_array_equal(found.get(), WAYS[way].expected(*values))
+
+
+@pytest.mark.parametrize("kind", ["legacy", "per thread"])
+@pytest.mark.parametrize("is_passed", [True, False], ids=["passed", "current"])
+@pytest.mark.parametrize("way", ["one kernel", "slices of k"])
+def test_the_default_streams(cupy, spin, ready, kind, is_passed, way):
+    a, b, c = ready
+    stream = {"legacy": cupy.cuda.Stream.null, "per thread": cupy.cuda.Stream.ptds}[kind]
+    options = WAYS[way].options()
+    dxgemm.gemm(a, b, c.copy(), 0.7, 1.3, **options)
+    cupy.cuda.Device().synchronize()
+    with stream:
+        late = late_copy(cupy, spin, a)
+        if not is_passed:
+            dxgemm.gemm(late, b, c, 0.7, 1.3, **options)
+    if is_passed:
+        dxgemm.gemm(late, b, c, 0.7, 1.3, stream=stream, **options)
+    assert not stream.done, "the host waited"
+    stream.synchronize()
     assert_right(c.get(), *VALUES, 0.7, 1.3)
 
 

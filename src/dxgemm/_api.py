@@ -68,7 +68,8 @@ def gemm(
     Raises:
         DxgemmError: a subclass that is also a TypeError, ValueError, RuntimeError or ImportError,
             before anything is launched or written; see `dxgemm.errors`.
-        LaunchError: the driver refused the launch or a copy.
+        LaunchError: the driver refused the launch or a copy, or the stream is under capture and
+            the kernel is not loaded yet.
 
     Notes:
         beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0

@@ -15,6 +15,7 @@ from dxgemm._prepared import PreparedOperand
 from dxgemm._problem import ALIGNMENTS, share_elements
 from dxgemm._route import Route, make_route, routes
 from dxgemm.runtime.arrays import Library, libraries, library_of
+from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.streams import stream_handle
 
 
@@ -54,6 +55,7 @@ def prepare(
     if type(b) is PreparedOperand:
         prepared_b, b = b, b.array
         precision = precision or prepared_b.precision
+    anchor = a
     library = library_a = libraries.get(type(a)) or library_of("a", a)
     library_b = libraries.get(type(b)) or library_of("b", b)
     a_pointer, a_key = library_a.inspect(a)
@@ -61,9 +63,11 @@ def prepare(
     library_c = library_out = c_key = out_key = None
     c_pointer = out_pointer = 0
     if c is not None:
+        anchor = c
         library = library_c = libraries.get(type(c)) or library_of("c", c)
         c_pointer, c_key = library_c.inspect(c)
     if out is not None:
+        anchor = out
         library = library_out = libraries.get(type(out)) or library_of("out", out)
         out_pointer, out_key = library_out.inspect(out)
 
@@ -79,18 +83,18 @@ def prepare(
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: what is unhashable is refused as what it is
-        route = make_route(key)
+        with launching_on(library.current_stream(anchor) if stream is None else stream):
+            route = make_route(key)
 
     if not route.least_scalar <= alpha <= route.largest_scalar:
         _check_fits("alpha", alpha, route)
     if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
-    anchor = a
     if out is not None:
-        anchor = result = out
+        result = out
         target = out_pointer
     elif c is not None:
-        anchor = result = c
+        result = c
         target = c_pointer
     elif route.reduction is None:
         anchor = result = library.empty(route.shape, route.out_dtype, a)

@@ -36,9 +36,10 @@ from dxgemm._registry import common_problems
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.capture import is_captured, launching_on
 from dxgemm.runtime.device import DeviceFacts, device_facts
 from dxgemm.runtime.streams import stream_handle
-from dxgemm.runtime.upload import is_captured, upload, upload_now
+from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
 
 DTYPES = ("float32", "float64")
@@ -245,7 +246,8 @@ class GroupedPlan:
         if grouped.is_one_by_one:
             self._calls = grouped.calls()
             return
-        table = Table(grouped.members, grouped.ordinal)
+        with launching_on(grouped.stream()):
+            table = Table(grouped.members, grouped.ordinal)
         self._workspace = Workspace(table.bytes.nbytes, grouped.ordinal)
         upload_now(table.bytes, self._workspace.pointer, grouped.ordinal)
         self._launch = table.fixed(self._workspace.pointer)
@@ -272,7 +274,7 @@ def run(grouped: Grouped) -> list[Any]:
             call()
         return grouped.results
     stream = grouped.stream()
-    if is_captured(grouped.ordinal, stream):
+    if is_captured(stream):
         raise LaunchError(
             "gemm_grouped: the stream is under capture, and the graph would need the table of "
             "the problems for as long as it lives; capture the call of a plan_grouped."

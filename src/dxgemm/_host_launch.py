@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from dxgemm._errors import LaunchError
 from dxgemm._fused import CallEpilogue, FusedLaunch
 from dxgemm._route import Route
 from dxgemm.runtime.arrays import HOST, Library, host_view
+from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.host import DeviceCopy
 
 
@@ -50,6 +52,12 @@ class HostLaunch:
     def __call__(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
     ) -> None:
+        if is_captured(stream):
+            names = ", ".join(sorted(self._host_views))
+            raise LaunchError(
+                f"gemm: the stream is under capture, but {names} in host memory cannot be copied; "
+                "pass an array on the GPU."
+            )
         route = self._route
         target = None if route.reduction and self._target == "c" else self._target
         reads = {"a": route.k > 0, "b": route.k > 0, "c": route.problem.reads_c}

@@ -11,6 +11,7 @@ from dxgemm._problem import ALIGNMENTS, Layout, define_problem
 from dxgemm._registry import find_implementation
 from dxgemm._split import SplitLaunch
 from dxgemm.runtime.arrays import HOST, libraries, library_of
+from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
@@ -78,9 +79,10 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
     if problem.is_empty or k == 0 or find_implementation("split_wgmma").runs_on(arch) is not None:
         return PreparedOperand(b, precision, None)
     parts = parts_of_problem(problem)["b"]
-    memory = Workspace(parts.size, layout.device)
-    launch: Any = parts.bind(arch, layout.device)
     if handle is None:
         handle = library.current_stream(b)
+    with launching_on(handle):
+        launch: Any = parts.bind(arch, layout.device)
+    memory = Workspace(parts.size, layout.device)
     launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
     return PreparedOperand(b, precision, memory)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from dxgemm._errors import LaunchError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem
-from dxgemm.compiler import KernelSpec, obtain_kernel
+from dxgemm.compiler import KernelSpec, find_kernel, obtain_kernel
+from dxgemm.runtime.capture import launch_is_captured
 
 
 class Launch(Protocol):
@@ -32,11 +34,21 @@ def launch_kernel(
     ordinal: int,
     maps: tuple[Any, ...] = (),
 ) -> Launch:
-    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled."""
+    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled.
+
+    Raises:
+        BuildError: it does not compile.
+        LaunchError: it is not loaded yet, and the launch is under capture.
+    """
     if simulator_enabled():
         from dxgemm.runtime.simulator import SimulatedLaunch
 
         return SimulatedLaunch(spec, problem, blocks)
-    from dxgemm.runtime.launch import KernelLaunch
+    from dxgemm.runtime.launch import KernelLaunch, is_loaded
 
+    if launch_is_captured() and not is_loaded(find_kernel(spec, arch), ordinal):
+        raise LaunchError(
+            f"gemm: the stream is under capture, and {spec.implementation} {spec.config} is not "
+            "loaded yet; make the call once, or its plan, before the capture begins."
+        )
     return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)

@@ -6,6 +6,7 @@ import numpy as np
 
 from dxgemm._errors import LaunchError
 from dxgemm.runtime.device import current_device, driver_api
+from dxgemm.runtime.upload import upload_now
 from dxgemm.runtime.workspace import Workspace
 
 
@@ -16,10 +17,7 @@ class Counter:
         self._memory = Workspace(4, ordinal)
         self._ordinal = ordinal
         self.pointer = self._memory.pointer
-        with current_device(ordinal):
-            (error,) = driver_api().cuMemsetD32(self.pointer, 0, 1)
-        if error:
-            raise LaunchError(f"gemm: a counter was not set to 0: {error.name}")
+        upload_now(np.zeros(1, np.int32), self.pointer, ordinal)
 
     def read(self) -> int:
         """What it is when the work queued on the GPU so far is done."""

@@ -12,6 +12,7 @@ from typing import Any
 from dxgemm._errors import LaunchError
 from dxgemm._problem import Problem
 from dxgemm.compiler import PARAMETERS, CompiledKernel
+from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, device_count, driver_api
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
@@ -19,6 +20,8 @@ from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
 _CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
+
+_functions: dict[tuple[bytes, int], int] = {}  # by cubin and GPU
 
 
 def kernel_arguments(problem: Problem) -> dict[str, int]:
@@ -207,10 +210,22 @@ def _loaded_code(cubin: bytes) -> Any:
     return ObjectCode.from_cubin(cubin)
 
 
+def is_loaded(kernel: CompiledKernel | None, ordinal: int) -> bool:
+    """Whether a kernel can be launched on a GPU without loading it."""
+    return kernel is not None and (kernel.cubin, ordinal) in _functions
+
+
 def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
     """The kernel's function in one GPU's context: quicker to launch than the library's kernel."""
+    key = kernel.cubin, ordinal
+    if key not in _functions:
+        _functions[key] = _load(kernel, ordinal)
+    return _functions[key]
+
+
+def _load(kernel: CompiledKernel, ordinal: int) -> int:
     driver = driver_api()
-    with current_device(ordinal):
+    with current_device(ordinal), outside_capture():
         loaded = _loaded_code(kernel.cubin).get_kernel(kernel.record.entry)
         error, function = driver.cuKernelGetFunction(driver.CUkernel(int(loaded.handle)))
         if not error and kernel.record.dynamic_smem_bytes:

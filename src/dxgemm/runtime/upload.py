@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm._errors import LaunchError
+from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 
 LEAST_BYTES = 64 << 10  # of pinned memory
@@ -41,7 +42,7 @@ def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
         stream: raw handle. It must not be under capture: a graph would copy from memory that is
             filled again by later uploads.
     """
-    with current_device(ordinal):
+    with current_device(ordinal), outside_capture():
         pinned = _take(array.nbytes, ordinal)
         try:
             ctypes.memmove(pinned.pointer, array.ctypes.data, array.nbytes)
@@ -55,19 +56,11 @@ def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
 def upload_now(array: np.ndarray, target: int, ordinal: int) -> None:
     """Copy an array and wait for the copy, but for no other work of the GPU."""
     driver = driver_api()
-    with current_device(ordinal):
+    with current_device(ordinal), outside_capture():
         stream = _call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
         _call("cuMemcpyHtoDAsync", target, array.ctypes.data, array.nbytes, stream)
         _call("cuStreamSynchronize", stream)
         _call("cuStreamDestroy", stream)
-
-
-def is_captured(ordinal: int, stream: int) -> bool:
-    """Whether what is queued on a GPU's stream becomes part of a CUDA graph."""
-    driver = driver_api()
-    with current_device(ordinal):
-        status = _call("cuStreamIsCapturing", stream)
-    return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
 
 def _take(size: int, ordinal: int) -> _Pinned:
@@ -88,5 +81,5 @@ def _call(function: str, *arguments: Any) -> Any:
     """A function of the driver; its result, if it has one."""
     error, *results = getattr(driver_api(), function)(*arguments)
     if error:
-        raise LaunchError(f"gemm_grouped: uploading the table: {function} gave {error.name}.")
+        raise LaunchError(f"gemm: uploading to the GPU: {function} gave {error.name}.")
     return results[0] if results else None

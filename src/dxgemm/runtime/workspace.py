@@ -12,6 +12,7 @@ import numpy as np
 
 from dxgemm._errors import LaunchError
 from dxgemm._gpu import simulator_enabled
+from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 
 ALIGNMENT = 256  # bytes, of what the driver allocates
@@ -58,7 +59,7 @@ class Workspace:
             self._memory = np.empty(size, np.uint8)
             self.pointer: int = self._memory.ctypes.data
             return
-        with current_device(ordinal):
+        with current_device(ordinal), outside_capture():
             error, pointer = driver_api().cuMemAlloc(size)
         if error:
             raise LaunchError(f"gemm: no workspace of {size} bytes: {error.name}")
@@ -67,7 +68,7 @@ class Workspace:
 
 
 def _free(pointer: int, ordinal: int) -> None:
-    with current_device(ordinal):
+    with current_device(ordinal), outside_capture():
         driver_api().cuMemFree(pointer)
 
 
@@ -77,7 +78,8 @@ def _pool(ordinal: int) -> Any:
     from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
     driver = driver_api()
-    _kept.append(DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions()))
+    with outside_capture():
+        _kept.append(DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions()))
     pool = driver.CUmemoryPool(int(_kept[-1].handle))
     kept_bytes = driver.cuuint64_t(KEPT_BYTES)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD

@@ -1,0 +1,64 @@
+"""CUDA graphs: whether a stream is under capture, and what must be kept from its graph.
+
+While a stream is captured, calls such as an allocation fail in every thread and spoil the capture,
+unless their thread has said that they are no part of it.
+Source: CUDA Driver API, "cuStreamBeginCapture", "cuThreadExchangeStreamCaptureMode".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dxgemm.runtime.device import driver_api
+
+
+class _Launching(threading.local):
+    """The stream that this thread prepares a launch for."""
+
+    stream: int | None = None
+
+
+_launching = _Launching()
+
+
+def is_captured(stream: int) -> bool:
+    """Whether work queued on a stream, a raw handle, would become part of a CUDA graph.
+
+    True of the legacy default stream while it cannot be used: its work would wait for streams that
+    are captured, and spoil their capture.
+    """
+    driver = driver_api()
+    error, status = driver.cuStreamIsCapturing(stream)
+    if error == driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
+        return True
+    none = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(not error and status != none)
+
+
+@contextmanager
+def launching_on(stream: int) -> Iterator[None]:
+    """Kernels wanted meanwhile, in this thread, are for a launch on a stream."""
+    before, _launching.stream = _launching.stream, stream
+    try:
+        yield
+    finally:
+        _launching.stream = before
+
+
+def launch_is_captured() -> bool:
+    """Whether the launch that kernels are wanted for would become part of a CUDA graph."""
+    return _launching.stream is not None and is_captured(_launching.stream)
+
+
+@contextmanager
+def outside_capture() -> Iterator[None]:
+    """Let this thread allocate, free and load while streams are captured, by whichever thread."""
+    driver = driver_api()
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(mode)

@@ -1,0 +1,53 @@
+"""Ways to compute a product that differ in what they launch, for tests of graphs and streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dxgemm import epilogues, reductions
+from dxgemm._registry import find_implementation
+
+ALPHA, BETA = 2.0, -1.0
+
+
+def sliced() -> dict[str, Any]:
+    """The product of slices of k, through a workspace."""
+    configs = find_implementation("tuned").configs("float32")
+    config = next(config for config in configs if config.split_k == 1)
+    return {"implementation": ("tuned", config, 5)}
+
+
+def row_sums(*, fused: bool) -> dict[str, Any]:
+    """A reduction, in the product's kernel or behind it."""
+    return {"epilogue": replace(reductions.sum(axis=1), fused=fused), "implementation": "tuned"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """Options of `gemm` and `plan`, and what they make of ALPHA * a @ b + BETA * c.
+
+    Attributes:
+        options: makes them.
+        finish: of the matrix on the host; exact for small integers.
+    """
+
+    options: Callable[[], dict[str, Any]] = dict
+    finish: Callable[[np.ndarray], np.ndarray] = lambda matrix: matrix
+
+    def expected(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+        return self.finish(ALPHA * (a @ b) + BETA * c)
+
+
+WAYS = {
+    "one kernel": Way(),
+    "slices of k": Way(sliced),
+    "split": Way(lambda: {"precision": "split", "implementation": "split_wgmma"}),
+    "deterministic": Way(lambda: {"deterministic": True}),
+    "epilogue": Way(lambda: {"epilogue": epilogues.relu}, lambda x: np.maximum(x, 0)),
+    "fused reduction": Way(lambda: row_sums(fused=True), lambda x: x.sum(1)),
+    "reduction": Way(lambda: row_sums(fused=False), lambda x: x.sum(1)),
+}

@@ -1,0 +1,120 @@
+"""G11: matrices of more than 2**31 elements and 2**32 bytes, all of whose result is checked.
+
+Their rows (or columns) repeat with a prime period, so that what is read or written 2**31 elements
+or 2**32 bytes beside its place is found, and the exact result fits in the host's memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contract import fitting_layouts, inability
+from filelock import FileLock
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._problem import ITEM_SIZES
+from dxgemm.testing.kinds import KINDS, numpy_dtype
+from dxgemm.testing.layouts import LAYOUTS
+
+pytestmark = pytest.mark.gpu
+
+PERIOD = 9973
+SHORT = 64  # the other two sizes
+HUGE_KINDS = ("float32", "float64", "tf32", "split", "float16", "int8")
+# One test at a time has the memory of the GPU, whichever process runs it.
+LOCK = Path(tempfile.gettempdir(), "dxgemm_test_huge.lock")
+
+
+@contextmanager
+def memory(cupy, size):
+    """Skips unless there is so much memory; gives it back."""
+    with FileLock(LOCK):
+        free, _ = cupy.cuda.runtime.memGetInfo()
+        if free < size:
+            pytest.skip(f"needs {size / 2**30:.0f} GiB of device memory, {free / 2**30:.0f} free")
+        try:
+            yield
+        finally:
+            cupy.get_default_memory_pool().free_all_blocks()
+
+
+def huge_extent(dtype):
+    """Rows of SHORT elements that have more than 2**31 elements and 2**32 bytes."""
+    elements = max(2**31, 2**32 // ITEM_SIZES[dtype])
+    return elements // SHORT + 3 * PERIOD
+
+
+def fill(matrix, rows):
+    """Has the rows of a matrix repeat."""
+    whole = len(matrix) // PERIOD * PERIOD
+    matrix[:whole].reshape(-1, *rows.shape)[...] = rows
+    matrix[whole:] = rows[: len(matrix) - whole]
+
+
+def repeats(matrix, rows):
+    """Whether the rows of a matrix repeat exactly."""
+    whole = len(matrix) // PERIOD * PERIOD
+    is_right = (matrix[:whole].reshape(-1, *rows.shape) == rows).all()
+    return bool(is_right and (matrix[whole:] == rows[: len(matrix) - whole]).all())
+
+
+def stored(cupy, shape, dtype, order):
+    """An uninitialised matrix of rows, or of columns."""
+    if order == "row":
+        return cupy.empty(shape, dtype)
+    return cupy.empty(shape[::-1], dtype).T
+
+
+@pytest.mark.parametrize("is_tall", [True, False], ids=["rows", "columns"])
+@pytest.mark.parametrize("kind", HUGE_KINDS)
+def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
+    cupy = pytest.importorskip("cupy")
+    if implementation.is_own and (reason := inability(implementation, kind)):
+        pytest.skip(reason)
+    wanted = KINDS[kind]
+    dtype, out_dtype = numpy_dtype(wanted.dtype), numpy_dtype(wanted.out_dtype)
+    extent = huge_extent(wanted.dtype)
+    m, n = (extent, SHORT) if is_tall else (SHORT, extent)
+    out_bytes = m * n * out_dtype.itemsize
+    # Comparing takes a byte an element.
+    with memory(cupy, extent * SHORT * (dtype.itemsize + 1) + out_bytes + 2**30):
+        orders = [LAYOUTS[name].order for name in fitting_layouts(implementation, kind)]
+        a = stored(cupy, (m, SHORT), dtype, orders[0])
+        b = stored(cupy, (SHORT, n), dtype, orders[1])
+        out = cupy.full((m, n), -1, out_dtype)
+        rng = np.random.default_rng(0)
+        # Sums of 64 products of these are integers that every dtype holds.
+        lines, short = (rng.integers(-2, 3, (rows, SHORT)) for rows in (PERIOD, SHORT))
+        long, other, target = (a, b, out) if is_tall else (b.T, a.T, out.T)
+        fill(long, cupy.asarray(lines.astype(dtype)))
+        other[...] = cupy.asarray(short.astype(dtype))
+        try:
+            dxgemm.gemm(
+                a, b, out=out, implementation=implementation.name, precision=wanted.precision
+            )
+        except errors.UnsupportedProblemError as refusal:
+            pytest.skip(str(refusal))
+        assert repeats(target, cupy.asarray((lines @ short).astype(out_dtype)))
+        del a, b, out, long, other, target
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_group_with_a_huge_problem(dtype):
+    cupy = pytest.importorskip("cupy")
+    extent, item_size = huge_extent(dtype), ITEM_SIZES[dtype]
+    with memory(cupy, extent * SHORT * (2 * item_size + 1) + 2**30):
+        a, out = cupy.empty((extent, SHORT), dtype), cupy.full((extent, SHORT), -1, dtype)
+        rng = np.random.default_rng(0)
+        lines, short = (rng.integers(-2, 3, (rows, SHORT)) for rows in (PERIOD, SHORT))
+        rows, b = cupy.asarray(lines.astype(dtype)), cupy.asarray(short.astype(dtype))
+        fill(a, rows)
+        results = [out, cupy.full(rows.shape, -1, dtype)]
+        dxgemm.gemm_grouped([a, rows], [b, b], out=results)
+        expected = cupy.asarray((lines @ short).astype(dtype))
+        assert repeats(out, expected) and (results[1] == expected).all()
+        del a, out, results
