@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract import fitting_layouts, inability
 
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import probe
 from dxgemm._problem import Layout, define_problem
 from dxgemm.runtime.device import _cores_per_sm, _tensor_multiply_adds
+from dxgemm.testing.cases import Case
+from dxgemm.testing.inputs import operands
+from dxgemm.testing.kinds import KINDS
+from dxgemm.testing.layouts import LAYOUTS
 
 several_gpus = pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
 
@@ -60,7 +65,7 @@ def test_tensor_cores_compute_what_their_generation_does() -> None:
     assert set(_tensor_multiply_adds(8, 0)) == {"float16", "bfloat16", "tf32", "int8", "float64"}
 
 
-def operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:
+def random_operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:
     random = np.random.default_rng(ordinal)
     a, b = random.random((37, 21)), random.random((21, 45))
     if library == "torch":
@@ -78,7 +83,7 @@ def operands(library: str, ordinal: int) -> tuple[Any, Any, np.ndarray]:
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_the_gpu_of_the_operands_is_used_whichever_is_current(library: str) -> None:
     for ordinal in (1, 0, 1):
-        a, b, expected = operands(library, ordinal)
+        a, b, expected = random_operands(library, ordinal)
         result = dxgemm.gemm(a, b)
         again = dxgemm.plan(a, b, result)()
         assert result.device == a.device
@@ -88,16 +93,42 @@ def test_the_gpu_of_the_operands_is_used_whichever_is_current(library: str) -> N
 
 @several_gpus
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_gpus_give_the_same_bits(implementation: Any, kind: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    wanted = KINDS[kind]
+    if wanted.dtype == "bfloat16":
+        pytest.skip("CuPy makes no such arrays")
+    if implementation.is_own and (reason := inability(implementation, kind)):
+        pytest.skip(reason)
+    shape = Case(kind, 264, 528, 1008).shapes
+    layouts = fitting_layouts(implementation, kind)
+    results = []
+    for ordinal in range(probe().device_count):
+        with cupy.cuda.Device(ordinal):
+            a, b, c = map(cupy.asarray, operands("random", *shape, kind))
+            if LAYOUTS[layouts[1]].order == "col":
+                b = cupy.asfortranarray(b)
+            try:
+                dxgemm.gemm(a, b, c, implementation=implementation.name, precision=wanted.precision)
+            except errors.UnsupportedProblemError as refusal:
+                pytest.skip(str(refusal))
+            results.append(c.get().tobytes())
+    assert len(set(results)) == 1
+
+
+@several_gpus
+@pytest.mark.gpu
 def test_arrays_of_two_gpus_are_refused() -> None:
-    a, _, _ = operands("cupy", 0)
-    _, b, _ = operands("cupy", 1)
+    a, _, _ = random_operands("cupy", 0)
+    _, b, _ = random_operands("cupy", 1)
     with pytest.raises(errors.DeviceMismatchError, match=r"a on GPU 0, b on GPU 1"):
         dxgemm.gemm(a, b)
 
 
 @pytest.mark.gpu
 def test_a_thread_that_never_used_cuda_can_launch() -> None:
-    a, b, expected = operands("cupy", 0)
+    a, b, expected = random_operands("cupy", 0)
     c = dxgemm.gemm(a, b)
     c.fill(0)
     plan = dxgemm.plan(a, b, c, stream=0)

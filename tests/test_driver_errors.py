@@ -5,16 +5,19 @@ Without a GPU the driver's answers are made up; with one the faults are real.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from plan_ways import ALPHA, BETA, WAYS
 
 from dxgemm import errors
 from dxgemm._problem import contiguous_problem
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.runtime import binding, capture, device, host, launch, workspace
+from dxgemm.testing.inputs import operands
 
 driver = pytest.importorskip("cuda.bindings.driver")
 OUT_OF_MEMORY = driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
@@ -34,6 +37,7 @@ class FakeDriver:
     """
 
     CUresult = driver.CUresult
+    CUfunction_attribute = driver.CUfunction_attribute
     CUstreamCaptureMode = driver.CUstreamCaptureMode
     CUstreamCaptureStatus = driver.CUstreamCaptureStatus
 
@@ -77,7 +81,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(workspace, "simulator_enabled", lambda: False)
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
     monkeypatch.setattr(launch, "device_count", lambda: 1)
-    monkeypatch.setattr(launch, "_function_handle", lambda kernel, ordinal: 1)
+    monkeypatch.setattr(launch, "_functions", {})
     return fake
 
 
@@ -156,7 +160,8 @@ def kernel_launch(fake):
         implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1
     )
     problem = contiguous_problem("float32", 4, 5, 6)
-    return launch.KernelLaunch(SimpleNamespace(record=record), problem, 7, 0)
+    launch._functions[b"", 0] = 1
+    return launch.KernelLaunch(SimpleNamespace(cubin=b"", record=record), problem, 7, 0)
 
 
 def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):
@@ -202,6 +207,25 @@ def test_no_kernel_is_built_or_loaded_under_capture(fake, monkeypatch, status, e
             with pytest.raises(errors.LaunchError, match=f"under capture.*{name} 64x64 is not"):
                 bind(name)
     assert bind("built") is built["built"]  # nobody said that it is for a captured launch
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuFuncSetAttribute"],
+)
+def test_a_kernel_that_cannot_be_loaded_is_named_and_can_be_loaded_later(fake, function):
+    record = SimpleNamespace(implementation="tuned", entry="kernel", dynamic_smem_bytes=1 << 20)
+    kernel = SimpleNamespace(cubin=function.encode(), record=record)
+    fake.results |= dict.fromkeys(
+        ("cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"), 5
+    )
+    fake.fails = {function: OUT_OF_MEMORY}
+    with pytest.raises(errors.LaunchError, match=r"cannot load tuned.*OUT_OF_MEMORY"):
+        launch._function_handle(kernel, 0)
+    assert not launch.is_loaded(kernel, 0)
+    fake.fails = {}
+    assert launch._function_handle(kernel, 0) == 5
+    assert launch.is_loaded(kernel, 0)
 
 
 def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
@@ -252,6 +276,82 @@ def test_a_launch_that_the_driver_refuses_leaves_the_process_usable(cupy):
         refused(a.data.ptr, a.data.ptr, out.data.ptr, out.data.ptr, 1.0, 0.0, 0)
     assert (out == 7).all()
     assert (dxgemm.gemm(a, a, out, implementation="thread_tile_2d") == 64).all()
+
+
+@pytest.mark.gpu
+def test_a_kernel_of_more_shared_memory_than_there_is_is_not_loaded(cupy):
+    import dxgemm
+
+    a, out = cupy.ones((64, 64), "float32"), cupy.full((64, 64), 7, "float32")
+    good = dxgemm.plan(a, a, out, implementation="thread_tile_2d").route.launch
+    record = replace(good._kernel.record, dynamic_smem_bytes=1 << 20)
+    # Another cubin to the driver, so that it is loaded again.
+    kernel = replace(good._kernel, record=record, cubin=good._kernel.cubin + b"\0")
+    with pytest.raises(errors.LaunchError, match=r"cannot load thread_tile_2d.*INVALID_VALUE"):
+        launch.KernelLaunch(kernel, good._problem, good._blocks, 0)
+    assert (dxgemm.gemm(a, a, out, implementation="thread_tile_2d") == 64).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
+    import dxgemm
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(number, frame):
+        raise Interrupted
+
+    values = operands("integers", (129, 33), (33, 65), (129, 65), "float32")
+    arrays = [cupy.asarray(value) for value in values]
+    options = WAYS[way].options()
+    plan = dxgemm.plan(*arrays, ALPHA, BETA, **options)
+
+    interrupted = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for microseconds in range(200, 1200, 10):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, microseconds * 1e-6)
+                for _ in range(1000):  # longer than that, unless Python drops the exception
+                    plan()
+                    dxgemm.gemm(*arrays, ALPHA, BETA, **options)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupted:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > 50
+    for run in (plan, lambda: dxgemm.gemm(*arrays, ALPHA, BETA, **options)):
+        arrays[2].set(values[2])
+        np.testing.assert_array_equal(run().get(), WAYS[way].expected(*values))
+
+
+STICKY = """
+import cupy, dxgemm
+a, out = cupy.ones((64, 64), "float32"), cupy.zeros((64, 64), "float32")
+plans = [dxgemm.plan(a, a, out), dxgemm.plan(a, a, out, precision="split")]
+wild = cupy.RawKernel('extern "C" __global__ void wild() { *(volatile int*)16 = 1; }', "wild")
+wild((1,), (1,), ())
+try:
+    cupy.cuda.Device().synchronize()
+except cupy.cuda.runtime.CUDARuntimeError:
+    pass
+for run in (*plans, lambda: dxgemm.gemm(a, a, out), lambda: dxgemm.gemm(a.T, a, out)):
+    try:
+        run()
+    except dxgemm.errors.LaunchError as error:
+        assert "ILLEGAL_ADDRESS" in str(error), error
+    else:
+        raise SystemExit("no error")
+"""
+
+
+@pytest.mark.gpu
+def test_an_illegal_address_is_passed_on_and_the_process_ends_by_itself(cupy, run_python):
+    run_python(STICKY)
 
 
 FORKED = """

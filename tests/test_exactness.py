@@ -7,7 +7,7 @@ import pytest
 from contract import fitting_layouts
 
 from dxgemm._gpu import simulator_enabled
-from dxgemm.testing.cases import DTYPES, Case
+from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits
 from dxgemm.testing.reference import product
@@ -51,7 +51,7 @@ def test_inner_scaling_by_powers_of_two_changes_no_bit(multiply, kind):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
 def test_errors_grow_at_most_linearly(multiply, kind):
     sizes = [16, 32, 64, 128, 256, 512, 1024]
     errors = []

@@ -16,8 +16,8 @@ from dxgemm._registry import find_implementation
 from dxgemm.epilogues import bias, relu
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
-from dxgemm.testing.inputs import operands
-from dxgemm.testing.kinds import KINDS
+from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
+from dxgemm.testing.kinds import KINDS, limits
 
 SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
@@ -51,6 +51,20 @@ def test_slices(contract, implementation, config, kind, slices):
         for m, n, k in sizes(config, slices)
     ]
     contract(groups, config=config, slices=slices)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("implementation, config, kind", SLICING)
+def test_slices_are_conventional_arithmetic(home, implementation, config, kind):
+    def multiply(a, b):
+        way = (implementation.name, config, 5)
+        return home.fetch(dxgemm.gemm(home.send(a), home.send(b), implementation=way))
+
+    a, b, is_zero = planted_zeros(200, 201, 1000, kind)
+    assert ((multiply(a, b) == 0) == is_zero).all()
+    exponents = limits(kind).minexp // -2 - 3
+    plain, scaled = (multiply(*scaled_circulants(200, spread, kind)) for spread in (0, exponents))
+    assert plain.tobytes() == scaled.tobytes()
 
 
 @pytest.mark.gpu

@@ -6,7 +6,6 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from dxgemm._errors import LaunchError
@@ -202,14 +201,6 @@ def _parameter_offset(function: Any, index: int) -> int:
     return int(offset)
 
 
-@cache
-def _loaded_code(cubin: bytes) -> Any:
-    """The cubin as a loaded library; kept for the life of the process, as its kernels are."""
-    from cuda.core import ObjectCode
-
-    return ObjectCode.from_cubin(cubin)
-
-
 def is_loaded(kernel: CompiledKernel | None, ordinal: int) -> bool:
     """Whether a kernel can be launched on a GPU without loading it."""
     return kernel is not None and (kernel.cubin, ordinal) in _functions
@@ -224,10 +215,14 @@ def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
 
 
 def _load(kernel: CompiledKernel, ordinal: int) -> int:
+    """The function of a newly loaded cubin, which stays loaded."""
     driver = driver_api()
     with current_device(ordinal), outside_capture():
-        loaded = _loaded_code(kernel.cubin).get_kernel(kernel.record.entry)
-        error, function = driver.cuKernelGetFunction(driver.CUkernel(int(loaded.handle)))
+        error, library = driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0)
+        if not error:
+            error, entry = driver.cuLibraryGetKernel(library, kernel.record.entry.encode())
+        if not error:
+            error, function = driver.cuKernelGetFunction(entry)
         if not error and kernel.record.dynamic_smem_bytes:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (error,) = driver.cuFuncSetAttribute(function, limit, kernel.record.dynamic_smem_bytes)
