@@ -14,6 +14,15 @@ from html import escape
 WIDTH = 720
 LINE_HEIGHT = 14  # between labels, so that they do not meet
 LONGEST_LABEL = 38  # characters beside a bar
+FILE_STYLE = """
+svg { --ink: #20262b; --soft: #5b6770; --rule: #dfe4e8; %s }
+@media (prefers-color-scheme: dark) {
+svg { --ink: #e3e7ea; --soft: #9aa3ab; --rule: #333b41; %s } }
+text { font: 12px system-ui, sans-serif; fill: var(--soft); } text.name { fill: var(--c); }
+.mark { fill: var(--c); } .path { fill: none; stroke: var(--c); stroke-width: 1.8; }
+.roof, .reference { fill: none; stroke: var(--ink); stroke-dasharray: 5 4; }
+.grid { stroke: var(--rule); }
+"""
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,22 @@ def heat_map(
         parts.append(_text(x + 20, base + 54, name, "start"))
         x += 40 + 8 * len(name)
     return _svg(title, height, parts)
+
+
+def svg_file(figure: str, colors: Mapping[str, tuple[str, str]]) -> str:
+    """A chart as a file of its own, for a light page and a dark one.
+
+    Args:
+        figure: what `line_chart` and the like return.
+        colors: of each series on a light and on a dark page.
+    """
+    light, dark = (
+        " ".join(f"--{name}: {pair[mode]};" for name, pair in colors.items()) for mode in (0, 1)
+    )
+    start, end = figure.index("<svg "), figure.index("</figure>")
+    opening, body = figure[start:end].split(">", 1)
+    opening += ' xmlns="http://www.w3.org/2000/svg"'
+    return f"{opening}>\n<style>{FILE_STYLE % (light, dark)}</style>{body}\n"
 
 
 def spread(heights: Sequence[float], lowest: float) -> list[float]:

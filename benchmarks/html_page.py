@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
+from accuracy_charts import accuracy_chart, accuracy_sections
 from charts import Bar, Cell, Series, bar_chart, heat_map, line_chart
 from gpus import FACTS
 from result_files import OTHERS, Extra, Results, arithmetic, distinct, extras, gpu_name, sources
@@ -37,6 +38,10 @@ SPEEDUP_TEXT = (
 CHOICE_TEXT = (
     "What implementation=None takes for row-major operands, with its tile, by the dispatcher of "
     "this version. A field's tooltip has the reason."
+)
+ACCURACY_TEXT = (
+    "The largest error of an element of a 256 x 256 result, in units of eps |A| |B|, with the eps "
+    "of the type of sums."
 )
 
 # Of each series on a light and on a dark page.
@@ -109,12 +114,18 @@ def gpu_section(suites: dict[str, Results]) -> str:
         parts.append(heading("Against cuBLAS", SPEEDUP_TEXT) + grid(speedup_charts(rows)))
     if facts is not None and not simulator_enabled():
         parts.append(heading("The automatic choice", CHOICE_TEXT) + grid(choice_maps(facts)))
-    for suite, title, charts in (
+    if "accuracy" in suites:
+        charts = (
+            accuracy_chart(title, rows, COLORS)
+            for _, title, rows in accuracy_sections(suites["accuracy"])
+        )
+        parts.append(heading("Accuracy", ACCURACY_TEXT) + grid(charts))
+    for suite, title, draw in (
         ("host_overhead", "Host time of a call", host_charts),
         ("build_time", "Start of a process", build_charts),
     ):
         if suite in suites:
-            parts.append(heading(title) + grid(charts(extras(suites[suite]))))
+            parts.append(heading(title) + grid(draw(extras(suites[suite]))))
             parts += map(part_html, SHORT[suite](suites[suite]))
     parts.append(heading("All figures"))
     for suite, results in suites.items():

@@ -6,12 +6,18 @@ import ast
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from accuracy_charts import accuracy_chart, accuracy_sections
+from charts import svg_file
+from html_page import COLORS
+from provenance import gpu_slug
 from result_files import REPOSITORY, Results, gpu_name, source, sources
 from tables import (
     FULL,
     SHORT,
     Part,
     Table,
+    accuracy_by_k,
+    accuracy_short,
     epilogue_costs,
     epilogue_short,
     ladder_short,
@@ -50,6 +56,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
         pipelines: replace_between_markers(pipelines.read_text(), pipelines_text(gpus)),
         epilogues: replace_between_markers(epilogues.read_text(), epilogues_text(gpus)),
         precision: replace_between_markers(precision.read_text(), precision_text(gpus)),
+        **accuracy_pages(gpus, docs / "accuracy.md"),
     }
 
 
@@ -111,6 +118,22 @@ def precision_text(gpus: list[dict[str, Results]]) -> str:
         title = f"### {gpu_name({'precision': results})}"
         texts.append(markdown([title, source(results), *precision_page(results)]))
     return "\n\n".join(texts) or NO_RESULTS
+
+
+def accuracy_pages(gpus: list[dict[str, Results]], page: Path) -> dict[Path, str]:
+    """What docs/accuracy.md shows as measured, and its charts, a file each."""
+    texts, charts = [], {}
+    for results in (suites["accuracy"] for suites in gpus if "accuracy" in suites):
+        gpu = gpu_name({"accuracy": results})
+        (summary,) = accuracy_short(results)
+        texts += [f"### {gpu}", source(results), markdown([summary]).replace("(docs/", "(")]
+        for name, title, rows in accuracy_sections(results):
+            path = page.parent / "accuracy" / f"{gpu_slug(gpu)}-{name}.svg"
+            charts[path] = svg_file(accuracy_chart(title, rows, COLORS), COLORS)
+            texts += [f"#### {title}", f"![{title}](accuracy/{path.name})"]
+            texts.append(markdown([accuracy_by_k(rows)]))
+    content = "\n\n".join(texts) or NO_RESULTS
+    return {page: replace_between_markers(page.read_text(), content), **charts}
 
 
 def handwritten_readme(gpus: list[dict[str, Results]]) -> str:

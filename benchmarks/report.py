@@ -37,6 +37,7 @@ def main() -> int:
             name = path.relative_to(REPOSITORY)
             print(f"{name} is out of date: run python benchmarks/report.py", file=sys.stderr)
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     if arguments.html:
         arguments.html.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ SUITES = (
     "batched",
     "choice_regret",
     "precision",
+    "accuracy",
 )
 OTHERS = ("cublas", "torch", "nvmath")  # of suite gemm, besides dxgemm's own
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")

@@ -672,6 +672,49 @@ def precision_full(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=5)]
 
 
+def accuracy_short(results: Results) -> list[Part]:
+    """One row a kind of arithmetic: the worst error of the choice, of cuBLAS, of any kernel."""
+    lines = []
+    for kind in distinct(row["kind"] for row in extras(results)):
+        rows = [row for row in extras(results) if row["kind"] == kind]
+        own = [row for row in rows if row["implementation"] != "cublas"]
+        chosen = [row for row in own if row["implementation"] == "automatic"]
+        cublas = [row for row in rows if row["implementation"] == "cublas"]
+        errors = ([row["max_error"] for row in some] for some in (chosen, cublas, own))
+        share = max(row["ratio"] for row in own)
+        lines.append([kind, *(figure(max(e)) if e else "" for e in errors), figure(share)])
+    deepest = max(row["k"] for row in extras(results))
+    header = ["arithmetic", "automatic choice", "cuBLAS", "any kernel", "of what is allowed"]
+    title = (
+        f"Largest error of an element up to k = {deepest}, in eps |A| |B|, and the largest share "
+        "of what the tests allow ([over k](docs/accuracy.md)):"
+    )
+    return [Table(title, header, lines)]
+
+
+def accuracy_by_k(rows: list[Extra]) -> Table:
+    """One row an implementation: the largest error at each k, of one kind and one sort of data."""
+    depths = sorted({row["k"] for row in rows})
+    errors = {(row["implementation"], row["k"]): row["max_error"] for row in rows}
+    lines = [
+        [name, *(figure(errors[name, k]) if (name, k) in errors else "" for k in depths)]
+        for name in distinct(row["implementation"] for row in rows)
+    ]
+    return Table("Largest error, in eps |A| |B|:", ["k", *map(str, depths)], lines)
+
+
+def accuracy_full(results: Results) -> list[Part]:
+    lines = []
+    for row in extras(results):
+        answer = f"{row['answered_by']} {row['config'] or ''}".rstrip()
+        text = [row["kind"], row["data"], size_of(row), row["implementation"], answer]
+        figures = map(figure, (row["max_error"], row["rms_error"], row["ratio"]))
+        lines.append([*text, *figures])
+    header = ["arithmetic", "data", "m x n x k", "implementation", "answered by"]
+    header += ["largest error", "root mean square", "of what is allowed"]
+    return [Table("Errors, in eps |A| |B|:", header, lines, text_columns=5)]
+
+
 SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_short,
     "host_overhead": host_overhead_short,
@@ -681,6 +724,7 @@ SHORT: dict[str, Callable[[Results], list[Part]]] = {
     "batched": batched_short,
     "choice_regret": choice_short,
     "precision": precision_short,
+    "accuracy": accuracy_short,
 }
 FULL: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder_full,
@@ -691,4 +735,5 @@ FULL: dict[str, Callable[[Results], list[Part]]] = {
     "batched": batched_full,
     "choice_regret": choice_full,
     "precision": precision_full,
+    "accuracy": accuracy_full,
 }

@@ -10,6 +10,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -410,6 +411,46 @@ def test_batches_are_shown_by_size_with_the_mean_over_all() -> None:
     )
 
 
+def accuracy_row(implementation: str, k: int, max_error: float, data: str = "normal") -> dict:
+    return {
+        "kind": "float32", "data": data, "dtype": "float32", "m": 256, "n": 256, "k": k,
+        "implementation": implementation, "answered_by": "tuned", "config": "64x64x8", "slices": 1,
+        "max_error": max_error, "rms_error": max_error / 8, "ratio": max_error / 20,
+    }  # fmt: skip
+
+
+ACCURACY = results_of(
+    [
+        accuracy_row(name, k, error * scale, data)
+        for data, scale in (("normal", 1), ("uniform", 2))
+        for name, error in (("automatic", 0.5), ("naive", 4.0), ("tuned", 0.5), ("cublas", 1.0))
+        for k in (64, 256, 1024)
+    ]
+)
+
+
+def test_errors_are_shown_by_k_and_their_worst_against_cublas() -> None:
+    assert "| float32 | 1.00 | 2.00 | 8.00 | 0.400 |" in markdown(tables.accuracy_short(ACCURACY))
+    by_k = markdown([tables.accuracy_by_k(result_files.extras(ACCURACY)[:12])])
+    assert "| k | 64 | 256 | 1024 |" in by_k and "| naive | 4.00 | 4.00 | 4.00 |" in by_k
+    assert len(markdown(tables.accuracy_full(ACCURACY)).splitlines()) == 4 + 24
+
+
+def test_the_page_of_accuracy_shows_a_chart_for_each_sort_of_data() -> None:
+    page = result_files.REPOSITORY / "docs" / "accuracy.md"
+    assert pages.NO_RESULTS in pages.accuracy_pages([], page)[page]
+    files = pages.accuracy_pages([{"gemm": GEMM}, {"accuracy": ACCURACY}], page)
+    charts_of_page = [path for path in files if path != page]
+    assert [path.name for path in charts_of_page] == [
+        "nvidia-h200-float32-normal.svg",
+        "nvidia-h200-float32-uniform.svg",
+    ]
+    for path in charts_of_page:
+        assert f"](accuracy/{path.name})" in files[page]
+        texts = [element.text for element in ElementTree.fromstring(files[path]).iter()]
+        assert "tuned" in texts and "cublas" in texts and "naive" not in texts
+
+
 def test_the_page_of_epilogues_shows_what_there_is() -> None:
     text = pages.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
@@ -537,7 +578,9 @@ def test_the_page_is_whole_in_itself() -> None:
         for size, rate in ((256, 5.0), (512, 20.0), (1024, 43.0), (1000, 30.0))
     ]
     gpus = [{"gemm": results_of(sizes), "host_overhead": HOST, "build_time": BUILD}]
-    page = html_page.html_page([{**gpus[0], "epilogue": EPILOGUE, "ladder": LADDER}])
+    page = html_page.html_page(
+        [{**gpus[0], "epilogue": EPILOGUE, "ladder": LADDER, "accuracy": ACCURACY}]
+    )
     words = Document(page).words
     assert not any(text in page for text in ("http", "<script", "<link", "src=", "url("))
     assert "prefers-color-scheme: dark" in page
@@ -545,7 +588,7 @@ def test_the_page_is_whole_in_itself() -> None:
         assert text in words
     assert "tuned, 1000: 30 TFLOP/s" not in words
     assert "cupy: gemm(a, b, out=c)" in words and "0.400 of 0.5" in words
-    assert "bias | relu" in words
+    assert "bias | relu" in words and "float32, values between 0 and 1" in words
 
 
 def test_a_gpu_without_results_has_a_page_too() -> None:
