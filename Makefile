@@ -1,6 +1,6 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
 # into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean, and
-# sanitize, which needs a GPU and compute-sanitizer of the CUDA toolkit.
+# on a GPU soak, and sanitize, which needs compute-sanitizer of the CUDA toolkit.
 
 SHELL := /bin/bash
 
@@ -27,7 +27,7 @@ endif
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRA)
 
-.PHONY: run test lint bench sanitize docs clean
+.PHONY: run test lint bench sanitize soak docs clean
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
@@ -52,6 +52,9 @@ bench: $(INSTALLED)
 
 sanitize: $(INSTALLED)
 	$(BIN)/python tests/sanitize.py $(SANITIZE_ARGS)
+
+soak: $(INSTALLED)
+	$(BIN)/python tests/soak.py $(SOAK_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

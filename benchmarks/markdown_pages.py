@@ -10,6 +10,7 @@ from accuracy_charts import accuracy_chart, accuracy_sections
 from charts import svg_file
 from html_page import COLORS
 from provenance import gpu_slug
+from reliability_tables import load_runs, soak_text, tests_text
 from result_files import REPOSITORY, Results, gpu_name, source, sources
 from tables import (
     FULL,
@@ -48,6 +49,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
     readme, docs = REPOSITORY / "README.md", REPOSITORY / "docs"
     pipelines, epilogues = docs / "cublasdx.md", docs / "epilogues.md"
     precision = docs / "precision.md"
+    reliability = docs / "reliability.md"
     readme_text, results_text = render(gpus, readme.read_text())
     return {
         readme: readme_text,
@@ -56,6 +58,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
         pipelines: replace_between_markers(pipelines.read_text(), pipelines_text(gpus)),
         epilogues: replace_between_markers(epilogues.read_text(), epilogues_text(gpus)),
         precision: replace_between_markers(precision.read_text(), precision_text(gpus)),
+        reliability: replace_between_markers(reliability.read_text(), reliability_text()),
         **accuracy_pages(gpus, docs / "accuracy.md"),
     }
 
@@ -118,6 +121,12 @@ def precision_text(gpus: list[dict[str, Results]]) -> str:
         title = f"### {gpu_name({'precision': results})}"
         texts.append(markdown([title, source(results), *precision_page(results)]))
     return "\n\n".join(texts) or NO_RESULTS
+
+
+def reliability_text() -> str:
+    """What docs/reliability.md shows of committed runs."""
+    tests, soaks = tests_text(load_runs("tests")), soak_text(load_runs("soak"))
+    return markdown(["### Tests", *tests, "### Soak", *soaks])
 
 
 def accuracy_pages(gpus: list[dict[str, Results]], page: Path) -> dict[Path, str]:

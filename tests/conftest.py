@@ -7,6 +7,8 @@ cases, one of each group is run, in rotation.
 
 from __future__ import annotations
 
+import datetime
+import json
 import os
 import subprocess
 import sys
@@ -36,6 +38,10 @@ from dxgemm.testing.padded import Padded
 SOURCES = Path(dxgemm.__file__).parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--counts", type=Path, help="write how many tests passed, by file, as JSON")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU, not the simulator")
 
@@ -59,6 +65,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 implementation, ran, declined = value
                 checked[implementation] += ran
                 refused[implementation] += declined
+    path = terminalreporter.config.getoption("--counts")
+    if path is not None:
+        write_counts(terminalreporter, path, sum(checked.values()))
     if checked:
         terminalreporter.section("contract cases")
     for implementation in sorted(checked):
@@ -66,6 +75,31 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f"{implementation}: {checked[implementation]:,} checked, "
             f"{refused[implementation]:,} refused with a reason"
         )
+
+
+def write_counts(terminalreporter: Any, path: Path, cases: int) -> None:
+    """Writes outcomes by test file, with where they were seen; docs/reliability.md shows them."""
+    sys.path.insert(0, str(SOURCES.parent / "benchmarks"))
+    import provenance
+
+    outcomes: dict[str, Counter[str]] = {}
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in terminalreporter.getreports(outcome):
+            file = Path(report.nodeid.partition("::")[0]).name
+            outcomes.setdefault(file, Counter())[outcome] += 1
+    counts = {
+        "machine_info": {
+            "gpu": {} if simulator_enabled() else provenance.gpu_info(),
+            "packages": provenance.package_versions(),
+            "python_version": sys.version.split()[0],
+        },
+        "commit_info": provenance.commit_info(),
+        "date": datetime.date.today().isoformat(),
+        "contract_cases": cases,
+        "files": outcomes,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

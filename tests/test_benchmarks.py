@@ -29,6 +29,7 @@ charts, html_page, interleave, pages = map(
 provenance, result_files, tables, twins = map(
     importlib.import_module, ("provenance", "result_files", "tables", "twins")
 )
+reliability = importlib.import_module("reliability_tables")
 markdown = pages.markdown
 
 
@@ -449,6 +450,46 @@ def test_the_page_of_accuracy_shows_a_chart_for_each_sort_of_data() -> None:
         assert f"](accuracy/{path.name})" in files[page]
         texts = [element.text for element in ElementTree.fromstring(files[path]).iter()]
         assert "tuned" in texts and "cublas" in texts and "naive" not in texts
+
+
+RUN = {
+    "machine_info": {"gpu": {"name": "NVIDIA H200", "driver": "580.1"}},
+    "commit_info": {"id": "0123456789abcdef"},
+    "date": "2026-11-21",
+}
+TESTS = {
+    **RUN,
+    "contract_cases": 12345,
+    "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
+}
+SOAK = {
+    **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "kernels": 165, "threads": 8,
+    "streams": 26, "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30}, "failure": "",
+    "by_kind": {"float32": 1000, "tf32": 234}, "by_implementation": {}, "by_extra": {},
+}  # fmt: skip
+
+
+def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
+    assert reliability.load_runs("tests", tmp_path) == []
+    for empty in (reliability.tests_text([]), reliability.soak_text([])):
+        assert empty in ([reliability.NO_TESTS], [reliability.NO_SOAK])
+    (tmp_path / "nvidia-h200").mkdir()
+    (tmp_path / "nvidia-h200" / "tests.json").write_text(json.dumps(TESTS))
+    text = markdown(reliability.tests_text(reliability.load_runs("tests", tmp_path)))
+    assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
+    assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
+    text = markdown(reliability.soak_text([SOAK]))
+    assert "| 1 | 1.5 | 1,234 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
+    assert "| tf32 | 234 |" in text
+    wrong = markdown(reliability.soak_text([{**SOAK, "failure": "float32 tuned\nmore"}]))
+    assert "| 1024 | float32 tuned |" in wrong
+
+
+def test_the_groups_of_tests_are_files_that_there_are() -> None:
+    names = [name for group in reliability.GROUPS.values() for name in group]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert Path(__file__).with_name(f"test_{name}.py").is_file(), name
 
 
 def test_the_page_of_epilogues_shows_what_there_is() -> None:
