@@ -464,7 +464,8 @@ TESTS = {
 }
 SOAK = {
     **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "kernels": 165, "threads": 8,
-    "streams": 26, "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30}, "failure": "",
+    "streams": 26, "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30},
+    "failure": "",
     "by_kind": {"float32": 1000, "tf32": 234}, "by_implementation": {}, "by_extra": {},
 }  # fmt: skip
 

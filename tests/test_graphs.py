@@ -102,7 +102,7 @@ def shift_by(number):
     """An epilogue whose kernels no other test loads, where the number is its own."""
 
     @dxgemm.epilogue
-    def shift(value):
+    def shift(value, row, col):
         return value + number
 
     return shift
@@ -116,6 +116,7 @@ def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(libr
     number = 1.0 + LIBRARIES.index(library)
     shift = shift_by(number)
     plan = dxgemm.plan(a, b, c, ALPHA, BETA)
+    dxgemm.gemm(host_a, b, c)  # loads its kernel
 
     def call():
         with pytest.raises(errors.LaunchError, match=r"under capture.*not loaded yet"):

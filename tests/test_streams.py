@@ -107,6 +107,7 @@ def test_the_host_goes_on_while_a_stream_waits_for_an_event(cupy, spin, ready, w
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         run()  # all that is made at first use
+    cupy.cuda.Device().synchronize()
     arrays[2].set(values[2])
     cupy.cuda.Device().synchronize()
     late = cupy.asarray(values[0])
