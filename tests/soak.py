@@ -54,9 +54,7 @@ THREADS = 1 if simulator_enabled() else 8  # numba's simulator knows one kernel 
 STREAMS = 3  # of each thread, besides the default ones
 MOST, MOST_K = (6, 9) if simulator_enabled() else (400, 600)
 MOST_INEXACT, MOST_INEXACT_K = (6, 9) if simulator_enabled() else (96, 200)  # longdouble is slow
-AUTOMATIC_SIZES = (
-    [(4, 5, 6)] if simulator_enabled() else [(64, 64, 64), (300, 200, 100), (33, 65, 5000)]
-)
+AUTOMATIC_SIZES = [(4, 5, 6)] if simulator_enabled() else [(300, 200, 100), (33, 65, 5000)]
 SAMPLE_S = 5.0
 # Bytes of the GPU's memory: what is kept for workspaces, and the pieces that the driver hands out.
 MOST_GROWTH = workspace.KEPT_BYTES + (64 << 20)
@@ -90,6 +88,7 @@ class Kernel:
         layouts: of a, b and c, names from `LAYOUTS`.
         extra: a name from EXTRAS: an epilogue or a reduction.
         deterministic: as `gemm` takes it.
+        size: m, n and k where they decide on the kernel; None where all sizes do.
     """
 
     kind: str
@@ -97,6 +96,7 @@ class Kernel:
     layouts: tuple[str, str, str]
     extra: str = ""
     deterministic: bool = False
+    size: tuple[int, int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -165,17 +165,17 @@ def kernels() -> tuple[Kernel, ...]:
             for config in dict.fromkeys((configs[0], configs[-1])):
                 chosen = fitting if wanted.is_reduced else next(layouts)
                 found.append(Kernel(kind, (implementation.name, config), chosen))
-        aligned = FULL_LAYOUTS[0]
-        found.append(Kernel(kind, None, aligned))
+        automatic = [Kernel(kind, None, FULL_LAYOUTS[0], size=size) for size in AUTOMATIC_SIZES]
+        found += automatic
         if not wanted.is_integer:
-            found.append(Kernel(kind, None, aligned, deterministic=True))
-            found.append(Kernel(kind, None, aligned, "relu"))
+            found.append(replace(automatic[0], deterministic=True))
+            found.append(replace(automatic[0], extra="relu"))
     for implementation in filter(lambda i: i.fuses_reductions, dxgemm.implementations()):
         for kind in ("float32", "float64"):
-            if inability(implementation, kind) is None:
-                found += [
-                    Kernel(kind, implementation.name, next(layouts), extra) for extra in EXTRAS
-                ]
+            is_chosen = implementation.is_automatic(kind) or simulator_enabled()
+            if is_chosen and inability(implementation, kind) is None:
+                way = (implementation.name, whole_k(implementation, kind))
+                found += [Kernel(kind, way, next(layouts), extra) for extra in EXTRAS]
     for kind in ("float32", "float64"):
         found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
         found += [Kernel(kind, way, next(layouts)) for way in sliced(kind)]
@@ -186,8 +186,14 @@ def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
     """Ways to compute slices of k."""
     for implementation in filter(lambda i: i.is_automatic(kind), dxgemm.implementations()):
         if implementation.slices_k and inability(implementation, kind) is None:
-            configs = [c for c in implementation.configs(kind) if c.split_k == 1]
-            yield from ((implementation.name, configs[0], slices) for slices in (2, 5))
+            config = whole_k(implementation, kind)
+            yield from ((implementation.name, config, slices) for slices in (2, 5))
+
+
+def whole_k(implementation: Any, kind: str) -> Any:
+    """The first config whose blocks do not share the sums of an element."""
+    configs = implementation.configs(KINDS[kind].dtype)
+    return next(config for config in configs if getattr(config, "split_k", 1) == 1)
 
 
 @dataclass(frozen=True)
@@ -226,20 +232,21 @@ class Problem:
 def draw(seed: int, number: int) -> Problem:
     """The problem of that number; the first ones take one kernel after the other."""
     rng = np.random.default_rng((seed, number))
-    count = len(kernels())
-    kernel = kernels()[number if number < count else rng.integers(count)]
-    is_plain = not (kernel.extra or kernel.implementation == GROUP)
-    is_exact = bool(rng.random() < 0.8) or not is_plain or KINDS[kernel.kind].is_integer
+    listed = kernels()
+    kernel = listed[number if number < len(listed) else rng.integers(len(listed))]
+    is_plain = not (kernel.extra or kernel.size or kernel.implementation == GROUP)
+    must_be_exact = kernel.extra or kernel.implementation == GROUP or KINDS[kernel.kind].is_integer
+    is_exact = bool(must_be_exact or rng.random() < 0.8)
     most, most_k = (MOST, MOST_K) if is_exact else (MOST_INEXACT, MOST_INEXACT_K)
     m, n, k = (extent(rng, limit) for limit in (most, most, most_k))
-    if kernel.implementation is None:
-        m, n, k = AUTOMATIC_SIZES[rng.integers(len(AUTOMATIC_SIZES))]
+    if kernel.size is not None:
+        m, n, k = kernel.size
     elif kernel.extra or rng.random() > 0.05:
         m, n, k = max(m, 1), max(n, 1), max(k, 1)
     batch: tuple[int | None, int | None, int | None] = (None, None, None)
     if is_plain and rng.random() < 0.25:
-        count = int(rng.integers(1, 5))
-        batch = (count, None if rng.random() < 0.5 else count, count)
+        matrices = int(rng.integers(1, 5))
+        batch = (matrices, None if rng.random() < 0.5 else matrices, matrices)
     return Problem(
         kernel,
         m,
