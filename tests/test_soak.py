@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 import soak
-from soak import Soak, draw, kernels
+from soak import Soak
+from soak_problems import FULL_LAYOUTS, draw, kernels
 
 import dxgemm
 from dxgemm._gpu import simulator_enabled
@@ -55,7 +56,7 @@ def test_the_first_wrong_result_stops_it_and_can_be_computed_again(monkeypatch, 
         i
         for i in range(10_000)
         for problem in [draw(SEED, i)]
-        if problem.kernel.layouts == soak.FULL_LAYOUTS[2] and not problem.is_planned
+        if problem.kernel.layouts == FULL_LAYOUTS[2] and not problem.is_planned
         and problem.kernel.name in ("naive", "coalesced", "shared_tile", "thread_tile_1d")
         and problem.batch == (None,) * 3 and min(problem.m, problem.n, problem.k) > 0
     )  # fmt: skip

@@ -1,0 +1,326 @@
+"""What the soak test computes: random problems on a fixed list of kernels, and what is right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+from contract import fitting_layouts, inability
+
+import dxgemm
+from dxgemm import epilogues, reductions
+from dxgemm._gpu import simulator_enabled
+from dxgemm._registry import Pipelined
+from dxgemm.testing.compare import compare
+from dxgemm.testing.inputs import random
+from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
+from dxgemm.testing.layouts import LAYOUTS
+from dxgemm.testing.libraries import LIBRARIES
+from dxgemm.testing.padded import Padded
+from dxgemm.testing.reference import combine, product
+
+MOST, MOST_K = (6, 9) if simulator_enabled() else (400, 600)
+MOST_INEXACT, MOST_INEXACT_K = (6, 9) if simulator_enabled() else (96, 200)  # longdouble is slow
+AUTOMATIC_SIZES = [(4, 5, 6)] if simulator_enabled() else [(300, 200, 100), (33, 65, 5000)]
+FUSED = "row sums"
+PLAIN = "thread_tile_2d"  # fuses epilogues, but no reductions
+GROUP, GROUP_SIZE = "group", 6
+INTEGERS = (-3, 4)  # whose sums every kind of arithmetic holds
+
+# Of a, b and c. What is aligned stays so at every size, and what is not does too.
+FULL_LAYOUTS = (
+    ("row_aligned", "row_aligned", "row_aligned"),
+    ("col_aligned", "row_aligned", "row_aligned"),
+    ("row@1", "col@1", "row@1"),
+    ("row_reversed", "row/2", "row_aligned"),
+    ("row_aligned", "col_aligned", "col_aligned"),
+    ("cols_equal", "row@3", "row/2"),
+)
+
+home = LIBRARIES["numpy" if simulator_enabled() else "cupy"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a problem is computed with.
+
+    Attributes:
+        kind: a name from `KINDS`.
+        implementation: as `gemm` takes it, or GROUP.
+        layouts: of a, b and c, names from `LAYOUTS`.
+        extra: a name from EXTRAS: an epilogue or a reduction.
+        deterministic: as `gemm` takes it.
+        size: m, n and k where they decide on the kernel; None where all sizes do.
+    """
+
+    kind: str
+    implementation: Any
+    layouts: tuple[str, str, str]
+    extra: str = ""
+    deterministic: bool = False
+    size: tuple[int, int, int] | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the implementation."""
+        given = self.implementation
+        return "automatic" if given is None else given if isinstance(given, str) else given[0]
+
+    def __str__(self) -> str:
+        given = self.implementation
+        way = self.name if given is None or isinstance(given, str) else " ".join(map(str, given))
+        flag = "deterministic" if self.deterministic else ""
+        return " ".join(filter(None, (self.kind, way, "_".join(self.layouts), self.extra, flag)))
+
+
+# Each makes an epilogue of (m, n, dtype, integers), and what that makes of a matrix on the host.
+Extra = tuple[Any, Callable[[np.ndarray], Any]]
+
+
+def relu(m: int, n: int, dtype: str, integers: Callable[..., np.ndarray]) -> Extra:
+    return epilogues.relu, lambda x: np.maximum(x, 0)
+
+
+def bias(m: int, n: int, dtype: str, integers: Callable[..., np.ndarray]) -> Extra:
+    shift = integers((n,))
+    chain = epilogues.bias(home.send(shift.astype(dtype))) | epilogues.relu
+    return chain, lambda x: np.maximum(x + shift, 0)
+
+
+def residual(m: int, n: int, dtype: str, integers: Callable[..., np.ndarray]) -> Extra:
+    factors, added = integers((m,)), integers((m, n))
+    chain = epilogues.scale_rows(home.send(factors.astype(dtype)))
+    chain |= epilogues.residual(home.send(added.astype(dtype)))
+    return chain, lambda x: x * factors[:, None] + added
+
+
+def reduced(reduction: Any, m: int, n: int, dtype: str, integers: Any) -> Extra:
+    return reduction, reduction.on_host
+
+
+EXTRAS: dict[str, Callable[..., Extra]] = {
+    "relu": relu,
+    "bias": bias,
+    "residual": residual,
+    FUSED: partial(reduced, replace(reductions.sum(axis=1), fused=True)),
+    "column argmin": partial(reduced, reductions.argmin(axis=0)),
+    "row sums, stored": partial(reduced, replace(reductions.sum(axis=1), fused=False)),
+    "largest magnitude": partial(reduced, reductions.abs_max()),
+}
+REDUCTIONS = [name for name, make in EXTRAS.items() if isinstance(make, partial)]
+
+
+@cache
+def kernels() -> tuple[Kernel, ...]:
+    """What problems are drawn from."""
+    found: list[Kernel] = []
+    layouts = itertools.cycle(FULL_LAYOUTS)
+    for kind, wanted in KINDS.items():
+        for implementation in filter(lambda i: i.is_own, dxgemm.implementations()):
+            is_left_out = isinstance(implementation, Pipelined) and not (
+                implementation.is_automatic(wanted.dtype)
+            )
+            if is_left_out or inability(implementation, kind) is not None:
+                continue
+            fitting = fitting_layouts(implementation, kind)
+            configs = implementation.configs(wanted.dtype)
+            for config in dict.fromkeys((configs[0], configs[-1])):
+                chosen = fitting if wanted.is_reduced else next(layouts)
+                found.append(Kernel(kind, (implementation.name, config), chosen))
+        automatic = [Kernel(kind, None, FULL_LAYOUTS[0], size=size) for size in AUTOMATIC_SIZES]
+        found += automatic
+        if not wanted.is_integer:
+            found.append(replace(automatic[0], deterministic=True))
+            found.append(replace(automatic[0], extra="relu"))
+    for implementation in dxgemm.implementations():
+        for kind in ("float32", "float64"):
+            is_left_out = not (implementation.fuses_reductions or implementation.name == PLAIN)
+            if is_left_out or not implementation.is_automatic(kind):
+                continue
+            if inability(implementation, kind) is None:
+                way = (implementation.name, whole_k(implementation, kind))
+                found += [
+                    Kernel(kind, way, next(layouts), extra)
+                    for extra in EXTRAS
+                    if implementation.fuses_reductions or extra != FUSED
+                ]
+    for kind in ("float32", "float64"):
+        found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
+        found += [Kernel(kind, way, next(layouts)) for way in sliced(kind)]
+    return tuple(found)
+
+
+def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
+    """Ways to compute slices of k."""
+    for implementation in filter(lambda i: i.is_automatic(kind), dxgemm.implementations()):
+        if implementation.slices_k and inability(implementation, kind) is None:
+            config = whole_k(implementation, kind)
+            yield from ((implementation.name, config, slices) for slices in (2, 5))
+
+
+def whole_k(implementation: Any, kind: str) -> Any:
+    """The first config whose blocks do not share the sums of an element."""
+    configs = implementation.configs(KINDS[kind].dtype)
+    return next(config for config in configs if getattr(config, "split_k", 1) == 1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One call, and the random numbers that decide about its data."""
+
+    kernel: Kernel
+    m: int
+    n: int
+    k: int
+    batch: tuple[int | None, int | None, int | None]
+    alpha: int
+    beta: int
+    is_exact: bool
+    is_planned: bool
+    in_place: bool
+    rng: np.random.Generator
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of a, b and c."""
+        matrices = ((self.m, self.k), (self.k, self.n), (self.m, self.n))
+        return [
+            matrix if extent is None else (extent, *matrix)
+            for extent, matrix in zip(self.batch, matrices, strict=True)
+        ]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kernel}: {self.m} x {self.n} x {self.k}, batch {self.batch}, alpha "
+            f"{self.alpha}, beta {self.beta}, {'exact' if self.is_exact else 'random'}, "
+            f"{'plan' if self.is_planned else 'gemm'}{', in place' if self.in_place else ''}"
+        )
+
+
+def draw(seed: int, number: int) -> Problem:
+    """The problem of that number; the first ones take one kernel after the other."""
+    rng = np.random.default_rng((seed, number))
+    listed = kernels()
+    kernel = listed[number if number < len(listed) else rng.integers(len(listed))]
+    is_plain = not (kernel.extra or kernel.size or kernel.implementation == GROUP)
+    must_be_exact = kernel.extra or kernel.implementation == GROUP or KINDS[kernel.kind].is_integer
+    is_exact = bool(must_be_exact or rng.random() < 0.8)
+    most, most_k = (MOST, MOST_K) if is_exact else (MOST_INEXACT, MOST_INEXACT_K)
+    m, n, k = (extent(rng, limit) for limit in (most, most, most_k))
+    if kernel.size is not None:
+        m, n, k = kernel.size
+    elif kernel.extra or rng.random() > 0.05:
+        m, n, k = max(m, 1), max(n, 1), max(k, 1)
+    batch: tuple[int | None, int | None, int | None] = (None, None, None)
+    if is_plain and rng.random() < 0.25:
+        matrices = int(rng.integers(1, 5))
+        batch = (matrices, None if rng.random() < 0.5 else matrices, matrices)
+    return Problem(
+        kernel,
+        m,
+        n,
+        k,
+        batch,
+        alpha=int(rng.choice([1, 2, -1])),
+        beta=int(rng.choice([0, 1, -2])),
+        is_exact=is_exact,
+        is_planned=bool(rng.random() < 0.5),
+        in_place=bool(rng.random() < 0.5),
+        rng=rng,
+    )
+
+
+def extent(rng: np.random.Generator, most: int) -> int:
+    """From 0 to most, small ones as often as large ones."""
+    return int(np.exp(rng.uniform(0, np.log(most + 1)))) - bool(rng.random() < 0.02)
+
+
+def compute(problem: Problem) -> None:
+    """Run a problem on the current stream.
+
+    Raises:
+        AssertionError: the result is wrong, or something else was written.
+    """
+    if problem.kernel.implementation == GROUP:
+        compute_group(problem)
+        return
+    kernel, kind = problem.kernel, KINDS[problem.kernel.kind]
+    (a, b, c), padded = place(problem, problem.shapes)
+    options: dict[str, Any] = {"implementation": kernel.implementation}
+    if kernel.deterministic:
+        options["deterministic"] = True
+    if kind.precision:
+        options["precision"] = kind.precision
+    finish: Callable[[np.ndarray], Any] = np.asarray
+    if kernel.extra:
+        make = EXTRAS[kernel.extra]
+        integers = partial(problem.rng.integers, *INTEGERS)
+        options["epilogue"], finish = make(problem.m, problem.n, kind.scalar_dtype, integers)
+    is_reduced = kernel.extra in REDUCTIONS
+    target = padded[2]
+    if not problem.in_place and not is_reduced:
+        target = Padded(home, np.full(c.shape, -7).astype(c.dtype), kernel.layouts[2])
+        options["out"] = target.array
+    arguments = (*(operand.array for operand in padded), problem.alpha, problem.beta)
+    run = partial(dxgemm.gemm, *arguments, **options)
+    if problem.is_planned:
+        run = dxgemm.plan(*arguments, **options)
+        if "out" in options:
+            run()  # twice in all: it only reads its operands
+    result = run()
+
+    for operand in padded:
+        if operand is not target or is_reduced:
+            operand.assert_unchanged()
+    found = home.fetch(result) if is_reduced else target.fetch()
+    if problem.is_exact:
+        exact = finish(problem.alpha * (wide(a) @ wide(b)) + problem.beta * wide(c))
+        assert np.array_equal(found, round_to_dtype(np.asarray(exact), found.dtype)), "not exact"
+        return
+    expected = combine(product(a, b, kind.precision), c, problem.alpha, problem.beta, kind.dtype)
+    verdict = compare(found, expected)
+    assert not verdict.failures, verdict.message
+
+
+def compute_group(problem: Problem) -> None:
+    """The same of several problems in one launch, of sizes up to the problem's."""
+    most = problem.m, problem.n, problem.k
+    members = []
+    for _ in range(GROUP_SIZE):
+        m, n, k = (int(problem.rng.integers(0, extent + 1)) for extent in most)
+        members.append(place(problem, [(m, k), (k, n), (m, n)]))
+    a, b, c = ([padded[i].array for _, padded in members] for i in range(3))
+    if problem.is_planned:
+        dxgemm.plan_grouped(a, b, c, problem.alpha, problem.beta)()
+    else:
+        dxgemm.gemm_grouped(a, b, c, problem.alpha, problem.beta)
+    for values, padded in members:
+        for operand in padded[:2]:
+            operand.assert_unchanged()
+        x, y, z = map(wide, values)
+        exact = problem.alpha * (x @ y) + problem.beta * z
+        assert np.array_equal(padded[2].fetch(), exact), "not exact"
+
+
+def place(problem: Problem, shapes: list[tuple[int, ...]]) -> tuple[list[np.ndarray], list[Padded]]:
+    """a, b and c of these shapes on the host, and between guards where they are computed on."""
+    kind, layouts = KINDS[problem.kernel.kind], problem.kernel.layouts
+    values, padded = [], []
+    for shape, dtype, layout in zip(
+        shapes, (kind.dtype, kind.dtype, kind.out_dtype), layouts, strict=True
+    ):
+        if problem.is_exact:
+            drawn = problem.rng.integers(*INTEGERS, shape).astype(numpy_dtype(dtype))
+        else:
+            drawn = random(problem.rng, shape, dtype)
+        values.append(LAYOUTS[layout].hold(drawn))
+        padded.append(Padded(home, values[-1], layout))
+    return values, padded
+
+
+def wide(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float64)
