@@ -68,12 +68,13 @@ def soak_text(runs: list[dict[str, Any]]) -> list[Part]:
         figures = [
             f"{run['seconds'] / 60:.1f}",
             f"{run['problems']:,}",
+            f"{run['calls']:,}",
             str(run["kernels"]),
             str(run["threads"]),
             str(run["streams"]),
             *mebibytes,
         ]
-        header = ["seed", "minutes", "problems", "kernels", "threads", "streams"]
+        header = ["seed", "minutes", "problems", "calls", "kernels", "threads", "streams"]
         header += ["GPU memory, MiB: start", "most", "end", "wrong"]
         line = [str(run["seed"]), *figures, failure or "none"]
         parts.append(Table(f"{machine(run)}:", header, [line]))

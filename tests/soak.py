@@ -50,7 +50,7 @@ class Soak:
     """A run: what was computed so far, and the first failure.
 
     Attributes:
-        counts: of problems, also by kind, implementation and extra, and of refusals.
+        counts: of problems, also by kind, implementation and extra, of calls and of refusals.
         failure: what went wrong, with the command that does it again; "" as long as nothing did.
     """
 
@@ -84,6 +84,7 @@ class Soak:
             return
         with self._lock:
             self.counts.update(names)
+            self.counts["calls", ""] += problem.calls
 
     def work(self, until: float) -> None:
         """Compute problems in this thread, on streams of its own, until a time."""
@@ -161,6 +162,7 @@ def report(soak: Soak, samples: list[int], seconds: float, threads: int) -> dict
         "streams": threads * STREAMS + 2,
         "kernels": len(kernels()),
         "problems": soak.counts["problems", ""],
+        "calls": soak.counts["calls", ""],
         "refused": by.get("refused", {}),
         "by_kind": by.get("kind", {}),
         "by_implementation": by.get("implementation", {}),

@@ -193,6 +193,17 @@ class Problem:
             for extent, matrix in zip(self.batch, matrices, strict=True)
         ]
 
+    @property
+    def has_out(self) -> bool:
+        """Whether the result is written elsewhere than to c."""
+        is_stored = self.kernel.extra not in REDUCTIONS and self.kernel.implementation != GROUP
+        return is_stored and not self.in_place
+
+    @property
+    def calls(self) -> int:
+        """A plan that only reads its operands is run twice."""
+        return 2 if self.is_planned and self.has_out else 1
+
     def __str__(self) -> str:
         return (
             f"{self.kernel}: {self.m} x {self.n} x {self.k}, batch {self.batch}, alpha "
@@ -262,16 +273,15 @@ def compute(problem: Problem) -> None:
         options["epilogue"], finish = make(problem.m, problem.n, kind.scalar_dtype, integers)
     is_reduced = kernel.extra in REDUCTIONS
     target = padded[2]
-    if not problem.in_place and not is_reduced:
+    if problem.has_out:
         target = Padded(home, np.full(c.shape, -7).astype(c.dtype), kernel.layouts[2])
         options["out"] = target.array
     arguments = (*(operand.array for operand in padded), problem.alpha, problem.beta)
     run = partial(dxgemm.gemm, *arguments, **options)
     if problem.is_planned:
         run = dxgemm.plan(*arguments, **options)
-        if "out" in options:
-            run()  # twice in all: it only reads its operands
-    result = run()
+    for _ in range(problem.calls):
+        result = run()
 
     for operand in padded:
         if operand is not target or is_reduced:

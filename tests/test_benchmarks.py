@@ -463,9 +463,9 @@ TESTS = {
     "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
 }
 SOAK = {
-    **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "kernels": 165, "threads": 8,
-    "streams": 26, "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30},
-    "failure": "",
+    **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "calls": 1500, "kernels": 165,
+    "threads": 8, "streams": 26, "failure": "",
+    "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30},
     "by_kind": {"float32": 1000, "tf32": 234}, "by_implementation": {}, "by_extra": {},
 }  # fmt: skip
 
@@ -480,7 +480,7 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
     assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
     text = markdown(reliability.soak_text([SOAK]))
-    assert "| 1 | 1.5 | 1,234 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
+    assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
     assert "| tf32 | 234 |" in text
     wrong = markdown(reliability.soak_text([{**SOAK, "failure": "float32 tuned\nmore"}]))
     assert "| 1024 | float32 tuned |" in wrong

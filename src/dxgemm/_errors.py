@@ -103,4 +103,4 @@ class BuildError(DxgemmError, RuntimeError):
 
 
 class LaunchError(DxgemmError, RuntimeError):
-    """The CUDA driver refused a launch."""
+    """The CUDA driver refused a launch, or a captured stream cannot take the call."""
