@@ -27,6 +27,11 @@ GROUPS = {
     "the cache and its security": ("cache", "cache_security"),
 }  # fmt: skip
 OUTCOMES = ("passed", "failed", "error", "skipped")
+SORTS = {
+    "kind": "arithmetic",
+    "implementation": "kernel",
+    "extra": "epilogue or reduction",
+}  # of problems
 NO_TESTS = "No run of the tests is committed yet; `pytest --counts FILE` makes one."
 NO_SOAK = "No run is committed yet; `make soak` makes one on a GPU."
 
@@ -78,7 +83,7 @@ def soak_text(runs: list[dict[str, Any]]) -> list[Part]:
         header += ["GPU memory, MiB: start", "most", "end", "wrong"]
         line = [str(run["seed"]), *figures, failure or "none"]
         parts.append(Table(f"{machine(run)}:", header, [line]))
-        for key, title in (("kind", "arithmetic"), ("implementation", "kernel"), ("extra", "with")):
+        for key, title in SORTS.items():
             lines = [[name, f"{count:,}"] for name, count in run[f"by_{key}"].items()]
             parts.append(Table(f"By {title}:", [title, "problems"], lines))
     return parts or [NO_SOAK]

@@ -71,7 +71,7 @@ class Soak:
                 ("problems", ""),
                 ("kind", problem.kernel.kind),
                 ("implementation", problem.kernel.name),
-                ("with", problem.kernel.extra or "nothing"),
+                ("extra", problem.kernel.extra or "none"),
             ]
         except errors.UnsupportedProblemError:
             names = [("refused", problem.kernel.name)]
@@ -166,7 +166,7 @@ def report(soak: Soak, samples: list[int], seconds: float, threads: int) -> dict
         "refused": by.get("refused", {}),
         "by_kind": by.get("kind", {}),
         "by_implementation": by.get("implementation", {}),
-        "by_extra": by.get("with", {}),
+        "by_extra": by.get("extra", {}),
         "memory_bytes": {
             "start": samples[:WARM_UP][-1],
             "most": max(samples[WARM_UP - 1 :] or samples),
