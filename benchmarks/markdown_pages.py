@@ -48,8 +48,7 @@ def pages(gpus: list[dict[str, Results]]) -> dict[Path, str]:
     """Every generated page by its path, with what it keeps of its present text."""
     readme, docs = REPOSITORY / "README.md", REPOSITORY / "docs"
     pipelines, epilogues = docs / "cublasdx.md", docs / "epilogues.md"
-    precision = docs / "precision.md"
-    reliability = docs / "reliability.md"
+    precision, reliability = docs / "precision.md", docs / "reliability.md"
     readme_text, results_text = render(gpus, readme.read_text())
     return {
         readme: readme_text,
