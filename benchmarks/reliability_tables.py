@@ -79,7 +79,7 @@ def soak_text(runs: list[dict[str, Any]]) -> list[Part]:
             str(run["streams"]),
             *mebibytes,
         ]
-        header = ["seed", "minutes", "problems", "calls", "kernels", "threads", "streams"]
+        header = ["seed", "minutes", "problems", "calls", "listed kernels", "threads", "streams"]
         header += ["GPU memory, MiB: start", "most", "end", "wrong"]
         line = [str(run["seed"]), *figures, failure or "none"]
         parts.append(Table(f"{machine(run)}:", header, [line]))

@@ -22,30 +22,11 @@ SHAPES = Case("float32", 129, 65, 33).shapes
 FIRST, SECOND = (operands(data, *SHAPES, "float32") for data in ("random", "canary"))
 
 
-@pytest.mark.parametrize(
-    "implementation, kind",
-    [(None, "float32"), ("pipeline", "float64"), ("pipeline_tma", "float16"), ("wgmma", "float16")],
-)
-def test_a_graph_of_cupy(implementation, kind):
-    cupy = pytest.importorskip("cupy")
-    shapes = Case(kind, 136, 264, 200).shapes
-    first, second = (operands(data, *shapes, kind) for data in ("random", "canary"))
-    arrays = [cupy.asarray(values) for values in first]
-    plan = dxgemm.plan(*arrays, 0.7, 1.3, implementation=implementation)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        stream.begin_capture()
-        plan()
-        graph = stream.end_capture()
-        for values in (first, second):
-            for array, new in zip(arrays, values):
-                array.set(new)
-            graph.launch(stream)
-            stream.synchronize()
-            assert_right(arrays[2].get(), *values, 0.7, 1.3)
-
-
 def graph_of(library, call):
-    """A function that replays what a call queues, captured by a library, and waits for it."""
+    """What a call queues, captured by a library, as a function.
+
+    It replays the graph when everything queued on the GPU is done, and waits for it.
+    """
     cupy = pytest.importorskip("cupy")
     if library == "cupy":
         stream = cupy.cuda.Stream(non_blocking=True)
@@ -72,6 +53,8 @@ def graph_of(library, call):
         graph = builder.end_building().complete()
 
     def replay():
+        # Copies from host memory are queued on the default stream, for which graphs do not wait.
+        cupy.cuda.Device().synchronize()
         if library == "torch":
             graph.replay()
         else:
@@ -79,6 +62,24 @@ def graph_of(library, call):
         cupy.cuda.Device().synchronize()
 
     return replay
+
+
+@pytest.mark.parametrize(
+    "implementation, kind",
+    [(None, "float32"), ("pipeline", "float64"), ("pipeline_tma", "float16"), ("wgmma", "float16")],
+)
+def test_a_graph_of_every_sort_of_kernel(implementation, kind):
+    cupy = pytest.importorskip("cupy")
+    shapes = Case(kind, 136, 264, 200).shapes
+    first, second = (operands(data, *shapes, kind) for data in ("random", "canary"))
+    arrays = [cupy.asarray(values) for values in first]
+    plan = dxgemm.plan(*arrays, ALPHA, BETA, implementation=implementation)
+    replay = graph_of("cupy", plan)
+    for values in (first, second):
+        for array, new in zip(arrays, values):
+            array.set(new)
+        replay()
+        assert_right(arrays[2].get(), *values, ALPHA, BETA)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -194,24 +195,20 @@ def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, 
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_graph_of_a_reduction(fused):
+def test_a_graph_of_a_reduction_with_indices(fused):
     cupy = pytest.importorskip("cupy")
     first, second = (operands(data, *SHAPES, "float32") for data in ("integers", "canary"))
     a, b, _ = map(cupy.asarray, first)
     reduction = replace(reductions.smallest(2, axis=1), fused=fused)
     plan = dxgemm.plan(a, b, epilogue=reduction, implementation="tuned")
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        stream.begin_capture()
-        found = plan()
-        graph = stream.end_capture()
-        for values in (first, second):
-            a.set(values[0])
-            b.set(values[1])
-            graph.launch(stream)
-            stream.synchronize()
-            expected = reduction.on_host(values[0] @ values[1])
-            np.testing.assert_array_equal(found.values.get(), expected.values)
-            np.testing.assert_array_equal(found.indices.get(), expected.indices)
+    replay = graph_of("cupy", plan)
+    for values in (first, second):
+        a.set(values[0])
+        b.set(values[1])
+        replay()
+        expected = reduction.on_host(values[0] @ values[1])
+        np.testing.assert_array_equal(plan.result.values.get(), expected.values)
+        np.testing.assert_array_equal(plan.result.indices.get(), expected.indices)
 
 
 def test_a_captured_reduction_takes_its_workspace_along():
@@ -220,17 +217,38 @@ def test_a_captured_reduction_takes_its_workspace_along():
     a, b, _ = map(cupy.asarray, first)
     sums = cupy.zeros(a.shape[0], "float32")
     epilogue = reductions.sum(axis=1, out=sums)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
-        dxgemm.gemm(a, b, epilogue=epilogue, implementation="tuned")  # loads the kernels
-        stream.begin_capture()
+
+    def call():
         dxgemm.gemm(a, b, epilogue=epilogue, implementation="tuned")
+
+    call()  # loads the kernels
+    replay = graph_of("cupy", call)
+    for values in (first, second):
+        a.set(values[0])
+        b.set(values[1])
+        sums.fill(0)
+        replay()
+        expected = epilogue.on_host(values[0] @ values[1])
+        np.testing.assert_allclose(sums.get(), expected, rtol=1e-5)
+
+
+def test_a_graph_and_later_calls_have_workspaces_of_their_own():
+    cupy = pytest.importorskip("cupy")
+    options = WAYS["slices of k"].options()
+    captured = operands("integers", *Case("float32", 600, 600, 2000).shapes, "float32")
+    later = tuple(2 * values for values in captured)
+    arrays, others = (list(map(cupy.asarray, values)) for values in (captured, later))
+    dxgemm.plan(*arrays, **options)  # loads the kernels
+    stream, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        dxgemm.gemm(*arrays, **options)
         graph = stream.end_capture()
-        for values in (first, second):
-            a.set(values[0])
-            b.set(values[1])
-            sums.fill(0)
-            graph.launch(stream)
-            stream.synchronize()
-            np.testing.assert_allclose(
-                sums.get(), epilogue.on_host(values[0] @ values[1]), rtol=1e-5
-            )
+    cupy.cuda.Device().synchronize()
+    for _ in range(50):  # side by side on the GPU
+        graph.launch(stream)
+        with other:
+            dxgemm.gemm(*others, **options)
+    cupy.cuda.Device().synchronize()
+    for found, (a, b, _) in ((arrays[2], captured), (others[2], later)):
+        np.testing.assert_array_equal(found.get(), a @ b)

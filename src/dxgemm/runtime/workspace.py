@@ -78,12 +78,12 @@ def _pool(ordinal: int) -> Any:
     from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
     driver = driver_api()
-    with outside_capture():
-        _kept.append(DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions()))
-    pool = driver.CUmemoryPool(int(_kept[-1].handle))
     kept_bytes = driver.cuuint64_t(KEPT_BYTES)
     threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-    (error,) = driver.cuMemPoolSetAttribute(pool, threshold, kept_bytes)
+    with outside_capture():
+        _kept.append(DeviceMemoryResource(ordinal, DeviceMemoryResourceOptions()))
+        pool = driver.CUmemoryPool(int(_kept[-1].handle))
+        (error,) = driver.cuMemPoolSetAttribute(pool, threshold, kept_bytes)
     if error:
         raise LaunchError(f"gemm: the driver refused a memory pool: {error.name}")
     return pool
