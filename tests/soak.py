@@ -6,11 +6,12 @@
 Problems are drawn from a list of kernels, so that few are built: of each implementation its first
 and last config in every kind of arithmetic, in layouts of all sorts, with epilogues, reductions,
 slices of k, groups, and the automatic choice. Sizes, batches, scalars, data, streams and whether
-`gemm` or a plan is called vary. Most data are small integers, whose results must be right to the
-last bit; the others are judged by the acceptance rule. Operands lie between guards.
+`gemm` or a plan is called vary; some sizes need variants of the kernels, which are built during the
+run. Most data are small integers, whose results must be right to the last bit; the others are
+judged by the acceptance rule. Operands lie between guards.
 
-It stops at the first wrong result, and when the GPU's memory has grown since all kernels were
-loaded. `--out` writes the counts, which docs/reliability.md shows.
+It stops at the first wrong result, and when the GPU's memory has grown since each kernel of the
+list was loaded. `--out` writes the counts, which docs/reliability.md shows.
 """
 
 from __future__ import annotations
