@@ -1,10 +1,10 @@
-"""`tuned`, but only if a number in device memory is not 0.
+"""`tuned`, in float64 `tensor_core`, but only if a number in device memory is not 0.
 
 Idea: whether the launch is needed turns out on the device alone: the host queues it anyway, and
 where it is not, its blocks leave at once.
-Layout: that of `tuned`; the last operand in `extra` is a buffer with the number.
-Constraints: those of `tuned`.
-Source: none but `tuned`.
+Layout: that of the other; the last operand in `extra` is a buffer with the number.
+Constraints: those of the other.
+Source: none but the other.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable
 from typing import Any
 
 
-def make_kernel(
-    config: Any, dtype: str, a_way: str, b_way: str, epilogue: Any
-) -> Callable[..., None]:
-    """The kernel of one config; see `tuned` for the other parameters.
+def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel of one config; see the other for its parameters.
 
     Args:
         epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffer.
     """
     from numba import cuda
 
+    from dxgemm.handwritten.tensor_core import make_kernel as make_tensor_core_kernel
     from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
 
+    make_other: Any = make_tensor_core_kernel if dtype == "float64" else make_tuned_kernel
     compute = cuda.jit(device=True, forceinline=True)(
-        make_tuned_kernel(config, dtype, a_way, b_way, epilogue=epilogue)
+        make_other(config, dtype, *variant, epilogue=epilogue)
     )
     last = len(epilogue.operands) - 1
 

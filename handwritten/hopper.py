@@ -123,6 +123,11 @@ begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
 commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
 
 
+def _register(registers: Any) -> tuple[str, Any]:
+    """The constraint and LLVM's type of a register of a tuple."""
+    return ("r", _int32) if registers.dtype == types.int32 else ("f", _float)
+
+
 def _wgmma(
     kind: str,
     high: int,
@@ -136,8 +141,11 @@ def _wgmma(
     Without `adds`, acc is not read: the sum begins anew.
     """
     count = acc_type.count
-    depth = 8 if kind == "tf32" else 16
-    flags = "" if kind == "tf32" else "".join(f", {int(literal(flag))}" for flag in transposes)
+    depth = {"tf32": 8, "s8": 32}.get(kind, 16)
+    # Operands are not negated; those of 16 bits may be transposed.
+    flags = {"tf32": ", 1, 1", "s8": ""}.get(
+        kind, ", 1, 1" + "".join(f", {int(literal(flag))}" for flag in transposes)
+    )
     acc_names = ", ".join(f"${i}" for i in range(count))
     # Operand numbers go on after the results and the sums tied to them.
     a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
@@ -145,16 +153,19 @@ def _wgmma(
     make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {high}}};"
     text = (
         f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {high}}}; "
-        f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}.f32.{kind}.{kind} "
-        f"{{{acc_names}}}, {a_name}, b, {int(adds)}, 1, 1{flags}; }}"
+        f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
+        f"{'s32' if kind == 's8' else 'f32'}.{kind}.{kind} "
+        f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
     )
-    constraints = ["=f"] * count + [str(i) for i in range(count)] + ["r"] * (len(a_names) + 1)
+    constraint, register = _register(acc_type)
+    constraints = [f"={constraint}"] * count + [str(i) for i in range(count)]
+    constraints += ["r"] * (len(a_names) + 1)
 
     def generate(context, builder, acc, a, b):
         registers = [builder.bitcast(value, _int32) for value in a]
         result = inline_ptx(
             builder,
-            ir.LiteralStructType([_float] * count),
+            ir.LiteralStructType([register] * count),
             text,
             ",".join(constraints),
             [*unpack(builder, acc, count), *registers, b],
@@ -168,11 +179,11 @@ def _wgmma(
 def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
 
-    `kind` is "f16", "bf16" or "tf32". a is 64 x depth, b depth x n, both in shared memory, with a
-    depth of 32 bytes: each is the low half of its descriptor, and `high` the upper half of both,
-    see `descriptor_halves`. Operands lie along k, or across it where transposed, which tf32 cannot
-    be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h + e is that of row 16 * warp +
-    lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
+    `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth, b depth x n,
+    both in shared memory, with a depth of 32 bytes: each is the low half of its descriptor, and
+    `high` the upper half of both, see `descriptor_halves`. Operands lie along k, or across it where
+    transposed, which tf32 and s8 cannot be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h +
+    e is that of row 16 * warp + lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
     """
     multiply = _wgmma(literal(kind), literal(high), acc, 0, (a_is_transposed, b_is_transposed))
 
@@ -244,12 +255,13 @@ def wait_wgmma_of(typing_context, pending, registers):
     other values while they are still multiplied.
     """
     groups, count = literal(pending), registers.count
+    constraint, register = _register(registers)
 
     def generate(context, builder, sig, args):
-        constraints = ["=f"] * count + [str(i) for i in range(count)] + [_MEMORY]
+        constraints = [f"={constraint}"] * count + [str(i) for i in range(count)] + [_MEMORY]
         result = inline_ptx(
             builder,
-            ir.LiteralStructType([_float] * count),
+            ir.LiteralStructType([register] * count),
             f"wgmma.wait_group.sync.aligned {groups};",
             ",".join(constraints),
             unpack(builder, args[1], count),

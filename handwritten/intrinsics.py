@@ -40,6 +40,9 @@ if _config.ENABLE_CUDASIM:
     def divide(dividend: Any, divisor: Any) -> Any:
         return dividend // divisor
 
+    def global_address(pointer: Any) -> Any:
+        return 0  # aligned: accesses are of elements all the same
+
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
         count = len(b_frag)
         return tuple(total + a_frag[i // count] * b_frag[i % count] for i, total in enumerate(acc))
@@ -49,6 +52,17 @@ if _config.ENABLE_CUDASIM:
 
     def bits_float(bits: Any) -> Any:
         return np.int32(bits).view(np.float32)
+
+    def upper_bits(value: Any) -> Any:
+        return np.int32(np.float64(value).view(np.int64) >> 32)
+
+    def upper_bits_double(bits: Any) -> Any:
+        return (np.int64(bits) << 32).view(np.float64)
+
+    def dot_bytes(data: Any, weights: Any, total: Any) -> Any:
+        unsigned = np.uint32(data).tobytes()
+        signed = np.frombuffer(np.int32(weights).tobytes(), np.int8)
+        return np.int32(total + sum(x * int(y) for x, y in zip(unsigned, signed, strict=True)))
 
     def add_global(pointer: Any, value: Any) -> None:
         pointer[0] += value
@@ -254,6 +268,37 @@ else:
             return builder.bitcast(args[0], ir.FloatType())
 
         return signature(types.float32, types.int32), generate
+
+    @intrinsic
+    def upper_bits(typing_context, value):
+        """The upper half of a float64's bits: sign, exponent and the first of the mantissa."""
+
+        def generate(context, builder, sig, args):
+            bits = builder.bitcast(args[0], _int64)
+            return builder.trunc(builder.lshr(bits, _int64(32)), _int32)
+
+        return signature(types.int32, types.float64), generate
+
+    @intrinsic
+    def upper_bits_double(typing_context, bits):
+        """The float64 of these upper bits, the lower ones 0."""
+
+        def generate(context, builder, sig, args):
+            bits = builder.shl(builder.zext(args[0], _int64), _int64(32))
+            return builder.bitcast(bits, ir.DoubleType())
+
+        return signature(types.float64, types.int32), generate
+
+    @intrinsic
+    def dot_bytes(typing_context, data, weights, total):
+        """total plus the products of four unsigned bytes, of data, and four signed, of weights."""
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(_int32, [_int32] * 3)
+            text = "dp4a.u32.s32 $0, $1, $2, $3;"
+            return builder.call(ir.InlineAsm(function, text, "=r,r,r,r", False), args)
+
+        return signature(types.int32, types.uint32, types.int32, types.int32), generate
 
     @intrinsic
     def add_global(typing_context, pointer, value):

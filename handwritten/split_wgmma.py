@@ -128,6 +128,11 @@ def supports(problem: Any) -> str | None:
     return None
 
 
+def accuracy(problem: Any) -> str:
+    """What is kept of the operands, and what that may cost."""
+    return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
+
+
 def efficiency(config: Config, problem: Any) -> float:
     """What a full SM reaches over its peak in float32, the splitting included.
 

@@ -229,16 +229,13 @@ def make_store_result(
     from numba import int32
 
     from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.intrinsics import device_function, load_vector, store_vector
+    from dxgemm.handwritten.intrinsics import (
+        device_function,
+        global_address,
+        load_vector,
+        store_vector,
+    )
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-
-    if _is_simulated():
-
-        def global_address(pointer):
-            return 0  # the simulator accesses elements one by one, wherever they are
-
-    else:
-        from dxgemm.handwritten.intrinsics import global_address
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize

@@ -16,6 +16,7 @@ SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
 WARPGROUP = 128
 WARPGROUP_ROWS = 64  # of the result: what wgmma computes
 STEPS = 4  # wgmma takes a quarter of a stage at a time
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
 
 
 def make_mainloop(
@@ -25,8 +26,9 @@ def make_mainloop(
 
     Args:
         config: of `wgmma`.
-        kind: "f16", "bf16" or "tf32".
-        a_across, b_across: whether the operands lie across k. tf32 takes such an a from registers.
+        kind: "f16", "bf16", "tf32" or "s8".
+        a_across, b_across: whether the operands lie across k. tf32 takes such an a from registers;
+            s8 takes none.
     """
     from numba import cuda, float32, int32
 
@@ -49,7 +51,7 @@ def make_mainloop(
     a_from_registers = kind == "tf32" and a_across
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     stage_bytes, a_bytes = config.stage_bytes, tile_m * ROW_BYTES
-    tile_k = ROW_BYTES // (4 if kind == "tf32" else 2)
+    tile_k = ROW_BYTES // ITEM_BYTES[kind]
     panel_bytes = tile_k * ROW_BYTES
     a_boxes = tile_m // tile_k if a_across else 1
     b_boxes = tile_n // tile_k if b_across else 1

@@ -23,6 +23,7 @@ LAYERS = (
     ("handwritten", "_cublas", "_series"),
     ("cublasdx", "_parts"),
     ("_split",),
+    ("_split_int8",),
     ("_registry",),
     ("_model", "_fused"),
     ("_dispatch",),

@@ -44,7 +44,7 @@ def split_by_kernel(home, x, across):
 
     lies_across = parts.innermost == "mn"
     inner, outer = (rows, k) if lies_across else (k, rows)
-    halves = buffer(0, parts.part_bytes // 2, np.float16).reshape(2, outer, -1)[..., :inner]
+    halves = buffer(0, parts.part_items, np.float16).reshape(2, outer, -1)[..., :inner]
     status = buffer(*parts.status(0), np.int32).reshape(-1, 2)
     return (
         halves.transpose(0, 2, 1) if lies_across else halves,
@@ -232,8 +232,8 @@ def test_what_cannot_be_prepared(home):
     b = home.send(np.ones((4, 4), np.float32))
     with pytest.raises(errors.PrecisionError, match="prepare: precision is 'tf32'"):
         dxgemm.prepare(b, precision="tf32")
-    with pytest.raises(errors.PrecisionError, match="'split' is for float32"):
-        dxgemm.prepare(home.send(np.ones((4, 4))))
+    with pytest.raises(errors.PrecisionError, match="'split' is for float32 and float64"):
+        dxgemm.prepare(home.send(np.ones((4, 4), np.float16)))
     with pytest.raises(errors.ShapeError):
         dxgemm.prepare(b[0])
     with pytest.raises(errors.ArrayTypeError):

@@ -55,6 +55,8 @@ def prepare(
     if type(b) is PreparedOperand:
         prepared_b, b = b, b.array
         precision = precision or prepared_b.precision
+        if precision != prepared_b.precision:
+            prepared_b = None
     anchor = a
     library = library_a = libraries.get(type(a)) or library_of("a", a)
     library_b = libraries.get(type(b)) or library_of("b", b)

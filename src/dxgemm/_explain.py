@@ -41,6 +41,8 @@ class Explanation:
         device: name of the GPU.
         implementation, config, rule: the choice, and the rule that made it.
         slices: of k, whose sums another kernel adds; 1 where k is whole.
+        accuracy: what of the operands is multiplied, and the bound on the error; None for all of
+            it, in sums of the dtype.
         fallback: what computes it instead where the operands' values ask for that, None if none do;
             `split_fallbacks` counts how often.
         rejected: reason by name of every other implementation.
@@ -88,6 +90,7 @@ class Explanation:
     config: str | None
     slices: int
     rule: str
+    accuracy: str | None
     fallback: str | None
     rejected: dict[str, str]
     blocks: int | None
@@ -147,6 +150,8 @@ class Explanation:
             lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
         config = f" {self.config}" if self.config else ""
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
+        if self.accuracy is not None:
+            lines.append(f"                  {self.accuracy}")
         if self.fallback is not None:
             lines.append(f"                  or, for what cannot be split: {self.fallback}")
         width = max(map(len, self.rejected), default=0)
@@ -369,6 +374,7 @@ def _explain(
         config=str(config) if config is not None else None,
         slices=candidate.problem.slices,
         rule=candidate.reason,
+        accuracy=implementation.accuracy(candidate.problem),
         fallback=implementation.fallback(candidate.problem),
         rejected=decision.rejected,
         blocks=blocks,

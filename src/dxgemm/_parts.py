@@ -1,21 +1,26 @@
-"""Parts of float32 operands for precision="split": how they lie in memory, and their kernels."""
+"""What operands are split into for precision="split": how that lies in memory, and its kernels.
+
+float32 is split into parts, float64 into remainders; for both, the kernel says how well that went.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem, Strides
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import split
+from dxgemm.handwritten import residues, split
+from dxgemm.handwritten.moduli import moduli_count, operand_bits
 from dxgemm.handwritten.split_parts import CHOSEN, PADDING, SCHEMES, STATUS_ITEMS, parts_layout
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 
 NO_STRIDES = Strides(0, 0, 0)
-NUMBER_BYTES = 4  # of a factor, of a number of the status
+NUMBER_BYTES = 4  # of a float32, of a number of the status
+FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]
 
 
@@ -24,28 +29,29 @@ class OperandParts:
     """How the parts of an operand lie in memory, with what is known of them behind.
 
     Attributes:
-        problem: what `split` takes for one: the operand as its a, b transposed.
-        config, variant: of `split`.
-        part_bytes: of all parts.
-        factor_items, status_items: numbers, of all matrices.
+        spec: the kernel that splits the operand.
+        problem: what it takes for one: the operand as its a, b transposed.
+        blocks: of its launch.
+        part_items, part_item_bytes: of all parts.
+        factor_items, factor_bytes: numbers by which lines are scaled back, of all matrices.
+        status_items: numbers that say how well the operand was split.
+        numbers: what the kernel takes behind the buffers of these three.
     """
 
+    spec: KernelSpec
     problem: Problem
-    config: Any
-    variant: tuple[str, str]
-    part_bytes: int
+    blocks: int
+    part_items: int
+    part_item_bytes: int
     factor_items: int
+    factor_bytes: int
     status_items: int
+    numbers: tuple[int, ...] = ()
 
     @property
     def innermost(self) -> str:
-        """Along what the parts lie: "k" or "mn"."""
-        return self.variant[0]
-
-    @property
-    def blocks(self) -> int:
-        """That split the operand."""
-        return split.block_count(self.config, self.problem)
+        """Along what the operand lies: "k" or "mn"."""
+        return self.spec.variant[0]
 
     @property
     def size(self) -> int:
@@ -54,16 +60,11 @@ class OperandParts:
 
     @property
     def _factors(self) -> int:
-        return _aligned(self.part_bytes)
+        return _aligned(self.part_items * self.part_item_bytes)
 
     @property
     def _status(self) -> int:
-        return self._factors + _aligned(self.factor_items * NUMBER_BYTES)
-
-    @property
-    def spec(self) -> KernelSpec:
-        """The kernel that splits the operand."""
-        return series_spec(split, self.config, self.problem, self.variant)
+        return self._factors + _aligned(self.factor_items * self.factor_bytes)
 
     def factors(self, base: int) -> tuple[int, int]:
         """The buffer of factors, with the memory at an address."""
@@ -74,13 +75,12 @@ class OperandParts:
         return base + self._status, self.status_items
 
     def bind(self, arch: str, ordinal: int) -> Launch:
-        """The launch of `split`, built if need be; its operands are `arguments`."""
+        """The launch of the kernel, built if need be; its operands are `arguments`."""
         return launch_kernel(self.spec, self.problem, self.blocks, arch, ordinal)
 
     def arguments(self, base: int) -> tuple[int, ...]:
-        """The buffers of `split`."""
-        parts = base, self.part_bytes // SCHEME.item_bytes
-        return *parts, *self.factors(base), *self.status(base)
+        """The buffers of the kernel, and its numbers."""
+        return base, self.part_items, *self.factors(base), *self.status(base), *self.numbers
 
 
 def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: int) -> OperandParts:
@@ -91,47 +91,86 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
         along, k, batch: sizes.
         alignment: of its address, in bytes.
     """
-    matrices = batch if strides.batch else 1
-    problem = Problem(
-        dtype="float32",
+    problem = _operand_problem("float32", strides, along, k, batch, alignment)
+    problem = replace(problem, epilogue=Fusion((), buffers("float16", "float32", "int32")))
+    config = first_config(split)
+    variant = split.variant(config, problem)
+    layout = parts_layout(SCHEME, variant[0], along, k)
+    blocks = split.block_count(config, problem)
+    return OperandParts(
+        series_spec(split, config, problem, variant),
+        problem,
+        blocks,
+        part_items=problem.batch * SCHEME.parts * layout.items,
+        part_item_bytes=SCHEME.item_bytes,
+        factor_items=problem.batch * -(-along // PADDING) * PADDING,
+        factor_bytes=NUMBER_BYTES,
+        status_items=blocks * STATUS_ITEMS,
+    )
+
+
+def operand_residues(
+    strides: Strides, along: int, k: int, batch: int, alignment: int, count: int
+) -> OperandParts:
+    """`operand_parts` in float64: remainders by `count` moduli, which lie along k."""
+    problem = _operand_problem("float64", strides, along, k, batch, alignment)
+    operands = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
+    problem = replace(problem, epilogue=Fusion((), operands))
+    config = first_config(residues)
+    variant = (*residues.variant(config, problem), str(count))
+    blocks = residues.block_count(config, problem)
+    return OperandParts(
+        series_spec(residues, config, problem, variant, "split_int8"),
+        problem,
+        blocks,
+        part_items=problem.batch * count * along * residues.row_bytes(k),
+        part_item_bytes=1,
+        factor_items=problem.batch * -(-along // PADDING) * PADDING,
+        factor_bytes=FLOAT64_BYTES,
+        status_items=blocks * STATUS_ITEMS,
+        numbers=(operand_bits(count, k),),
+    )
+
+
+def _operand_problem(
+    dtype: str, strides: Strides, along: int, k: int, batch: int, alignment: int
+) -> Problem:
+    """An operand as the a of a problem."""
+    return Problem(
+        dtype=dtype,
         m=along,
         n=0,
         k=k,
-        batch=matrices,
+        batch=batch if strides.batch else 1,
         a=strides,
         b=NO_STRIDES,
         c=NO_STRIDES,
         out=NO_STRIDES,
-        out_dtype="float32",
+        out_dtype=dtype,
         a_alignment=alignment,
-        epilogue=Fusion((), buffers("float16", "float32", "int32")),
-    )
-    config = first_config(split)
-    variant = split.variant(config, problem)
-    layout = parts_layout(SCHEME, variant[0], along, k)
-    return OperandParts(
-        problem,
-        config,
-        variant,
-        part_bytes=matrices * SCHEME.parts * layout.items * SCHEME.item_bytes,
-        factor_items=matrices * -(-along // PADDING) * PADDING,
-        status_items=split.block_count(config, problem) * STATUS_ITEMS,
     )
 
 
 def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
     """Of a and b."""
-    sizes = problem.k, problem.batch
-    return {
-        "a": operand_parts(problem.a, problem.m, *sizes, problem.a_alignment),
-        "b": operand_parts(problem.b.transposed(), problem.n, *sizes, problem.b_alignment),
-    }
+    a = problem.a, problem.m, problem.k, problem.batch, problem.a_alignment
+    b = problem.b.transposed(), problem.n, problem.k, problem.batch, problem.b_alignment
+    if problem.dtype == "float32":
+        return {"a": operand_parts(*a), "b": operand_parts(*b)}
+    count = moduli_count(problem)
+    return {"a": operand_residues(*a, count), "b": operand_residues(*b, count)}
 
 
-def series_spec(file: Any, config: Any, problem: Problem, variant: tuple[str, ...]) -> KernelSpec:
+def series_spec(
+    file: Any,
+    config: Any,
+    problem: Problem,
+    variant: tuple[str, ...],
+    implementation: str = "split_wgmma",
+) -> KernelSpec:
     """A kernel of the series, under the registered name, by which `build` knows what it is for."""
     return KernelSpec(
-        "split_wgmma", file.__name__, config, problem.dtype, variant, problem.epilogue
+        implementation, file.__name__, config, problem.dtype, variant, problem.epilogue
     )
 
 

@@ -7,14 +7,16 @@ from typing import Any
 from dxgemm._errors import ArrayTypeError, PrecisionError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import parts_of_problem
-from dxgemm._problem import ALIGNMENTS, Layout, define_problem
+from dxgemm._problem import ALIGNMENTS, ITEM_SIZES, SPLIT, Layout, define_problem
 from dxgemm._registry import find_implementation
-from dxgemm._split import SplitLaunch
+from dxgemm._split import PartsLaunch
 from dxgemm.runtime.arrays import HOST, libraries, library_of
 from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
+
+_IMPLEMENTATIONS = {"float32": "split_wgmma", "float64": "split_int8"}  # which take parts
 
 
 class PreparedOperand:
@@ -32,7 +34,7 @@ class PreparedOperand:
 
     def bind(self, launch: Any, operand: str) -> Any:
         """The launch with these parts of "a" or "b", if it multiplies parts."""
-        if self._parts is None or not isinstance(launch, SplitLaunch):
+        if self._parts is None or not isinstance(launch, PartsLaunch):
             return launch
         return launch.prepared(operand, self._parts.pointer)
 
@@ -41,24 +43,26 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
     """Split b now, so that calls with it need not.
 
     Args:
-        b: (k, n) or (batch, k, n), float32, any strides, on the device.
-        precision: "split".
+        b: (k, n) or (batch, k, n), float32 or float64, any strides, on the device.
+        precision: "split", or in float64 such as "split14", as `gemm` takes it.
         stream: where to launch; None is the current stream of b's library.
 
     Returns:
-        What `gemm`, `plan` and `explain` take for b; they compute with precision="split" then.
+        What `gemm`, `plan` and `explain` take for b; they compute with that precision then.
 
     Raises:
         PrecisionError: precision is another.
         DtypeError, ShapeError, ArrayTypeError: b is no such array.
-        LaunchError: the driver refused the launch, or memory of 4 bytes an element.
+        LaunchError: the driver refused the launch, or memory of 4 bytes an element, in
+            float64 of a byte for each of the moduli.
 
     Notes:
         Asynchronous, like `gemm`; another stream must wait for this one before it uses the result.
         The array must not change as long as that is used: its parts would not.
-        Where the GPU has no kernel for parts, nothing is split.
+        Where the GPU has no kernel for parts, nothing is split; nor does a call with another
+        precision use them.
     """
-    if precision != "split":
+    if not isinstance(precision, str) or not precision.startswith(SPLIT):
         raise PrecisionError(f"prepare: precision is {precision!r}; pass 'split'.")
     handle = None if stream is None else stream_handle(stream)
     library = libraries.get(type(b)) or library_of("b", b)
@@ -67,7 +71,8 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
     if library.doubts(key):
         library.verify("b", b)
     k = layout.shape[-2] if len(layout.shape) > 1 else 0
-    row = Layout((1, k), (4 * k, 4), layout.dtype, layout.device, read_only=True)
+    item_size = ITEM_SIZES.get(layout.dtype, 1)
+    row = Layout((1, k), (item_size * k, item_size), layout.dtype, layout.device, read_only=True)
     problem, _ = define_problem(
         row, layout, None, None, alpha_is_zero=False, beta_is_zero=True, precision=precision
     )
@@ -76,7 +81,9 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
     if layout.device == HOST:
         raise ArrayTypeError("prepare: b is in host memory; copy it to the GPU first.")
     arch = device_facts(layout.device).arch
-    if problem.is_empty or k == 0 or find_implementation("split_wgmma").runs_on(arch) is not None:
+    implementation = find_implementation(_IMPLEMENTATIONS[problem.dtype])
+    refusal = implementation.supports(problem) or implementation.runs_on(arch)
+    if problem.is_empty or k == 0 or refusal is not None:
         return PreparedOperand(b, precision, None)
     parts = parts_of_problem(problem)["b"]
     if handle is None:

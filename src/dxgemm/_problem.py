@@ -45,7 +45,11 @@ RESULT_DTYPES = {
 DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
 
 # What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
-PRECISIONS = {"float32": ("tf32", "split")}
+PRECISIONS = {"float32": ("tf32", "split"), "float64": ("split",)}
+
+# In float64 "split" may name the number of moduli as well: "split14".
+SPLIT = "split"
+MODULI_COUNTS = range(2, 21)
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
 
@@ -109,7 +113,8 @@ class Problem:
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address: what a kernel variant with wide accesses may rely on.
         precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, and
-            "split" sums of products of their parts, so that true float32 serves both too.
+            "split" sums of products of their parts, so that true float32 serves both too. In
+            float64 "split" permits products of rounded numbers; "split14", by fourteen moduli.
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
@@ -153,7 +158,13 @@ class Problem:
     @property
     def arithmetic(self) -> str:
         """What products may be computed in: the precision asked for, or else the dtype."""
-        return self.precision or self.dtype
+        return self.precision if self.precision and self.dtype == "float32" else self.dtype
+
+    @property
+    def moduli(self) -> int | None:
+        """How many moduli the precision names."""
+        digits = (self.precision or "").removeprefix(SPLIT)
+        return int(digits) if digits.isdecimal() else None
 
     @property
     def is_empty(self) -> bool:
@@ -379,8 +390,11 @@ def _check_precision(precision: Any, dtype: str) -> None:
         return
     is_name = isinstance(precision, str)
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
+    if is_name and precision in {f"{SPLIT}{count}" for count in MODULI_COUNTS}:
+        fitting = ["float64"]
     if not fitting:
-        known = " or ".join(repr(name) for names in PRECISIONS.values() for name in names)
+        names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)
+        known = " or ".join(map(repr, names))
         raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
     if dtype not in fitting:
         raise PrecisionError(

@@ -59,6 +59,8 @@ class Implementation(ABC):
         automatic_for: dtypes for which the automatic choice considers it; None for all. For others
             another one surpasses it everywhere, as the last step of the ladder does most of them.
         rung: its number on the ladder of docs/ladder.md.
+        is_asked_for: whether it takes only problems whose precision asks for it, and then goes
+            before others, however long it takes.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Implementation(ABC):
     is_own: bool = True
     automatic_for: tuple[str, ...] | None = None
     rung: int | None = None
+    is_asked_for: bool = False
 
     def is_automatic(self, dtype: str) -> bool:
         """Whether the automatic choice for a dtype considers it."""
@@ -110,6 +113,10 @@ class Implementation(ABC):
 
     def fallback(self, problem: Problem) -> str | None:
         """What computes the problem instead where the operands' values ask for it."""
+        return None
+
+    def accuracy(self, problem: Problem) -> str | None:
+        """What of the operands is multiplied, and the bound on the error; None for all of it."""
         return None
 
     def block_count(self, config: Any, problem: Problem) -> int:
@@ -312,12 +319,19 @@ class Handwritten(KernelFile):
     package = "dxgemm.handwritten"
 
 
+@dataclass(frozen=True)
 class SplitProduct(Handwritten):
-    """The kernel file that multiplies the parts of operands; other kernels make these."""
+    """The kernel file that multiplies the parts of operands; other kernels make these.
+
+    Attributes:
+        series: the module that launches them all.
+    """
+
+    series: str = "dxgemm._split"
 
     @property
     def _series(self) -> Any:
-        return import_module("dxgemm._split")
+        return import_module(self.series)
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         spec: KernelSpec = self._series.product_spec(config, problem)
@@ -333,7 +347,12 @@ class SplitProduct(Handwritten):
         return list(specs)
 
     def fallback(self, problem: Problem) -> str:
-        return f"tuned {self._series.native_config(problem)}, decided on the GPU"
+        series = self._series
+        return f"{series.NATIVE} {series.native_config(problem)}, decided on the GPU"
+
+    def accuracy(self, problem: Problem) -> str | None:
+        stated: str = self._kernel_file.accuracy(problem)
+        return stated
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         launch: Launch = self._series.bind(problem, config, arch, ordinal)
@@ -386,6 +405,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     SplitProduct("split_wgmma", "float32 as sums of float16 parts on Hopper's tensor cores"),
+    SplitProduct(
+        "split_int8",
+        "float64 as integers by their remainders on Hopper's tensor cores",
+        is_asked_for=True,
+        series="dxgemm._split_int8",
+    ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),

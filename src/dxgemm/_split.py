@@ -25,6 +25,8 @@ from dxgemm.handwritten.split_parts import CHOSEN
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 
+NATIVE = "tuned"
+
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
     """The kernel that multiplies the parts."""
@@ -82,19 +84,21 @@ def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     return launch_kernel(spec, problem, tuned.block_count(config, problem), arch, ordinal)
 
 
-class SplitLaunch(LaunchSeries):
-    """Split a and b, judge, multiply the parts, or else a and b themselves.
+class PartsLaunch(LaunchSeries):
+    """Split a and b, judge, multiply what they were split into, or else a and b themselves.
 
     Which of the two products is computed is known on the device alone: both are queued, and the
     other's blocks leave at once.
     """
 
-    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
+    def __init__(
+        self, problem: Problem, native: KernelSpec, native_blocks: int, arch: str, ordinal: int
+    ) -> None:
         """Build the kernels that are not there.
 
         Args:
             problem: what to compute; k is not 0.
-            config: of `split_wgmma`.
+            native: the kernel, with so many blocks, that multiplies a and b themselves.
             arch, ordinal: of the GPU.
         """
         super().__init__(ordinal)
@@ -103,27 +107,11 @@ class SplitLaunch(LaunchSeries):
         judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
         self._judge = launch_kernel(verdict_spec(judged), judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
-        own, spec = _product_problem(problem), product_spec(config, problem)
-        self._product = launch_kernel(
-            spec,
-            own,
-            split_wgmma.block_count(config, own),
-            arch,
-            ordinal,
-            split_wgmma.tensor_maps(config, own, *spec.variant),
-        )
-        native = _native_spec(problem)
-        self._native = launch_kernel(
-            native,
-            _native_problem(problem),
-            tuned.block_count(native.config, problem),
-            arch,
-            ordinal,
-        )
+        guarded_problem = with_buffers(problem, "int32")
+        self._native = launch_kernel(native, guarded_problem, native_blocks, arch, ordinal)
         self._prepared: dict[str, int] = {}
-        self._lay_out()
 
-    def prepared(self, operand: str, parts: int) -> SplitLaunch:
+    def prepared(self, operand: str, parts: int) -> PartsLaunch:
         """This launch with the parts of "a" or "b" that are at an address."""
         launch = copy(self)
         launch._prepared = {operand: parts}
@@ -140,12 +128,19 @@ class SplitLaunch(LaunchSeries):
             if name not in self._prepared
         }
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        verdict = base + self._verdict
-        places = self._prepared | {name: base + start for name, start in self._made.items()}
+    def _places(self, base: int) -> dict[str, int]:
+        """Addresses of the parts of a and b."""
+        return self._prepared | {name: base + start for name, start in self._made.items()}
+
+    def _factors(self, places: dict[str, int]) -> tuple[int, ...]:
+        """The buffers of factors."""
+        a, b = self._parts["a"], self._parts["b"]
+        return *a.factors(places["a"]), *b.factors(places["b"])
+
+    def _splitting(self, places: dict[str, int], verdict: int, call: tuple[Any, ...]) -> list[Call]:
+        """The launches before the product's."""
         a, b = self._parts["a"], self._parts["b"]
         status = *a.status(places["a"]), *b.status(places["b"])
-        factors = *a.factors(places["a"]), *b.factors(places["b"])
         sources = dict(zip("ab", call, strict=False))
         splits = [
             Call(
@@ -158,10 +153,42 @@ class SplitLaunch(LaunchSeries):
         return [
             *splits,
             Call(self._judge, (verdict,) * 4 + (0, 0), (*status, verdict, 1, self._counter, 1)),
+        ]
+
+
+class SplitLaunch(PartsLaunch):
+    """float32 as sums of parts."""
+
+    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
+        """Build the kernels that are not there.
+
+        Args:
+            problem: what to compute; k is not 0.
+            config: of `split_wgmma`.
+            arch, ordinal: of the GPU.
+        """
+        native = _native_spec(problem)
+        blocks = tuned.block_count(native.config, problem)
+        super().__init__(problem, native, blocks, arch, ordinal)
+        own, spec = _product_problem(problem), product_spec(config, problem)
+        self._product = launch_kernel(
+            spec,
+            own,
+            split_wgmma.block_count(config, own),
+            arch,
+            ordinal,
+            split_wgmma.tensor_maps(config, own, *spec.variant),
+        )
+        self._lay_out()
+
+    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+        verdict, places = base + self._verdict, self._places(base)
+        return [
+            *self._splitting(places, verdict, call),
             Call(
                 self._product,
                 (places["a"], places["b"], *call[2:]),
-                (*operands, *factors, verdict, 1),
+                (*operands, *self._factors(places), verdict, 1),
             ),
             Call(self._native, call, (*operands, verdict, 1)),
         ]
@@ -185,19 +212,15 @@ def _counter(ordinal: int) -> Counter:
 
 
 def _product_problem(problem: Problem) -> Problem:
-    return _with_buffers(problem, "float32", "float32", "int32")
-
-
-def _native_problem(problem: Problem) -> Problem:
-    return _with_buffers(problem, "int32")
+    return with_buffers(problem, "float32", "float32", "int32")
 
 
 def _native_spec(problem: Problem) -> KernelSpec:
-    config, own = native_config(problem), _native_problem(problem)
+    config, own = native_config(problem), with_buffers(problem, "int32")
     return series_spec(guarded, config, own, tuned.variant(config, own))
 
 
-def _with_buffers(problem: Problem, *dtypes: str) -> Problem:
+def with_buffers(problem: Problem, *dtypes: str) -> Problem:
     """The problem with buffers behind the operands of its epilogue."""
     epilogue = problem.epilogue or Fusion((), (), problem.is_transposed)
     operands = (*epilogue.operands, *buffers(*dtypes))

@@ -1,0 +1,105 @@
+"""float64 precision="split" in NumPy and Python's integers: what its kernels compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+MODULI = (
+    256, 255, 253, 251, 247, 241, 239, 233, 229, 227,
+    223, 217, 211, 199, 197, 193, 191, 181, 179, 173,
+)  # fmt: skip
+MOST_BITS = 62
+LARGEST = 400  # exponents from which on, and below minus which, a row is not split
+LAX_BITS, WEAK_BITS, LOST_BITS = 12, 5, 13
+
+
+def operand_bits(count: int, k: int) -> int:
+    """The most with which k products stay below half of the product of so many moduli."""
+    product = prod(MODULI[:count])
+    bits = MOST_BITS
+    while bits >= 0 and 2 * k * 4**bits >= product - product // 2**32:
+        bits -= 1
+    return bits
+
+
+@dataclass(frozen=True)
+class ScaledRows:
+    """Rows as integers times powers of two.
+
+    Attributes:
+        integers: (rows, k), int64.
+        exponents: (rows,) of the powers of two.
+        weak: elements below 2**(bits - 5) of each row; 0 if all are zeros, None if it cannot be
+            split.
+        is_lax: whether any element below 2**(bits - 12) was rounded.
+    """
+
+    integers: np.ndarray
+    exponents: np.ndarray
+    weak: list[int | None]
+    is_lax: bool
+
+
+def scale_rows(x: np.ndarray, bits: int) -> ScaledRows:
+    """The integers of (rows, k) float64."""
+    largest = np.abs(x).max(axis=1, initial=0)
+    tops = np.frexp(np.where(np.isfinite(largest), largest, 1))[1] - 1
+    is_fit = np.isfinite(largest) & (largest > 0) & (tops >= -LARGEST) & (tops < LARGEST)
+    shifts = np.where(is_fit, bits - 1 - tops, 0)
+    y = np.ldexp(np.where(is_fit[:, None], x, 0), shifts[:, None])
+    integers = np.rint(y)
+    size = np.abs(y)
+    counts = (size < 2.0 ** (bits - WEAK_BITS)).sum(axis=1)
+    weak = [
+        0 if top == 0 else int(count) if fit else None
+        for top, count, fit in zip(largest, counts, is_fit, strict=True)
+    ]
+    is_lax = bool(((size < 2.0 ** (bits - LAX_BITS)) & (integers != y)).any())
+    return ScaledRows(integers.astype(np.int64), -shifts, weak, is_lax)
+
+
+def is_accepted(a: ScaledRows, b: ScaledRows) -> bool:
+    """Whether the integers are multiplied, and not a and b themselves."""
+    if None in a.weak or None in b.weak:
+        return False
+    weak = sum(max((w for w in rows.weak if w), default=0) for rows in (a, b))
+    return 8 * weak <= 7 * a.integers.shape[1] or not (a.is_lax or b.is_lax)
+
+
+def remainders(integers: np.ndarray, count: int) -> np.ndarray:
+    """(moduli, ...) int8: those nearest to 0."""
+    half = [modulus // 2 for modulus in MODULI[:count]]
+    nearest = [
+        (integers % modulus + h) % modulus - h for modulus, h in zip(MODULI, half, strict=False)
+    ]
+    return np.array(nearest).astype(np.int8)
+
+
+def combine(remainders: list[int]) -> int:
+    """The integer nearest to 0 that has these remainders."""
+    moduli = MODULI[: len(remainders)]
+    product = prod(moduli)
+    total = 0
+    for modulus, remainder in zip(moduli, remainders, strict=True):
+        others = product // modulus
+        total += remainder * others * pow(others, -1, modulus)
+    return (total + product // 2) % product - product // 2
+
+
+def residue_product(a: ScaledRows, b: ScaledRows, count: int) -> np.ndarray:
+    """a @ b.T in float64, rounded once, by the remainders of all sums."""
+    result = np.empty((len(a.integers), len(b.integers)))
+    by_modulus = [
+        x.astype(np.int64) @ y.astype(np.int64).T % modulus
+        for x, y, modulus in zip(
+            remainders(a.integers, count), remainders(b.integers, count), MODULI, strict=False
+        )
+    ]
+    for place in np.ndindex(result.shape):
+        integer = combine([int(sums[place]) for sums in by_modulus])
+        exponent = a.exponents[place[0]] + b.exponents[place[1]]
+        result[place] = np.ldexp(float(integer), exponent)
+    return result
