@@ -149,13 +149,19 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
     from numba import cuda, float64, int8, int32, int64
 
     from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.intrinsics import divide, global_address, load_vector, store_vector
+    from dxgemm.handwritten.intrinsics import (
+        divide,
+        global_address,
+        load_vector,
+        store_vector,
+        zeros,
+    )
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     item_bytes = 8
     pair = VECTOR_BYTES // item_bytes
-    rows, cols, lanes, moduli_count = config.rows, config.cols, config.lanes, int(count)
-    combine = make_combine(moduli_count)
+    rows, cols, lanes, moduli = config.rows, config.cols, config.lanes, int(count)
+    combine = make_combine(moduli)
     finish = make_finish(epilogue, dtype, dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, verdict = first_buffer + 1, first_buffer + 2, first_buffer + 3
@@ -178,9 +184,9 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
             a_factors, _ = extra[row_factors]
             b_factors, _ = extra[col_factors]
             pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            place = (matrix * moduli_count * m + row) * pitch + col
+            place = (matrix * moduli * m + row) * pitch + col
             loaded = ()
-            for i in static_range(moduli_count):
+            for i in static_range(moduli):
                 loaded = loaded + (load_vector(int8, WIDTH, remainders, place + i * m * pitch),)
             at = row
             if a_stride_batch != 0:
@@ -189,16 +195,25 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
             at = col
             if b_stride_batch != 0:
                 at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
+            addends = zeros(float64, WIDTH)
+            if beta != 0:
+                place = matrix * c_stride_batch + row * c_stride_m + col * c_stride_n
+                loaded_c = ()
+                for j in static_range(WIDTH):
+                    addend = float64(0)
+                    if col + j < n:
+                        addend = c_gmem[place + j * c_stride_n]
+                    loaded_c = loaded_c + (addend,)
+                addends = loaded_c
             values = ()
             for j in static_range(WIDTH):
                 of_element = ()
-                for i in static_range(moduli_count):
+                for i in static_range(moduli):
                     of_element = of_element + (float64(loaded[i][j]),)
                 value = alpha * (combine(of_element) * row_factor * b_factors[at + j])
+                if beta != 0:
+                    value += beta * addends[j]
                 if col + j < n:
-                    if beta != 0:
-                        place = matrix * c_stride_batch + row * c_stride_m
-                        value += beta * c_gmem[place + (col + j) * c_stride_n]
                     value = finish(value, matrix, row, col + j, extra)
                 values = values + (value,)
             place = matrix * out_stride_batch + row * out_stride_m + col * out_stride_n

@@ -223,7 +223,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     locate = make_locate(tile_m, tile_n, config.band_m)
     remainder = make_remainder()
     sign_bit = 2**31  # makes sums positive
-    moduli_count = len(MODULI)
+    most_moduli = len(MODULI)
     weights = tuple(byte_weights(modulus, sign_bit, 4) for modulus in MODULI)
     inverses = tuple(float(float32(1 / modulus)) for modulus in MODULI)
 
@@ -233,7 +233,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         """A modulus and what sums are reduced with."""
         modulus, inverse = int32(MODULI[0]), float32(inverses[0])
         packed, offset = int32(weights[0][0][0]), int32(weights[0][1])
-        for index in static_range(1, moduli_count):
+        for index in static_range(1, most_moduli):
             if which == index:
                 modulus, inverse = int32(MODULI[index]), float32(inverses[index])
                 packed, offset = int32(weights[index][0][0]), int32(weights[index][1])

@@ -35,8 +35,12 @@ def other_specs(problem: Problem) -> list[KernelSpec]:
     """The kernels before and after the product's, and the one in its place."""
     parts = parts_of_problem(problem)
     verdict = verdict_spec(verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks))
-    splitting = [part.spec for part in parts.values()]
-    return [*splitting, verdict, reconstruct_spec(problem), _native_spec(problem)]
+    return [
+        *(part.spec for part in parts.values()),
+        replace(verdict, implementation=NAME),
+        reconstruct_spec(problem),
+        _native_spec(problem),
+    ]
 
 
 def native_config(problem: Problem) -> Any:
