@@ -110,7 +110,7 @@ def _copy(dtype, count):
 
 
 def _wgmma(dtype, a_innermost, b_innermost):
-    """out (64, 64) = a @ b, over one stage of k, in float32."""
+    """out (64, 64) = a @ b, over one stage of k, in float32; of int8 in int32."""
     from numba import cuda, float32, int32, uint8
 
     from dxgemm.handwritten.hopper import (
@@ -130,7 +130,8 @@ def _wgmma(dtype, a_innermost, b_innermost):
     from dxgemm.handwritten.intrinsics import global_address, shared_address, store_global, zeros
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
-    kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
+    kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}[dtype]
+    scalar = int32 if kind == "s8" else float32
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
     from_registers = a_innermost == "registers"
     low, high = descriptor_halves(TILE * ROW_BYTES, 8 * ROW_BYTES)
@@ -162,7 +163,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
         wait_barrier(barrier, int32(0))
         warp, lane = thread // 32, thread % 32
         row, member = 16 * warp + lane // 4, lane % 4
-        acc = zeros(float32, 32)
+        acc = zeros(scalar, 32)
         for step in static_range(4):
             b_part = int32(low + (smem + tile_bytes) // 16 + step * b_step)
             if from_registers:

@@ -140,6 +140,18 @@ def test_operands_are_split_where_that_pays(configs_of_a_gpu):
     assert choose(small, H200).candidates[0].implementation.name != "split_wgmma"
 
 
+@pytest.mark.parametrize("precision", ["split", "split14"])
+@pytest.mark.parametrize("size", [64, 4096])
+def test_remainders_are_multiplied_wherever_they_are_asked_for(configs_of_a_gpu, size, precision):
+    plain = problem(size, size, size, "float64")
+    asked = choose(replace(plain, precision=precision), H200)
+    assert asked.candidates[0].implementation.name == "split_int8"
+    assert "precision asks for split_int8" in asked.rejected["tensor_core"]
+    assert "precision='split'" in choose(plain, H200).rejected["split_int8"]
+    too_deep = replace(plain, k=2**18, precision=precision)
+    assert choose(too_deep, H200).candidates[0].implementation.name != "split_int8"
+
+
 def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_gpu):
     plain = problem(8192, 8192, 128)
     fused = replace(plain, epilogue=RELU)

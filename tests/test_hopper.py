@@ -15,7 +15,7 @@ from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.tensor_map import TensorMap, operand_of
 
-BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32}
+BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32, "int8": np.int8}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def run():
         problem = replace(contiguous_problem(dtype, TILE, TILE, 32), **changes)
         out = cupy.full(out_items, np.nan, np.float32)
         launch = KernelLaunch(kernel, problem, 1, 0, maps or (None, None))
-        launch(a.data.ptr, b.data.ptr, 0, out.data.ptr, 1.0, 0.0, 0)
+        launch(a.data.ptr, b.data.ptr, 0, out.data.ptr, 1, 0, 0)
         return out.get()
 
     return run
@@ -43,8 +43,8 @@ def stored(values, dtype, transposed):
     """Small integers as a kernel reads them, and in which order."""
     values = values.T if transposed else values
     values = np.ascontiguousarray(values, np.float32)
-    if dtype == "float16":
-        return values.astype(np.float16)
+    if dtype in ("float16", "int8"):
+        return values.astype(dtype)
     if dtype == "bfloat16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values
@@ -117,6 +117,7 @@ ARRANGEMENTS = [
     *((dtype, a, b) for dtype in ("float16", "bfloat16") for a in ("k", "mn") for b in ("k", "mn")),
     ("float32", "k", "k"),
     ("float32", "registers", "k"),
+    ("int8", "k", "k"),
 ]
 
 
@@ -136,7 +137,8 @@ def test_wgmma_multiplies_a_tile(run, dtype, a_innermost, b_innermost):
         dtype=dtype,
         maps=(a_map, replace(a_map, operand="b")),
     )
-    np.testing.assert_array_equal(out.reshape(TILE, TILE), a @ b)
+    sums = out.view(np.int32) if dtype == "int8" else out
+    np.testing.assert_array_equal(sums.reshape(TILE, TILE), a @ b)
 
 
 @pytest.mark.gpu

@@ -461,7 +461,7 @@ def test_what_cannot_be_split_is_multiplied_as_it_is(hopper):
 
 @pytest.mark.gpu
 def test_the_canary_is_exact(hopper):
-    a, b, _ = operands("canary", (256, 2048), (2048, 384), (256, 384), "float64")
+    a, b, _ = operands("canary", (256, 2048), (2048, 384), (256, 384), "split_float64")
     result = split_gemm(hopper.asarray(a), hopper.asarray(b)).get()
     np.testing.assert_array_equal(result, a @ b)
 

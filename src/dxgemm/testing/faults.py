@@ -62,8 +62,9 @@ class Call:
 
     @property
     def arithmetic(self) -> str:
-        """The precision asked for, or else the operands' dtype."""
-        return self.precision or self.a.dtype.name
+        """The precision asked for, or else the operands' dtype; of float64 always that."""
+        dtype: str = self.a.dtype.name
+        return self.precision if self.precision and dtype != "float64" else dtype
 
     @property
     def scalar(self) -> Any:

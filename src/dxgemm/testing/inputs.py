@@ -84,7 +84,7 @@ def operands(
     dtype, out_dtype = KINDS[kind].dtype, KINDS[kind].out_dtype
     seed = zlib.crc32(repr((data, a_shape, b_shape, c_shape, kind)).encode())
     rng = np.random.default_rng(seed)
-    canary = *CANARIES[KINDS[kind].precision or dtype], integers
+    canary = *CANARIES[KINDS[kind].arithmetic], integers
     fill_a, fill_b, fill_c = canary if data == "canary" else FILLS[data]
     return fill_a(rng, a_shape, dtype), fill_b(rng, b_shape, dtype), fill_c(rng, c_shape, out_dtype)
 

@@ -33,6 +33,11 @@ class Kind:
         return self.scalar_dtype == "int32"
 
     @property
+    def arithmetic(self) -> str:
+        """What results have to be as right as: float64 remains that, by whatever products."""
+        return self.precision if self.precision and self.dtype == "float32" else self.dtype
+
+    @property
     def factors(self) -> tuple[float, float]:
         """An alpha and a beta that are neither 0 nor 1."""
         return (-3, 7) if self.is_integer else (0.7, 1.3)
@@ -48,6 +53,7 @@ KINDS = {
     "float64": Kind("float64", "float64"),
     "tf32": Kind("float32", "float32", "tf32"),
     "split": Kind("float32", "float32", "split"),
+    "split_float64": Kind("float64", "float64", "split"),
     "float16": Kind("float16", "float16"),
     "float16_to_float32": Kind("float16", "float32"),
     "bfloat16": Kind("bfloat16", "bfloat16"),
