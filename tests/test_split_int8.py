@@ -245,6 +245,40 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     np.testing.assert_allclose(home.fetch(out), 0.5 * exact + 2.0 * c, rtol=4e-16, atol=1e-300)
 
 
+@pytest.mark.parametrize("count", [3, 14, 16])
+def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
+    m, n, k = 5, 7, 33
+    rng = np.random.default_rng(12)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    problem = contiguous_problem("float64", m, n, k, precision=f"split{count}")
+    arch, stored, factors = device_facts(0).arch, {}, ()
+    memories = []
+    for (name, parts), x in zip(parts_of_problem(problem).items(), (a, b), strict=True):
+        sent, memory = home.send(x), home.send(np.zeros(parts.size, np.uint8))
+        base = pointer_of(memory)
+        parts.bind(arch, 0)(*(pointer_of(sent),) * 4, 0, 0, 0, parts.arguments(base))
+        lines = home.fetch(memory)[: parts.part_items].view(np.int8)
+        stored[name] = lines.reshape(count, parts.problem.m, -1)[..., :k].astype(np.int64)
+        factors += parts.factors(base)
+        memories.append(memory)
+    sums = stored["a"] @ stored["b"].swapaxes(1, 2)
+    by_modulus = np.zeros((count, m, residues.row_bytes(n)), np.int8)
+    for index, modulus in enumerate(moduli.MODULI[:count]):
+        by_modulus[index, :, :n] = ((sums[index] + modulus // 2) % modulus - modulus // 2).astype(
+            np.int8
+        )
+    sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
+    verdict = home.send(np.zeros(1, np.int32))
+    spec = reconstruct_spec(problem)
+    blocks = reconstruct.block_count(spec.config, problem)
+    launch = launch_kernel(spec, replace(problem, epilogue=spec.epilogue), blocks, arch, 0)
+    extra = pointer_of(sent), sent.size, *factors, pointer_of(verdict), 1
+    launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
+    bits = residue_model.operand_bits(count, k)
+    expected = residue_model.residue_product(scale_rows(a, bits), scale_rows(b.T, bits), count)
+    np.testing.assert_array_equal(home.fetch(out), expected)
+
+
 def exact(a, b):
     """a @ b.T and |a| @ |b|.T, as fractions."""
     rows, cols = ([[Fraction(float(v)) for v in row] for row in x] for x in (a, b))
@@ -423,7 +457,7 @@ def test_a_product_of_remainders(hopper, size, a_order, b_order, batch):
 @pytest.mark.parametrize("count", MODULI_COUNTS)
 def test_small_integers_are_exact_by_any_number_of_moduli(hopper, count):
     k = 96
-    most = 2 ** min(residue_model.operand_bits(count, k), 20)
+    most = 2 ** min(residue_model.operand_bits(count, k), 20) - 1
     rng = np.random.default_rng(count)
     a, b = (rng.integers(-most, most + 1, shape) for shape in ((130, k), (k, 260)))
     a[0, :], b[:, 0] = most, most
