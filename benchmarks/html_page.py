@@ -52,6 +52,7 @@ COLORS = {
     "tensor_core_tf32": ("#d55e00", "#ff8a3d"),
     "wgmma": ("#009e73", "#2fc79b"),
     "split_wgmma": ("#00777e", "#3cc4cc"),
+    "split_int8": ("#5a4fcf", "#a39bff"),
     "pipeline": ("#b57b00", "#e6b23c"),
     "pipeline_tma": ("#a8558a", "#d98cbc"),
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),

@@ -3,6 +3,7 @@ GPU."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
@@ -408,6 +409,39 @@ def test_the_kernels_of_a_problem():
     assert native_config(problem).tile_left
     a_map, _ = split_int8.tensor_maps(split_int8.CONFIGS[0], problem)
     assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
+
+
+COMPILE = """
+import json
+from dxgemm._parts import parts_of_problem
+from dxgemm._problem import contiguous_problem
+from dxgemm._split_int8 import product_spec
+from dxgemm.compiler import compile_kernel
+from dxgemm.handwritten import split_int8
+problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
+specs = [part.spec for part in parts_of_problem(problem).values()]
+specs += [product_spec(config, problem) for config in split_int8.CONFIGS]
+for spec in specs:
+    kernel = compile_kernel(spec, "sm_90a")
+    record = kernel.record
+    calls = kernel.ptx.count("call"), kernel.ptx.count("dp4a"), kernel.ptx.count("k32.s32.s8.s8")
+    print(json.dumps((record.registers, record.stack_bytes, *calls)))
+"""
+
+
+def test_kernels_stay_in_their_registers(run_python):
+    compiled = [json.loads(line) for line in run_python(COMPILE).splitlines()]
+    splitting, products = compiled[:2], compiled[2:]
+    for registers, stack_bytes, calls, sums_of_bytes, _ in splitting:
+        # Two blocks share a multiprocessor; remainders by 256 need no upper bytes.
+        assert (registers <= 64, stack_bytes, calls) == (True, 0, 0)
+        assert sums_of_bytes >= 4 * 2 * 15
+    for config, (registers, stack_bytes, calls, _, steps) in zip(
+        split_int8.CONFIGS, products, strict=True
+    ):
+        # In a kernel that calls anything, ptxas makes wgmmas wait for each other.
+        assert (stack_bytes, calls, steps) == (0, 0, 4)
+        assert registers * config.threads <= 65536
 
 
 @pytest.fixture
