@@ -185,14 +185,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """
     from numba import cuda, float32, int32, uint8, uint16, uint32
 
-    from dxgemm.handwritten.hopper import (
-        expect_bytes,
-        init_barrier,
-        prefetch_tensor_map,
-        publish_barriers,
-        tensor_map,
-        wait_barrier,
-    )  # fmt: skip
+    from dxgemm.handwritten.hopper import tensor_map
     from dxgemm.handwritten.intrinsics import (
         divide,
         dot_bytes,
@@ -205,22 +198,23 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     )
     from dxgemm.handwritten.moduli import make_remainder
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_ring import make_locate
+    from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
 
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
-    consumers, stage_bytes = config.consumers, config.stage_bytes
+    consumers = config.consumers
     chunk_cols, chunk_bytes = config.chunk_cols, config.chunk_bytes
     chunks, chunk_items = tile_n // chunk_cols, chunk_cols // 2
     line_bytes = chunk_cols + ALIGNMENT
     pieces = chunk_cols // ALIGNMENT  # of a row, each stored by a lane
     rows_per_step = WARP // pieces
     steps = WARP_ROWS // rows_per_step
-    chunks_smem = stages * stage_bytes
+    chunks_smem = stages * config.stage_bytes
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * stages
     a_parameter, b_parameter = TENSOR_MAPS
-    after, fetch, multiply, first_row = make_mainloop(config, "s8", False, False)
+    fetch, multiply, first_row = make_mainloop(config, "s8", False, False)
     locate = make_locate(tile_m, tile_n, config.band_m)
+    init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
     remainder = make_remainder()
     sign_bit = 2**31  # makes sums positive
     most_moduli = len(MODULI)
@@ -277,10 +271,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         full, empty = int32(smem + full_smem), int32(smem + empty_smem)
         thread = int32(cuda.threadIdx.x & 1023)
         if thread == 0:
-            for slot in static_range(stages):
-                init_barrier(int32(full + 8 * slot), int32(1))
-                init_barrier(int32(empty + 8 * slot), int32(consumers))
-            publish_barriers()
+            init_ring(full, empty)
         cuda.syncthreads()
 
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -291,36 +282,19 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         if extra[0][0][0] != 0:
             tiles = int32(0)
         k_tiles = int32((k + ROW_BYTES - 1) // ROW_BYTES)
-        stage, parity = int32(0), int32(0)
 
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP:
-                a_map, b_map = tensor_map(a_parameter), tensor_map(b_parameter)
-                prefetch_tensor_map(a_map)
-                prefetch_tensor_map(b_map)
-                index = block
-                while index < tiles:
-                    sheet, row, col = locate(index, tiles_m, tiles_n)
-                    index = int32(index + blocks)
-                    which = int32(sheet - divide(sheet, count) * count)
-                    a_sheet = sheet if a_stride_batch != 0 else which
-                    b_sheet = sheet if b_stride_batch != 0 else which
-                    depth = int32(0)
-                    while depth < k:
-                        barrier = int32(full + 8 * stage)
-                        wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-                        expect_bytes(barrier, int32(stage_bytes))
-                        fetch(
-                            int32(smem + stage * stage_bytes), barrier, row, col, depth,
-                            a_map, a_sheet, b_map, b_sheet,
-                        )  # fmt: skip
-                        depth = int32(depth + ROW_BYTES)
-                        stage, parity = after(stage, parity)
+                produce(
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, count,
+                    tensor_map(a_parameter), a_stride_batch,
+                    tensor_map(b_parameter), b_stride_batch,
+                )  # fmt: skip
         else:
             lane = int32(thread % WARP)
             chunk_smem = int32(smem + chunks_smem + thread // WARP * chunk_bytes)
             out, pitch = global_address(out_gmem), (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-            index = block
+            index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 sheet, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)

@@ -248,7 +248,7 @@ def make_kernel(
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 produce(
-                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k,
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
                     tensor_map(a_parameter), a_stride_batch,
                     tensor_map(b_parameter), b_stride_batch,
                 )  # fmt: skip

@@ -77,6 +77,7 @@ def make_ring(
         publish_barriers,
         wait_barrier,
     )  # fmt: skip
+    from dxgemm.handwritten.intrinsics import divide
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
@@ -93,10 +94,13 @@ def make_ring(
 
     @cuda.jit(device=True, forceinline=True)
     def produce(
-        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k,
+        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
         a_map, a_stride_batch, b_map, b_stride_batch,
     ):  # fmt: skip
-        """Have the copy engine fill stages that are empty, with all k of the block's tiles."""
+        """Have the copy engine fill stages that are empty, with all k of the block's tiles.
+
+        An operand without a batch has `period` matrices, over and over.
+        """
         prefetch_tensor_map(a_map)
         prefetch_tensor_map(b_map)
         stage, parity = int32(0), int32(0)
@@ -104,8 +108,9 @@ def make_ring(
         while index < tiles:
             matrix, row, col = locate(index, tiles_m, tiles_n)
             index = int32(index + blocks)
-            a_matrix = matrix if a_stride_batch != 0 else int32(0)
-            b_matrix = matrix if b_stride_batch != 0 else int32(0)
+            repeated = int32(matrix - divide(matrix, period) * period)
+            a_matrix = matrix if a_stride_batch != 0 else repeated
+            b_matrix = matrix if b_stride_batch != 0 else repeated
             depth = int32(0)
             while depth < k:
                 barrier = int32(full + 8 * stage)

@@ -22,6 +22,7 @@ NO_STRIDES = Strides(0, 0, 0)
 NUMBER_BYTES = 4  # of a float32, of a number of the status
 FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]
+IMPLEMENTATIONS = {"float32": "split_wgmma", "float64": "split_int8"}  # what multiplies parts
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def operand_residues(
     variant = (*residues.variant(config, problem), str(count))
     blocks = residues.block_count(config, problem)
     return OperandParts(
-        series_spec(residues, config, problem, variant, "split_int8"),
+        series_spec(residues, config, problem, variant),
         problem,
         blocks,
         part_items=problem.batch * count * along * residues.row_bytes(k),
@@ -162,16 +163,15 @@ def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
 
 
 def series_spec(
-    file: Any,
-    config: Any,
-    problem: Problem,
-    variant: tuple[str, ...],
-    implementation: str = "split_wgmma",
+    file: Any, config: Any, problem: Problem, variant: tuple[str, ...], dtype: str | None = None
 ) -> KernelSpec:
-    """A kernel of the series, under the registered name, by which `build` knows what it is for."""
-    return KernelSpec(
-        implementation, file.__name__, config, problem.dtype, variant, problem.epilogue
-    )
+    """A kernel of the series, under the registered name, by which `build` knows what it is for.
+
+    Args:
+        dtype: of the operands, if that of the kernel's problem is another.
+    """
+    name = IMPLEMENTATIONS[dtype or problem.dtype]
+    return KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
 
 
 def buffers(*dtypes: str) -> tuple[FusedOperand, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from dxgemm._errors import ArrayTypeError, PrecisionError
 from dxgemm._gpu import simulator_enabled
-from dxgemm._parts import parts_of_problem
+from dxgemm._parts import IMPLEMENTATIONS, parts_of_problem
 from dxgemm._problem import ALIGNMENTS, ITEM_SIZES, SPLIT, Layout, define_problem
 from dxgemm._registry import find_implementation
 from dxgemm._split import PartsLaunch
@@ -15,8 +15,6 @@ from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
-
-_IMPLEMENTATIONS = {"float32": "split_wgmma", "float64": "split_int8"}  # which take parts
 
 
 class PreparedOperand:
@@ -81,7 +79,7 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
     if layout.device == HOST:
         raise ArrayTypeError("prepare: b is in host memory; copy it to the GPU first.")
     arch = device_facts(layout.device).arch
-    implementation = find_implementation(_IMPLEMENTATIONS[problem.dtype])
+    implementation = find_implementation(IMPLEMENTATIONS[problem.dtype])
     refusal = implementation.supports(problem) or implementation.runs_on(arch)
     if problem.is_empty or k == 0 or refusal is not None:
         return PreparedOperand(b, precision, None)

@@ -347,8 +347,10 @@ class SplitProduct(Handwritten):
         return list(specs)
 
     def fallback(self, problem: Problem) -> str:
-        series = self._series
-        return f"{series.NATIVE} {series.native_config(problem)}, decided on the GPU"
+        split = import_module("dxgemm._split")
+        file = split.NATIVE[problem.dtype]
+        name = file.__name__.rpartition(".")[2]
+        return f"{name} {split.native_config(file, problem)}, decided on the GPU"
 
     def accuracy(self, problem: Problem) -> str | None:
         stated: str = self._kernel_file.accuracy(problem)

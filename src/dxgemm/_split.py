@@ -1,4 +1,4 @@
-"""Launches of a float32 GEMM by the products of short parts, and of the native one in its place."""
+"""Launches of a GEMM by products of parts: what all have in common, and those of float32."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from dxgemm._parts import (
 from dxgemm._problem import Problem
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tuned
+from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tensor_core, tuned
 from dxgemm.handwritten.split_parts import CHOSEN
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 
-NATIVE = "tuned"
+# What multiplies a and b themselves.
+NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
@@ -38,13 +39,14 @@ def product_spec(config: Any, problem: Problem) -> KernelSpec:
 def other_specs(problem: Problem) -> list[KernelSpec]:
     """The kernels before it, and the one in its place."""
     parts = parts_of_problem(problem)
-    verdict = verdict_spec(verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks))
-    return [*(part.spec for part in parts.values()), verdict, _native_spec(problem)]
+    judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
+    verdict = verdict_spec(judged, problem.dtype)
+    return [*(part.spec for part in parts.values()), verdict, native_spec(problem)]
 
 
-def verdict_spec(problem: Problem) -> KernelSpec:
-    """The kernel that judges the parts, by `verdict_problem`."""
-    return series_spec(split_verdict, first_config(split_verdict), problem, ())
+def verdict_spec(problem: Problem, dtype: str) -> KernelSpec:
+    """The kernel that judges the parts of operands of a dtype, by `verdict_problem`."""
+    return series_spec(split_verdict, first_config(split_verdict), problem, (), dtype)
 
 
 def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
@@ -64,24 +66,37 @@ def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
     )
 
 
-def native_config(problem: Problem) -> Any:
-    """Of `tuned`: that of the shortest predicted time, which is rounds of tiles at its speed."""
+def native_config(file: Any, problem: Problem) -> Any:
+    """Of a kernel file: that of the shortest predicted time, rounds of tiles at its speed."""
 
     def predicted(config: Any) -> float:
-        rounds = -(-tuned.block_count(config, problem) // split_wgmma.SM_COUNT)
+        rounds = -(-file.block_count(config, problem) // split_wgmma.SM_COUNT)
         work = config.tile_m * config.tile_n / config.split_k
-        return rounds * work / tuned.efficiency(config, problem)
+        return rounds * work / file.efficiency(config, problem)
 
-    return min(tuned.CONFIGS, key=predicted)
+    return min(file.CONFIGS, key=predicted)
+
+
+def native_spec(problem: Problem) -> KernelSpec:
+    """The kernel that multiplies a and b themselves if the verdict says so."""
+    file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
+    config = native_config(file, problem)
+    return series_spec(guarded, config, own, file.variant(config, own))
+
+
+def native_launch(problem: Problem, arch: str, ordinal: int) -> Launch:
+    """The launch of that kernel where there is no verdict, since nothing is multiplied."""
+    file = NATIVE[problem.dtype]
+    config = native_config(file, problem)
+    spec = series_spec(file, config, problem, file.variant(config, problem))
+    return launch_kernel(spec, problem, file.block_count(config, problem), arch, ordinal)
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     """The launch of a problem: a `SplitLaunch`, or `tuned` where nothing is multiplied."""
-    if problem.k > 0:
-        return SplitLaunch(problem, config, arch, ordinal)
-    config = native_config(problem)
-    spec = series_spec(tuned, config, problem, tuned.variant(config, problem))
-    return launch_kernel(spec, problem, tuned.block_count(config, problem), arch, ordinal)
+    if problem.k == 0:
+        return native_launch(problem, arch, ordinal)
+    return SplitLaunch(problem, config, arch, ordinal)
 
 
 class PartsLaunch(LaunchSeries):
@@ -91,24 +106,23 @@ class PartsLaunch(LaunchSeries):
     other's blocks leave at once.
     """
 
-    def __init__(
-        self, problem: Problem, native: KernelSpec, native_blocks: int, arch: str, ordinal: int
-    ) -> None:
+    def __init__(self, problem: Problem, arch: str, ordinal: int) -> None:
         """Build the kernels that are not there.
 
         Args:
             problem: what to compute; k is not 0.
-            native: the kernel, with so many blocks, that multiplies a and b themselves.
             arch, ordinal: of the GPU.
         """
         super().__init__(ordinal)
         self._parts = parts = parts_of_problem(problem)
         self._splits = {name: part.bind(arch, ordinal) for name, part in parts.items()}
         judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-        self._judge = launch_kernel(verdict_spec(judged), judged, 1, arch, ordinal)
+        judge = verdict_spec(judged, problem.dtype)
+        self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
-        guarded_problem = with_buffers(problem, "int32")
-        self._native = launch_kernel(native, guarded_problem, native_blocks, arch, ordinal)
+        native, own = native_spec(problem), with_buffers(problem, "int32")
+        blocks = NATIVE[problem.dtype].block_count(native.config, problem)
+        self._native = launch_kernel(native, own, blocks, arch, ordinal)
         self._prepared: dict[str, int] = {}
 
     def prepared(self, operand: str, parts: int) -> PartsLaunch:
@@ -167,9 +181,7 @@ class SplitLaunch(PartsLaunch):
             config: of `split_wgmma`.
             arch, ordinal: of the GPU.
         """
-        native = _native_spec(problem)
-        blocks = tuned.block_count(native.config, problem)
-        super().__init__(problem, native, blocks, arch, ordinal)
+        super().__init__(problem, arch, ordinal)
         own, spec = _product_problem(problem), product_spec(config, problem)
         self._product = launch_kernel(
             spec,
@@ -213,11 +225,6 @@ def _counter(ordinal: int) -> Counter:
 
 def _product_problem(problem: Problem) -> Problem:
     return with_buffers(problem, "float32", "float32", "int32")
-
-
-def _native_spec(problem: Problem) -> KernelSpec:
-    config, own = native_config(problem), with_buffers(problem, "int32")
-    return series_spec(guarded, config, own, tuned.variant(config, own))
 
 
 def with_buffers(problem: Problem, *dtypes: str) -> Problem:
