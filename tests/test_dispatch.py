@@ -141,12 +141,13 @@ def test_operands_are_split_where_that_pays(configs_of_a_gpu):
 
 
 @pytest.mark.parametrize("precision", ["split", "split14"])
-@pytest.mark.parametrize("size", [64, 4096])
-def test_remainders_are_multiplied_wherever_they_are_asked_for(configs_of_a_gpu, size, precision):
+@pytest.mark.parametrize("size, pays", [(64, False), (2048, False), (4096, True), (8192, True)])
+def test_remainders_are_multiplied_where_that_pays(configs_of_a_gpu, size, pays, precision):
     plain = problem(size, size, size, "float64")
-    asked = choose(replace(plain, precision=precision), H200)
-    assert asked.candidates[0].implementation.name == "split_int8"
-    assert "precision asks for split_int8" in asked.rejected["tensor_core"]
+    permitted = replace(plain, precision=precision)
+    best = choose(permitted, H200).candidates[0].implementation.name
+    assert (best == "split_int8") == pays
+    assert choose(permitted, H200, "split_int8").candidates[0].implementation.name == "split_int8"
     assert "precision='split'" in choose(plain, H200).rejected["split_int8"]
     too_deep = replace(plain, k=2**18, precision=precision)
     assert choose(too_deep, H200).candidates[0].implementation.name != "split_int8"

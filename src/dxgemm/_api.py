@@ -55,9 +55,9 @@ def gemm(
             of inputs rounded to TF32's eleven significant bits; sums stay float32. "split", for
             float32, permits sums of products of two float16 parts a number, within 2**-20
             |A| |B| of the exact ones before they are summed in float32; operands for which that
-            does not hold are found on the GPU, and multiplied as float32. For float64 "split" asks
-            for sums of products of operands rounded to integers, exact by int8 remainders, as many
-            as keep 53 bits; "split14" for fourteen. `explain` states the bound on the error;
+            does not hold are found on the GPU, and multiplied as float32. For float64 "split"
+            permits products of operands rounded to integers, exact by int8 remainders of as many
+            moduli as keep 53 bits; "split14" by fourteen. `explain` states the bound on the error;
             operands for which it does not hold are multiplied as float64.
         deterministic: whether a row of the result shall have the same bits however many rows and
             matrices there are. It takes no reduction, and no implementation whose rows depend on

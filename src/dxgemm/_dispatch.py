@@ -79,11 +79,9 @@ def choose(
     if not ranked:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
-    ranked.sort(key=lambda timed: (not timed[1].implementation.is_asked_for, timed[0]))
-    asked = ranked[0][1].implementation
-    comparison = f"precision asks for {asked.name}" if asked.is_asked_for else "slower"
+    ranked.sort(key=lambda timed: timed[0])
     rejected.update(
-        (other.implementation.name, f"{comparison}: {other.reason}") for _, other in ranked[1:]
+        (other.implementation.name, f"slower: {other.reason}") for _, other in ranked[1:]
     )
     return Decision(tuple(candidate for _, candidate in ranked), rejected)
 

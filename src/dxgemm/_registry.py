@@ -59,8 +59,6 @@ class Implementation(ABC):
         automatic_for: dtypes for which the automatic choice considers it; None for all. For others
             another one surpasses it everywhere, as the last step of the ladder does most of them.
         rung: its number on the ladder of docs/ladder.md.
-        is_asked_for: whether it takes only problems whose precision asks for it, and then goes
-            before others, however long it takes.
     """
 
     name: str
@@ -68,7 +66,6 @@ class Implementation(ABC):
     is_own: bool = True
     automatic_for: tuple[str, ...] | None = None
     rung: int | None = None
-    is_asked_for: bool = False
 
     def is_automatic(self, dtype: str) -> bool:
         """Whether the automatic choice for a dtype considers it."""
@@ -410,7 +407,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     SplitProduct(
         "split_int8",
         "float64 as integers by their remainders on Hopper's tensor cores",
-        is_asked_for=True,
         series="dxgemm._split_int8",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
