@@ -33,13 +33,11 @@ class Study:
     scheme: str
     promote: int
     section: int = 512
-    takes_turns: bool = False
 
     def __str__(self) -> str:
-        turns = ", in turns" if self.takes_turns else ""
         promote = "never" if self.promote == NEVER else f"every {self.promote}"
         section = "no sections" if self.section == NEVER else f"sections of {self.section}"
-        return f"{self.scheme}, promoted {promote}, {section}{turns}"
+        return f"{self.scheme}, promoted {promote}, {section}"
 
     @property
     def config(self) -> split_wgmma.Config:
@@ -51,13 +49,11 @@ class Study:
             promote=self.promote,
             section=self.section,
             parts=parts,
-            takes_turns=self.takes_turns,
         )
 
 
 STUDIES = (
     *(Study("f16x3", promote) for promote in (1, 2, 4)),
-    *(Study("f16x3", promote, takes_turns=True) for promote in (2, 4)),
     *(Study("f16x3", 1, section) for section in (256, 1024, NEVER)),
     *(Study("f16x3_one_sum", promote) for promote in (1, 4)),
     Study("f16x3_one_sum", NEVER, NEVER),

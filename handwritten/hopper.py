@@ -4,8 +4,7 @@ Each intrinsic is one PTX instruction, or one and what it needs beside it. Share
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier, sync_threads,
-                 arrive_threads
+    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
     copy engine  tensor_map, prefetch_tensor_map, copy_box
     wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
@@ -69,11 +68,6 @@ wait_barrier = _statement(
     types.int32,
     types.int32,
 )
-
-# Named barriers, for some of a block's threads. sync_threads(barrier, threads): arrive, and wait
-# until so many have arrived; arrive_threads does not wait.
-sync_threads = _statement("bar.sync $0, $1;", "r,r", types.int32, types.int32)
-arrive_threads = _statement("bar.arrive $0, $1;", "r,r", types.int32, types.int32)
 
 # The copy engine reads the map while it copies: fetching it early saves that latency once.
 prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)

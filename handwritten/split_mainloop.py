@@ -16,13 +16,11 @@ from dxgemm.handwritten.wgmma_mainloop import (
     WARPGROUP_ROWS,
 )
 
-FIRST_TURN = 1  # of the named barriers by which warpgroups take turns; syncthreads has 0
-
 
 def make_mainloop(
     config: Any, scheme: Any, a_across: bool, b_across: bool
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions fetch, multiply, take_turn and give_turn.
+    """The device functions fetch and multiply.
 
     Args:
         config, scheme: of `split_wgmma`.
@@ -32,12 +30,10 @@ def make_mainloop(
 
     from dxgemm.handwritten.hopper import (
         arrive,
-        arrive_threads,
         begin_wgmma,
         commit_wgmma,
         copy_box,
         descriptor_halves,
-        sync_threads,
         wait_barrier,
         wait_wgmma,
         wait_wgmma_of,
@@ -78,7 +74,6 @@ def make_mainloop(
     counts, last_group = tuple(map(len, groups)), len(groups) - 1
     stage_terms = _terms(products, 0, STEPS)
     stage_count = len(stage_terms)
-    takes_turns = config.takes_turns and config.consumers == 2
     after, corner = make_after(stages), make_corner()
 
     @cuda.jit(device=True, forceinline=True)
@@ -110,20 +105,6 @@ def make_mainloop(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
-    def take_turn(thread):
-        """Wait until the other warpgroup has queued its wgmmas."""
-        if takes_turns:
-            sync_threads(int32(FIRST_TURN + thread // WARPGROUP), 2 * WARPGROUP)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
-    def give_turn(thread):
-        """Let the other warpgroup queue its own."""
-        if takes_turns:
-            arrive_threads(int32(FIRST_TURN + 1 - thread // WARPGROUP), 2 * WARPGROUP)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
     def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
         """a @ b, in sections, promoted every few steps; the stage after the last k tile.
 
@@ -140,7 +121,6 @@ def make_mainloop(
                 wait_barrier(int32(full + 8 * stage), parity)
                 a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
                 for group in static_range(last_group + 1):
-                    take_turn(thread)
                     begin_wgmma()
                     for index in static_range(counts[group]):
                         a_of, b_of = places(a_at, b_at, groups[group][index])
@@ -149,7 +129,6 @@ def make_mainloop(
                         else:
                             acc = wgmma(kind, high, acc, a_of, b_of, a_across, b_across)
                     commit_wgmma()
-                    give_turn(thread)
                     acc = wait_wgmma_of(0, acc)
                     if group == last_group and member == 0:
                         arrive(int32(empty + 8 * stage))
@@ -190,8 +169,7 @@ def make_mainloop(
             total = add_scaled(total, acc, float32(1))
         return total, stage, parity
 
-    multiply = multiply_units if run_stages == 0 else multiply_runs
-    return fetch, multiply, take_turn, give_turn
+    return fetch, multiply_units if run_stages == 0 else multiply_runs
 
 
 def _terms(

@@ -35,8 +35,8 @@ TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of ever
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-LAUNCH_US = 15.0  # of the five kernels
-SPLITTING_SHARE = 117  # columns of b that float32 multiplies at its peak while a is split
+LAUNCH_US = 24.0  # of the five kernels
+SPLITTING_SHARE = 85  # columns of b that float32 multiplies at its peak while a is split
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 SM_COUNT = 132  # of H100 and H200: one persistent block each
 
@@ -47,8 +47,7 @@ class Config:
 
     A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
     total itself. Tiles are visited in bands of band_m tiles along m, so that blocks running at the
-    same time read few rows of a and few columns of b. Where two warpgroups take turns to queue
-    their wgmmas, one multiplies while the other promotes.
+    same time read few rows of a and few columns of b.
     """
 
     tile_m: int
@@ -57,7 +56,6 @@ class Config:
     promote: int = 1
     section: int = 512
     parts: int = 2
-    takes_turns: bool = False
     band_m: int = 16
 
     dynamic_smem: ClassVar[bool] = True
@@ -105,9 +103,8 @@ class Config:
         return 2 * self.tile_n // 2 * 4
 
     def __str__(self) -> str:
-        turns = " turns" if self.takes_turns else ""
         tile = f"{self.tile_m}x{self.tile_n} stages {self.stages}"
-        return f"{tile} promote {self.promote} section {self.section}{turns}"
+        return f"{tile} promote {self.promote} section {self.section}"
 
 
 CONFIGS = (
@@ -140,7 +137,7 @@ def efficiency(config: Config, problem: Any) -> float:
     promotions; splitting an element costs 12 bytes of memory traffic.
     """
     area = config.tile_m * config.tile_n
-    product = {128 * 128: 3.0, 128 * 64: 2.4}.get(area, 1.8)
+    product = {128 * 128: 2.9, 128 * 64: 2.4}.get(area, 1.6)
     return 1 / (1 / product + SPLITTING_SHARE * (1 / problem.m + 1 / problem.n))
 
 
@@ -216,9 +213,7 @@ def make_kernel(
     empty_smem = full_smem + 8 * stages
     chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
     a_parameter, b_parameter = TENSOR_MAPS
-    fetch, multiply, take_turn, give_turn = make_mainloop(
-        config, scheme, a_innermost == "mn", b_innermost == "mn"
-    )
+    fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
     store_vectors, _, store_elements, store_finished = make_store(
         "float32", True, False, True, epilogue
     )
@@ -296,8 +291,6 @@ def make_kernel(
             if beta != 0:
                 has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
 
-            if thread >= WARPGROUP:
-                give_turn(thread)  # the first warpgroup begins
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
@@ -344,7 +337,5 @@ def make_kernel(
                     c_at += c_chunk_bytes
                     out_at += out_chunk_bytes
                     cols = int32(cols - CHUNK_COLS)
-            if thread < WARPGROUP:
-                take_turn(thread)
 
     return split_wgmma_kernel
