@@ -35,11 +35,6 @@ class ResultDtype(StrEnum):
     int32 = "int32"
 
 
-class Precision(StrEnum):
-    TF32 = "tf32"
-    SPLIT = "split"
-
-
 def explain(
     m: Size,
     n: Size,
@@ -49,7 +44,7 @@ def explain(
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="What float32 may be computed as.")
+        str | None, typer.Option(help="Permitted: tf32, split, split2 to split20.")
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Build the kernel and time it too.")
@@ -66,7 +61,7 @@ def explain(
         batch=batch,
         out_dtype=out_dtype and out_dtype.value,
         implementation=implementation,
-        precision=precision and precision.value,
+        precision=precision,
     )
     measured_us = None
     if measure:
