@@ -1,8 +1,9 @@
-"""float32 products on tensor cores: time and error of each precision, on several kinds of data.
+"""Products by parts on tensor cores: time and error of each precision, on several kinds of data.
 
-precision="split" and "tf32" are interleaved with cuBLAS SGEMM and the automatic choice in float32;
-`precision_comparison.py` says what errors are. On one size every scheme of parts and every interval
-of promotion is measured too, there without the splitting of operands.
+precision="split" is interleaved with cuBLAS and the automatic choice in the operands' dtype, in
+float32 with "tf32" too, in float64 with several numbers of moduli; `precision_comparison.py` says
+what errors are. On one size every scheme of float32's parts and every interval of promotion is
+measured too, there without the splitting of operands.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 import pytest
 from comparison import SMOKE, make_timer, row
 from interleave import replay, replay_clock
+from precision_chart import DEPTH_LINES
 from precision_comparison import (
     DATA,
     ERROR_WAYS,
-    MOST_ERROR,
     TIMED_WAYS,
     PrecisionCase,
     measure,
+    most_error,
 )
 
 if SMOKE:
@@ -30,10 +32,9 @@ else:
 
     SCHEME_WAYS = {str(study): scheme_product(study) for study in STUDIES}
 
-SIZES = (1024, 1536, 2048, 3000, 4096, 8192)
+SIZES = {"float32": (1024, 1536, 2048, 3000, 4096, 8192), "float64": (2048, 4096, 8192)}
 REFUSED_SIZES = (1024, 2048, 4096)
 DEPTHS = (64, 256, 1024, 4096, 16384, 65536)
-ERROR_LINES = 256  # m and n
 STUDY_SIZES = ((4096, 4096, 4096), (256, 256, 65536))
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -41,20 +42,25 @@ pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 def ways_of_cases() -> dict[PrecisionCase, Mapping[str, Any]]:
     """What to compute, and how."""
-    if SMOKE:
-        return {PrecisionCase("float32", 5, 6, 8, data=data): TIMED_WAYS for data in DATA}
     ways: dict[PrecisionCase, Mapping[str, Any]] = {}
-    for size in [*((n, n, n) for n in SIZES), (4096, 16384, 4096)]:
-        ways[PrecisionCase("float32", *size)] = TIMED_WAYS
-    for n in REFUSED_SIZES:
-        ways[PrecisionCase("float32", n, n, n, data="elements over 60 binades")] = ERROR_WAYS
-    for data in DATA:
-        for k in DEPTHS:
-            ways[PrecisionCase("float32", ERROR_LINES, ERROR_LINES, k, data=data)] = ERROR_WAYS
+    if SMOKE:
+        for dtype, of_dtype in TIMED_WAYS.items():
+            ways |= {PrecisionCase(dtype, 5, 6, 8, data=data): of_dtype for data in DATA}
+        return ways
+    for dtype, sizes in SIZES.items():
+        for size in [*((n, n, n) for n in sizes), (4096, 16384, 4096)]:
+            ways[PrecisionCase(dtype, *size)] = TIMED_WAYS[dtype]
+        for n in REFUSED_SIZES:
+            case = PrecisionCase(dtype, n, n, n, data="elements over 60 binades")
+            ways[case] = ERROR_WAYS[dtype]
+        for data in DATA:
+            for k in DEPTHS:
+                case = PrecisionCase(dtype, DEPTH_LINES, DEPTH_LINES, k, data=data)
+                ways[case] = ERROR_WAYS[dtype]
     for size in STUDY_SIZES:
         for data in ("normal", "uniform(0, 1)"):
             case = PrecisionCase("float32", *size, data=data)
-            ways[case] = {**ways.get(case, ERROR_WAYS), **SCHEME_WAYS}
+            ways[case] = {**ways.get(case, ERROR_WAYS["float32"]), **SCHEME_WAYS}
     return ways
 
 
@@ -77,7 +83,8 @@ def bench_precision(benchmark: Any, measurement: Any, case: PrecisionCase, way: 
     result = measured[way]
     if result.refusal is not None:
         pytest.skip(result.refusal)
-    if way.startswith("split") and result.max_error > MOST_ERROR and not result.is_native:
+    is_split = way.startswith("split") and not result.is_native
+    if is_split and result.max_error > most_error(case, way):
         pytest.fail(f"{way} is wrong by {result.max_error:.3g} units for {case}", pytrace=False)
     benchmark.group = str(case)
     samples_s = {name: other.samples_s for name, other in measured.items() if other.samples_s}

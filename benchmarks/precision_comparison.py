@@ -1,7 +1,8 @@
-"""float32 products in several precisions on the same operands: how wrong each is, and its time.
+"""Products in several precisions on the same operands: how wrong each is, and its time.
 
-Errors are of elements, against the product in float64, in units of 2**-23 |A| |B|: of the last
-place of a float32 as large as the sum of the magnitudes of all terms.
+Errors are of elements, in units of the last place of a number as large as the sum of the magnitudes
+of all terms: of 2**-23 |A| |B| in float32, of 2**-52 |A| |B| in float64. All elements of a float32
+product are compared with the product in float64; of one in float64 some, with a sum of two float64.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from typing import Any
 from comparison import SMOKE, Case, Timer, sets_of_operands, take_turns, xp
 
 import dxgemm
+from dxgemm._parts import IMPLEMENTATIONS
+from dxgemm._problem import contiguous_problem
+from dxgemm.handwritten.moduli import moduli_count, operand_bits
+from dxgemm.handwritten.residues import LOST_BITS
 from dxgemm.tuning.sampling import calls_in_sample
 
-OWN = None if SMOKE else "split_wgmma"  # the simulator has no kernel for parts
-UNIT = 2.0**-23
-MOST_ERROR = 8.0  # the bound of precision="split"
+UNITS = {"float32": 2.0**-23, "float64": 2.0**-52}
+COMPARED_LINES = 32  # rows and columns of a float64 product, evenly spread
+HALVING = 2.0**27 + 1
 BINADES = 60
 LONGEST_S = 1.0  # of timing a case
 
@@ -41,8 +46,8 @@ class Measurement:
 
     Attributes:
         implementation, config: that computed it.
-        max_error, rms_error: over all elements, in `UNIT`.
-        is_native: whether float32 answered in place of parts.
+        max_error, rms_error: over the elements that are compared, in `UNITS`.
+        is_native: whether the operands were multiplied in place of their parts.
         samples_s: seconds a call.
         refusal: why there is none of this.
     """
@@ -56,6 +61,72 @@ class Measurement:
     refusal: str | None = None
 
 
+@dataclass(frozen=True)
+class Exact:
+    """Elements of a product, as upper + lower, and the unit of the error of each."""
+
+    rows: slice
+    cols: slice
+    upper: Any
+    lower: Any
+    unit: Any
+
+    def errors(self, out: Any) -> Any:
+        return abs((out[self.rows, self.cols] - self.upper) - self.lower) / self.unit
+
+
+def exact_product(a: Any, b: Any) -> Exact:
+    """What a @ b should be: in float64 of all float32 operands, else in two of some lines."""
+    rows = cols = slice(None)
+    dtype = str(a.dtype)
+    if dtype == "float64":
+        rows, cols = (slice(None, None, max(n // COMPARED_LINES, 1)) for n in (len(a), b.shape[1]))
+    x, y = a[rows].astype("float64"), b[:, cols].astype("float64")
+    upper, lower = (xp.matmul(x, y), 0.0) if dtype == "float32" else twofold_product(x, y)
+    return Exact(rows, cols, upper, lower, xp.matmul(abs(x), abs(y)) * UNITS[dtype])
+
+
+def twofold_product(a: Any, b: Any) -> tuple[Any, Any]:
+    """a @ b in float64 and what its rounding left, right to about 2**-100 |A| |B|.
+
+    Products by halves, whose products are exact; sums, of two neighbours at a time, with their
+    errors. Source: T. Dekker, "A floating-point technique for extending the available precision"
+    (1971); D. Knuth, "The Art of Computer Programming", 4.2.2.
+    """
+    x, y = a[:, None, :], b.T[None]
+    (x_upper, x_lower), (y_upper, y_lower) = _halves(x), _halves(y)
+    upper = x * y
+    lower = x_upper * y_upper - upper + x_upper * y_lower + x_lower * y_upper + x_lower * y_lower
+    while (count := upper.shape[-1]) > 1:
+        kept = (count + 1) // 2
+        first, second = upper[..., : count - kept], upper[..., kept:]
+        total = first + second
+        added = total - first
+        lower[..., : count - kept] += lower[..., kept:] + (
+            (first - (total - added)) + (second - added)
+        )
+        upper[..., : count - kept] = total
+        upper, lower = upper[..., :kept], lower[..., :kept]
+    return upper[..., 0], lower[..., 0]
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """The upper 26 bits of float64, and the rest."""
+    scaled = HALVING * x
+    upper = scaled - (scaled - x)
+    return upper, x - upper
+
+
+def most_error(case: PrecisionCase, way: str) -> float:
+    """The bound of a way with precision="split..." on the error of an element, in `UNITS`."""
+    if case.dtype == "float32":
+        return 8.0
+    precision = way.partition(",")[0]
+    problem = contiguous_problem("float64", case.m, case.n, case.k, precision=precision)
+    bits = operand_bits(moduli_count(problem), case.k)
+    return 2.0 ** (LOST_BITS - bits) / UNITS["float64"] + 0.5
+
+
 def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[str, Measurement]:
     """The error of each way on the same operands, then their times, interleaved.
 
@@ -64,6 +135,7 @@ def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[
     """
     rng = xp.random.default_rng(0)
     sets = [_operands(case, rng)]
+    exact = exact_product(*sets[0][:2])
     measured: dict[str, Measurement] = {}
     calls: dict[str, list[Call]] = {}
     for name, make in ways.items():
@@ -74,7 +146,7 @@ def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[
             result.refusal = str(error)
             continue
         calls[name] = [call]
-        _run_once(call, sets[0], result)
+        _run_once(call, sets[0][2], exact, result)
     call_s = {name: timer(of_name) for name, of_name in calls.items()}
     count = max(map(calls_in_sample, call_s.values()), default=1)
     sets += [_operands(case, rng) for _ in range(sets_of_operands(case, count) - 1)]
@@ -85,24 +157,22 @@ def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[
     return measured
 
 
-def _run_once(call: Any, operands: tuple[Any, Any, Any], result: Measurement) -> None:
-    """Fill in what one call says, and how wrong its result is."""
-    a, b, out = operands
+def _run_once(call: Any, out: Any, exact: Exact, result: Measurement) -> None:
+    """Fill in what one call says, and how wrong what it writes to `out` is."""
     before = dxgemm.split_fallbacks()
     call()
     result.is_native = dxgemm.split_fallbacks() != before
     explanation = call.explain()
     result.implementation = explanation.implementation
     result.config = None if explanation.config is None else str(explanation.config)
-    size = xp.matmul(abs(a).astype("float64"), abs(b).astype("float64"))
-    error = abs(out - xp.matmul(a.astype("float64"), b.astype("float64"))) / (size * UNIT)
+    error = exact.errors(out)
     result.max_error = float(error.max())
     result.rms_error = float((error**2).mean() ** 0.5)
 
 
 def _operands(case: PrecisionCase, rng: Any) -> tuple[Any, Any, Any]:
-    a, b = DATA[case.data](rng, case.m, case.n, case.k)
-    return a, b, xp.zeros((case.m, case.n), "float32")
+    a, b = DATA[case.data](rng, case.dtype, case.m, case.n, case.k)
+    return a, b, xp.zeros((case.m, case.n), case.dtype)
 
 
 def plan(**options: Any) -> Callable[[Any, Any, Any], dxgemm.Plan]:
@@ -110,64 +180,93 @@ def plan(**options: Any) -> Callable[[Any, Any, Any], dxgemm.Plan]:
     return lambda a, b, out: dxgemm.plan(a, b, out=out, **options)
 
 
+def plan_split(precision: str = "split") -> Callable[[Any, Any, Any], dxgemm.Plan]:
+    """A way: by parts, even where the choice would be another."""
+    return lambda a, b, out: dxgemm.plan(
+        a, b, out=out, precision=precision, implementation=_multiplier_of_parts(a)
+    )
+
+
 def plan_prepared(a: Any, b: Any, out: Any) -> dxgemm.Plan:
     """A way: b has been split before."""
-    return dxgemm.plan(a, dxgemm.prepare(b), out=out, implementation=OWN)
+    prepared = dxgemm.prepare(b)
+    return dxgemm.plan(a, prepared, out=out, implementation=_multiplier_of_parts(a))
+
+
+def _multiplier_of_parts(a: Any) -> str | None:
+    return None if SMOKE else IMPLEMENTATIONS[str(a.dtype)]  # the simulator has none
 
 
 ERROR_WAYS = {
-    "cublas": plan(implementation="cublas"),
-    "float32": plan(),
-    "split": plan(precision="split", implementation=OWN),
-    "tf32": plan(precision="tf32"),
+    "float32": {
+        "cublas": plan(implementation="cublas"),
+        "float32": plan(),
+        "split": plan_split(),
+        "tf32": plan(precision="tf32"),
+    },
+    "float64": {
+        "cublas": plan(implementation="cublas"),
+        "float64": plan(),
+        "split": plan_split(),
+        "split14": plan_split("split14"),
+        "split13": plan_split("split13"),
+    },
 }
-TIMED_WAYS = {**ERROR_WAYS, "split, b prepared": plan_prepared}
+TIMED_WAYS = {
+    "float32": {**ERROR_WAYS["float32"], "split, b prepared": plan_prepared},
+    "float64": {
+        **ERROR_WAYS["float64"],
+        "split15": plan_split("split15"),
+        "split17": plan_split("split17"),
+        "split, b prepared": plan_prepared,
+    },
+}
 
 
-def normal(rng: Any, *shape: int) -> Any:
-    return rng.standard_normal(shape, dtype="float32")
+def normal(rng: Any, dtype: str, *shape: int) -> Any:
+    return rng.standard_normal(shape, dtype=dtype)
 
 
-def uniform(rng: Any, *shape: int) -> Any:
-    return rng.random(shape, dtype="float32")
+def uniform(rng: Any, dtype: str, *shape: int) -> Any:
+    return rng.random(shape, dtype=dtype)
 
 
-def powers(rng: Any, *shape: int) -> Any:
+def powers(rng: Any, dtype: str, *shape: int) -> Any:
     """Powers of two over so many binades."""
-    return xp.exp2(BINADES * (uniform(rng, *shape) - 0.5)).astype("float32")
+    return xp.exp2(BINADES * (uniform(rng, dtype, *shape) - 0.5)).astype(dtype)
 
 
-def normal_pair(rng: Any, m: int, n: int, k: int) -> Operands:
-    return normal(rng, m, k), normal(rng, k, n)
+def normal_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
+    return normal(rng, dtype, m, k), normal(rng, dtype, k, n)
 
 
-def uniform_pair(rng: Any, m: int, n: int, k: int) -> Operands:
-    return uniform(rng, m, k), uniform(rng, k, n)
+def uniform_pair(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
+    return uniform(rng, dtype, m, k), uniform(rng, dtype, k, n)
 
 
-def scaled_lines(rng: Any, m: int, n: int, k: int) -> Operands:
-    a, b = normal_pair(rng, m, n, k)
-    return a * powers(rng, m, 1), b * powers(rng, 1, n)
+def scaled_lines(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
+    a, b = normal_pair(rng, dtype, m, n, k)
+    return a * powers(rng, dtype, m, 1), b * powers(rng, dtype, 1, n)
 
 
-def scaled_elements(rng: Any, m: int, n: int, k: int) -> Operands:
-    a, b = normal_pair(rng, m, n, k)
-    return a * powers(rng, m, k), b * powers(rng, k, n)
+def scaled_elements(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
+    a, b = normal_pair(rng, dtype, m, n, k)
+    return a * powers(rng, dtype, m, k), b * powers(rng, dtype, k, n)
 
 
-def cancelling(rng: Any, m: int, n: int, k: int) -> Operands:
+def cancelling(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
     """Neighbouring terms that are opposite, but for a millionth."""
-    a, b = normal_pair(rng, m, n, k)
+    a, b = normal_pair(rng, dtype, m, n, k)
     a[:, 1::2] = a[:, : k - 1 : 2]
-    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, k // 2, n))
+    b[1::2] = -b[: k - 1 : 2] * (1 + 1e-6 * normal(rng, dtype, k // 2, n))
     return a, b
 
 
-def hilbert(rng: Any, m: int, n: int, k: int) -> Operands:
+def hilbert(rng: Any, dtype: str, m: int, n: int, k: int) -> Operands:
     """1 / (i + j + 1), with signs that alternate along k."""
     i, j, col = xp.arange(m)[:, None], xp.arange(k), xp.arange(n)
     b = (1 - 2 * (j % 2))[:, None] / (j[:, None] + col + 1.0)
-    return (1 / (i + j + 1.0)).astype("float32"), b.astype("float32")
+    return (1 / (i + j + 1.0)).astype(dtype), b.astype(dtype)
 
 
 DATA = {

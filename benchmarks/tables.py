@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precision_chart import chart_file, error_charts
+from precision_forecast import DEPTHS, bits_rows, forecast_rows
 from result_files import (
     OTHERS,
     Extra,
@@ -575,45 +577,57 @@ def choice_full(results: Results) -> list[Part]:
     return [*choice_short(results), Table("Each shape:", header, lines, text_columns=4)]
 
 
-PRECISION_COLUMNS = ("cublas", "float32", "split", "split, b prepared", "tf32")
+PREPARED = "split, b prepared"
+# The ways of a dtype by which large products are compared, and by which errors are.
+PRECISION_RATES = {
+    "float32": ("cublas", "float32", "split", PREPARED, "tf32"),
+    "float64": ("cublas", "float64", "split", PREPARED, "split17", "split15", "split14", "split13"),
+}
+PRECISION_ERRORS = {
+    "float32": ("split", "cublas", "float32", "tf32"),
+    "float64": ("split", "split14", "split13", "cublas", "float64"),
+}
+PRECISION_UNITS = {"float32": "`2**-23 |A| |B|`", "float64": "`2**-52 |A| |B|`"}
+WAY_NAMES = {"cublas": "cuBLAS", PREPARED: "b prepared"}
 
 
 def precision_cases(
-    results: Results, data: Sequence[str]
+    results: Results, dtype: str, data: Sequence[str] = ()
 ) -> dict[tuple[str, str], dict[str, Extra]]:
     """The rows of each case by way, where the operands are such; of all kinds of data if none."""
     cases: dict[tuple[str, str], dict[str, Extra]] = {}
     for row in extras(results):
-        if not data or row["data"] in data:
+        if row["dtype"] == dtype and (not data or row["data"] in data):
             cases.setdefault((row["data"], size_of(row)), {})[row["way"]] = row
     return cases
 
 
 def precision_short(results: Results) -> list[Part]:
     """TFLOP/s of each precision on large problems of normal values, and how split ones compare."""
-    lines = []
-    for (_, size), ways in precision_cases(results, ["normal"]).items():
-        if "split, b prepared" in ways:
-            rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in PRECISION_COLUMNS]
-            compared = [ratio(ways[w]["vs_cublas"]) for w in ("split", "split, b prepared")]
-            lines.append([size, *rates, *compared])
-    header = ["m x n x k", "cuBLAS", "float32", "split", "b prepared", "tf32"]
-    header += ["split x cuBLAS", "b prepared x cuBLAS"]
-    return [Table("float32 products by precision, TFLOP/s:", header, lines)]
+    parts: list[Part] = []
+    for dtype in distinct(row["dtype"] for row in extras(results)):
+        columns, lines = PRECISION_RATES[dtype], []
+        for (_, size), ways in precision_cases(results, dtype, ["normal"]).items():
+            if PREPARED in ways:
+                rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in columns]
+                compared = [ratio(ways[w]["vs_cublas"]) for w in ("split", PREPARED)]
+                lines.append([size, *rates, *compared])
+        header = ["m x n x k", *(WAY_NAMES.get(way, way) for way in columns)]
+        header += ["split x cuBLAS", "b prepared x cuBLAS"]
+        parts.append(Table(f"{dtype} products by precision, TFLOP/s:", header, lines))
+    return parts
 
 
-def precision_errors(results: Results) -> list[Part]:
+def precision_errors(results: Results, dtype: str) -> list[Part]:
     """Largest and root mean square error of each precision, on each kind of data."""
-    ways = ("split", "cublas", "float32", "tf32")
-    lines = []
-    for (data, size), rows in precision_cases(results, ()).items():
+    columns, lines = PRECISION_ERRORS[dtype], []
+    for (data, size), rows in precision_cases(results, dtype).items():
         if "split" in rows:
-            errors = [error_text(rows.get(way)) for way in ways]
-            lines.append(
-                [data, size, "float32" if rows["split"]["is_native"] else "parts", *errors]
-            )
-    header = ["operands", "m x n x k", "multiplied", "split", "cuBLAS", "float32", "tf32"]
-    title = "Errors, largest / root mean square, in units of `2**-23 |A| |B|`:"
+            errors = [error_text(rows.get(way)) for way in columns]
+            multiplied = dtype if rows["split"]["is_native"] else "parts"
+            lines.append([data, size, multiplied, *errors])
+    header = ["operands", "m x n x k", "multiplied", *(WAY_NAMES.get(way, way) for way in columns)]
+    title = f"Errors, largest / root mean square, in units of {PRECISION_UNITS[dtype]}:"
     return [Table(title, header, lines, text_columns=3)]
 
 
@@ -621,21 +635,22 @@ def error_text(row: Extra | None) -> str:
     return f"{figure(row['max_error'])} / {figure(row['rms_error'])}" if row else ""
 
 
-def precision_refusals(results: Results) -> list[Part]:
-    """What a call costs whose operands cannot be split, against float32 at once."""
+def precision_refusals(results: Results, dtype: str) -> list[Part]:
+    """What a call costs whose operands cannot be split, against the native product at once."""
     lines = []
-    for (data, size), rows in precision_cases(results, ()).items():
-        if {"split", "float32"} <= rows.keys() and rows["split"]["is_native"]:
-            times = rows["split"]["gpu_us"], rows["float32"]["gpu_us"]
+    for (data, size), rows in precision_cases(results, dtype).items():
+        if {"split", dtype} <= rows.keys() and rows["split"]["is_native"]:
+            times = rows["split"]["gpu_us"], rows[dtype]["gpu_us"]
             lines.append([data, size, *map(figure, times), ratio(times[0] / times[1])])
-    header = ["operands", "m x n x k", "split, us", "float32, us", "split / float32"]
-    title = "Calls whose operands are multiplied as float32 because they cannot be split:"
+    if not lines:
+        return []
+    header = ["operands", "m x n x k", "split, us", f"{dtype}, us", f"split / {dtype}"]
+    title = f"Calls whose operands are multiplied as {dtype} because they cannot be split:"
     return [Table(title, header, lines, text_columns=2)]
 
 
 def precision_schemes(results: Results) -> list[Part]:
     """Products of parts without the splitting: schemes, and intervals of promotion."""
-    own = {*PRECISION_COLUMNS}
     lines = [
         [
             row["way"],
@@ -646,30 +661,58 @@ def precision_schemes(results: Results) -> list[Part]:
             error_text(row),
         ]
         for row in extras(results)
-        if row["way"] not in own
+        if row["way"] not in PRECISION_RATES[row["dtype"]]
     ]
+    if not lines:
+        return []
     header = ["scheme", "operands", "m x n x k", "us", "TFLOP/s", "x cuBLAS", "error"]
-    title = "Products of parts, without their splitting; errors as above:"
+    title = "Products of parts of float32, without their splitting; errors as above:"
     return [Table(title, header, lines, text_columns=3)]
 
 
+def precision_forecast(results: Results) -> list[Part]:
+    """What float64 would reach elsewhere, by the formula of docs/precision.md."""
+    lines = forecast_rows(results)
+    if not lines:
+        return []
+    header = ["GPU", "m = n = k", "int8 peak, TOPS", "float64 peak, TFLOP/s", "memory, GB/s"]
+    header += ["share e of int8's peak", "TFLOP/s", "x float64's peak"]
+    title = "float64 by int8, predicted for GPUs that the kernels do not run on, with the same e:"
+    return [Table(title, header, lines)]
+
+
+def precision_bits() -> list[Part]:
+    """The bits and the bound of docs/precision.md."""
+    header = ["moduli", *(f"k = {k}" for k in DEPTHS)]
+    title = "float64 by int8: bits p of the operands, and the bound over |A| |B|:"
+    return [Table(title, header, bits_rows())]
+
+
 def precision_page(results: Results) -> list[Part]:
-    """What docs/precision.md shows."""
-    parts = precision_short(results) + precision_errors(results)
-    return parts + precision_refusals(results) + precision_schemes(results)
+    """What docs/precision.md shows as measured."""
+    parts, charts = precision_short(results), error_charts(results)
+    for dtype in distinct(row["dtype"] for row in extras(results)):
+        if dtype in charts:
+            parts.append(f"![Errors of {dtype} products]({chart_file(results, dtype)})")
+        parts += precision_errors(results, dtype) + precision_refusals(results, dtype)
+    return parts + precision_schemes(results) + precision_forecast(results)
 
 
 def precision_full(results: Results) -> list[Part]:
-    """A row for each way of computing each case."""
-    lines = []
-    for row in extras(results):
-        what = [row["data"], size_of(row), row["way"], row["implementation"], row["config"] or ""]
-        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
-        lines.append([*what, *figures, ratio(row["vs_cublas"]), error_text(row)])
-    header = ["operands", "m x n x k", "way", "implementation", "config"]
-    header += ["us", "TFLOP/s", "GB/s", "x cuBLAS", "error"]
-    title = "float32 products by precision; errors in units of `2**-23 |A| |B|`:"
-    return [Table(title, header, lines, text_columns=5)]
+    """A table a dtype, with a row for each way of computing each case."""
+    parts: list[Part] = []
+    for dtype in distinct(row["dtype"] for row in extras(results)):
+        lines = []
+        for row in (row for row in extras(results) if row["dtype"] == dtype):
+            what = [row["data"], size_of(row), row["way"]]
+            how = [row["implementation"], row["config"] or ""]
+            figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
+            lines.append([*what, *how, *figures, ratio(row["vs_cublas"]), error_text(row)])
+        header = ["operands", "m x n x k", "way", "implementation", "config"]
+        header += ["us", "TFLOP/s", "GB/s", "x cuBLAS", "error"]
+        title = f"{dtype} products by precision; errors in units of {PRECISION_UNITS[dtype]}:"
+        parts.append(Table(title, header, lines, text_columns=5))
+    return parts
 
 
 def accuracy_short(results: Results) -> list[Part]:

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from fractions import Fraction
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -26,11 +28,11 @@ sys.path.insert(0, str(BENCHMARKS))
 charts, html_page, interleave, pages = map(
     importlib.import_module, ("charts", "html_page", "interleave", "markdown_pages")
 )
-provenance, result_files, tables, twins = map(
-    importlib.import_module, ("provenance", "result_files", "tables", "twins")
+precision_chart, provenance, result_files, tables, twins = map(
+    importlib.import_module, ("precision_chart", "provenance", "result_files", "tables", "twins")
 )
 reliability = importlib.import_module("reliability_tables")
-markdown = pages.markdown
+extras, markdown = result_files.extras, pages.markdown
 
 
 class RecordingBenchmark:
@@ -535,19 +537,83 @@ def test_precisions_are_shown_by_rate_error_and_scheme() -> None:
 
 def test_the_page_of_precisions_shows_what_there_is() -> None:
     text = pages.precision_text([{"gemm": GEMM}, {"precision": PRECISION}])
-    assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
+    assert "### NVIDIA H200\n\nDriver 580.1" in text
     assert markdown(tables.precision_page(PRECISION)) in text
-    assert pages.precision_text([{"gemm": GEMM}]) == pages.NO_RESULTS
+    nothing = pages.precision_text([{"gemm": GEMM}])
+    assert nothing == f"{markdown(tables.precision_bits())}\n\n{pages.NO_RESULTS}"
+
+
+def precision_float64() -> Any:
+    """float32 as above, and float64 at 4096^3 and for three depths."""
+    size = {"dtype": "float64", "m": 4096, "n": 4096, "k": 4096}
+    rows = [
+        precision_row("split", **size, gpu_us=2000.0, tflops=68.7, vs_cublas=1.15),
+        precision_row("split, b prepared", **size, tflops=76.0, vs_cublas=1.27),
+        precision_row("split13", **size, tflops=84.0, max_error=40.0),
+    ]
+    for k, error in ((64, 0.0), (256, 2.5), (1024, 300.0)):
+        lines = {"dtype": "float64", "m": 256, "n": 256, "k": k}
+        rows.append(precision_row("cublas", **lines, max_error=error))
+        rows.append(precision_row("split", **lines, max_error=0.25))
+    return results_of([*extras(PRECISION), *rows])
+
+
+def test_precisions_of_float64_follow_those_of_float32() -> None:
+    text = markdown(tables.precision_page(precision_float64()))
+    assert "| 4096 x 4096 x 4096 |  |  | 68.7 | 76.0 |  |  |  | 84.0 | 1.15 | 1.27 |" in text
+    assert "in units of `2**-52 |A| |B|`" in text
+    assert "| normal | 4096 x 4096 x 4096 | parts | 0.751 / 0.123 |  | 40.0 / 0.123 |  |  |" in text
+    assert "![Errors of float64 products](precision/nvidia-h200-float64.svg)" in text
+    assert "![Errors of float32" not in text
+    assert len(tables.precision_full(precision_float64())) == 2
+
+
+def test_a_forecast_gives_back_what_was_measured() -> None:
+    assert tables.precision_forecast(PRECISION) == []
+    (table,) = tables.precision_forecast(precision_float64())
+    measured, *others = table.rows
+    assert measured[0] == "NVIDIA H200, measured" and measured[6] == "68.7"
+    assert 0.4 < float(measured[5]) < 1 and {line[5] for line in others} == {measured[5]}
+
+
+def test_bits_are_those_that_the_kernels_keep() -> None:
+    (table,) = tables.precision_bits()
+    by_count = {line[0]: line[1:] for line in table.rows}
+    assert by_count["16"][0] == "59, 2**-46"
+    assert by_count["taken by `split`"][-1] == "16"
+
+
+def test_the_chart_of_errors_has_a_line_for_each_way() -> None:
+    charts = precision_chart.error_charts(precision_float64())
+    assert list(charts) == ["float64"]
+    svg = ElementTree.fromstring(charts["float64"])
+    lines = [e.get("points") for e in svg.iter() if e.tag.endswith("polyline")]
+    assert len(lines) == 4  # of two ways, and beside their names
+    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    assert heights == sorted(heights, reverse=True)  # errors that grow, drawn upwards
+
+
+def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    precision = importlib.import_module("precision_comparison")
+    rng = np.random.default_rng(1)
+    a, b = precision.cancelling(rng, "float64", 2, 3, 102)
+    upper, lower = precision.twofold_product(a, b)
+    for i, j in np.ndindex(2, 3):
+        terms = [Fraction(x) * Fraction(y) for x, y in zip(a[i], b[:, j], strict=True)]
+        rest = sum(terms) - Fraction(upper[i, j]) - Fraction(lower[i, j])
+        assert abs(rest) <= sum(map(abs, terms)) / 2**98
 
 
 def test_operands_of_the_suite_precision_are_what_they_are_called() -> None:
     if not simulator_enabled():
         pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
     precision = importlib.import_module("precision_comparison")
-    for data, make in precision.DATA.items():
-        a, b = make(np.random.default_rng(0), 6, 5, 8)
-        assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 8), (8, 5), *("float32",) * 2), data
-    a, b = precision.cancelling(np.random.default_rng(0), 6, 5, 8)
+    for dtype, (data, make) in product(("float32", "float64"), precision.DATA.items()):
+        a, b = make(np.random.default_rng(0), dtype, 6, 5, 8)
+        assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 8), (8, 5), *(dtype,) * 2), data
+    a, b = precision.cancelling(np.random.default_rng(0), "float32", 6, 5, 8)
     assert (abs(a @ b) < 1e-5 * (abs(a) @ abs(b))).all()
 
 
