@@ -13,7 +13,7 @@ from result_files import Extra, Results, distinct, extras
 DEPTH_LINES = 256  # m and n of the products whose k is varied
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 240, 190  # without their margins
-LEFT, TOP, GAP_X, GAP_Y, LEGEND = 44, 24, 28, 46, 30
+LEFT, TOP, GAP_X, GAP_Y, LEGEND = 44, 24, 40, 46, 30
 # On white, so that they read on dark pages too; told apart without colour by their dashes.
 LINE, INK = "#5b6770", "#2b3137"
 COLORS = ("#d1495b", "#1b6ca8", "#3f8f5f", "#b57b00", "#7a4fa3")
