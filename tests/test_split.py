@@ -110,7 +110,7 @@ def test_the_verdict(home, a_status, b_status, k, verdict):
     buffers = [home.send(np.array(status, np.int32)) for status in (a_status, b_status)]
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
     problem = verdict_problem(k, len(a_status), len(b_status))
-    launch = launch_kernel(verdict_spec(problem, "float32"), problem, 1, device_facts(0).arch, 0)
+    launch = launch_kernel(verdict_spec(problem), problem, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
     launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (verdict, 7 + verdict)

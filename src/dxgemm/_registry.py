@@ -343,7 +343,9 @@ class SplitProduct(Handwritten):
                 specs |= dict.fromkeys(self._series.other_specs(problem))
         return list(specs)
 
-    def fallback(self, problem: Problem) -> str:
+    def fallback(self, problem: Problem) -> str | None:
+        if problem.dtype not in self.dtypes:
+            return None
         split = import_module("dxgemm._split")
         file = split.NATIVE[problem.dtype]
         name = file.__name__.rpartition(".")[2]
@@ -471,4 +473,4 @@ def kernel_specs(
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)
         specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
-    return specs
+    return list(dict.fromkeys(specs))  # one kernel judges the parts of float32 and of float64

@@ -40,13 +40,13 @@ def other_specs(problem: Problem) -> list[KernelSpec]:
     """The kernels before it, and the one in its place."""
     parts = parts_of_problem(problem)
     judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-    verdict = verdict_spec(judged, problem.dtype)
+    verdict = verdict_spec(judged)
     return [*(part.spec for part in parts.values()), verdict, native_spec(problem)]
 
 
-def verdict_spec(problem: Problem, dtype: str) -> KernelSpec:
-    """The kernel that judges the parts of operands of a dtype, by `verdict_problem`."""
-    return series_spec(split_verdict, first_config(split_verdict), problem, (), dtype)
+def verdict_spec(problem: Problem) -> KernelSpec:
+    """The kernel that judges the parts of operands of any dtype, by `verdict_problem`."""
+    return series_spec(split_verdict, first_config(split_verdict), problem, ())
 
 
 def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
@@ -117,7 +117,7 @@ class PartsLaunch(LaunchSeries):
         self._parts = parts = parts_of_problem(problem)
         self._splits = {name: part.bind(arch, ordinal) for name, part in parts.items()}
         judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-        judge = verdict_spec(judged, problem.dtype)
+        judge = verdict_spec(judged)
         self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
         native, own = native_spec(problem), with_buffers(problem, "int32")
