@@ -31,7 +31,8 @@ def chosen(implementation, dtype):
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     yield next(spec for spec in specs if spec.config == largest)
     of_smallest = [spec for spec in specs if spec.config == smallest]
-    yield from of_smallest if implementation.name == "async_copy" else of_smallest[:1]
+    is_shown = (implementation.name, dtype) == ("async_copy", "float32")
+    yield from of_smallest if is_shown else of_smallest[:1]
     if implementation.name == "split_int8":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 
@@ -51,23 +52,27 @@ if __name__ == "__main__":
 MAKE_ALL = """
 from importlib import import_module
 from dxgemm._registry import IMPLEMENTATIONS, Handwritten
-specs = [
-    spec
+specs = {
+    spec: None
     for implementation in IMPLEMENTATIONS
     if isinstance(implementation, Handwritten) and implementation.automatic_for is None
     for spec in implementation.common_specs(implementation.dtypes)
-]
-for spec in specs:
+}
+# Each config, and each variant with one of its configs.
+chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
+chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
+made = set(chosen.values())
+for spec in made:
     import_module(spec.module).make_kernel(
         spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
     )
-print(len(specs), len(set(specs)))
+print(len(made), len({spec.module for spec in made}), len({spec.module for spec in specs}))
 """
 
 
-def test_every_kernel_that_is_built_ahead_can_be_made(run_python):
-    made, different = map(int, run_python(MAKE_ALL).split())
-    assert made == different > 50
+def test_every_config_and_variant_that_is_built_ahead_can_be_made(run_python):
+    made, files, all_files = map(int, run_python(MAKE_ALL).split())
+    assert made > 50 and files == all_files
 
 
 ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
