@@ -11,7 +11,7 @@ from charts import svg_file
 from html_page import COLORS
 from precision_chart import chart_file, error_charts
 from provenance import gpu_slug
-from reliability_tables import load_runs, soak_text, tests_text
+from reliability_tables import load_runs, sanitizer_text, soak_text, tests_text
 from result_files import REPOSITORY, Results, gpu_name, source, sources
 from tables import (
     FULL,
@@ -133,8 +133,14 @@ def precision_text(gpus: list[dict[str, Results]]) -> str:
 
 def reliability_text() -> str:
     """What docs/reliability.md shows of committed runs."""
-    tests, soaks = tests_text(load_runs("tests")), soak_text(load_runs("soak"))
-    return markdown(["### Tests", *tests, "### Soak", *soaks])
+    sections = {
+        "Tests": tests_text(load_runs("tests")),
+        "Sanitizer": sanitizer_text(load_runs("sanitizer")),
+        "Soak": soak_text(load_runs("soak")),
+    }
+    return markdown(
+        [part for title, parts in sections.items() for part in (f"### {title}", *parts)]
+    )
 
 
 def accuracy_pages(gpus: list[dict[str, Results]], page: Path) -> dict[Path, str]:

@@ -1,4 +1,4 @@
-"""What docs/reliability.md shows of committed runs: tests by group, and the soak test."""
+"""What docs/reliability.md shows of committed runs: tests by group, sanitizer, soak test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ GROUPS = {
         "grouped",
     ),
     "numbers: exact data, grading, special values": (
-        "oracle", "exactness", "special_values", "integers", "precision", "split", "elementary",
+        "oracle", "exactness", "special_values", "integers", "precision", "split", "split_int8",
+        "elementary",
     ),
     "epilogues and reductions": ("epilogue_functions", "epilogues", "reductions", "torch"),
     "determinism, several GPUs": ("deterministic", "devices"),
@@ -27,12 +28,14 @@ GROUPS = {
     "the cache and its security": ("cache", "cache_security"),
 }  # fmt: skip
 OUTCOMES = ("passed", "failed", "error", "skipped")
+SANITIZER_COUNTS = ("cases", "refused", "reports")
 SORTS = {
     "kind": "arithmetic",
     "implementation": "kernel",
     "extra": "epilogue or reduction",
 }  # of problems
 NO_TESTS = "No run of the tests is committed yet; `pytest --counts FILE` makes one."
+NO_SANITIZER = "No run is committed yet; `make sanitize` makes one on a GPU."
 NO_SOAK = "No run is committed yet; `make soak` makes one on a GPU."
 
 
@@ -61,6 +64,21 @@ def tests_text(runs: list[dict[str, Any]]) -> list[Part]:
         title = f"{machine(run)}; {run['contract_cases']:,} cases of the contract:"
         parts.append(Table(title, ["tests of", *OUTCOMES], lines))
     return parts or [NO_TESTS]
+
+
+def sanitizer_text(runs: list[dict[str, Any]]) -> list[Part]:
+    """A table a run, one row a lane."""
+    parts: list[Part] = []
+    for run in runs:
+        lines = []
+        for lane, subjects in run["lanes"].items():
+            outcomes = subjects.values()
+            counts = [sum(outcome[key] for outcome in outcomes) for key in SANITIZER_COUNTS]
+            failed = sum(bool(outcome["failure"]) for outcome in outcomes)
+            lines.append([lane, *(f"{count:,}" for count in (len(subjects), *counts, failed))])
+        header = ["lane", "subjects", *SANITIZER_COUNTS, "failed"]
+        parts.append(Table(f"{machine(run)}:", header, lines))
+    return parts or [NO_SANITIZER]
 
 
 def soak_text(runs: list[dict[str, Any]]) -> list[Part]:

@@ -7,8 +7,6 @@ cases, one of each group is run, in rotation.
 
 from __future__ import annotations
 
-import datetime
-import json
 import os
 import subprocess
 import sys
@@ -26,6 +24,7 @@ if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
 from contract import CASES_PROPERTY, Contract, fitting_layouts, inability
+from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import errors
@@ -79,27 +78,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def write_counts(terminalreporter: Any, path: Path, cases: int) -> None:
     """Writes outcomes by test file, with where they were seen; docs/reliability.md shows them."""
-    sys.path.insert(0, str(SOURCES.parent / "benchmarks"))
-    import provenance
-
     outcomes: dict[str, Counter[str]] = {}
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.getreports(outcome):
             file = Path(report.nodeid.partition("::")[0]).name
             outcomes.setdefault(file, Counter())[outcome] += 1
-    counts = {
-        "machine_info": {
-            "gpu": {} if simulator_enabled() else provenance.gpu_info(),
-            "packages": provenance.package_versions(),
-            "python_version": sys.version.split()[0],
-        },
-        "commit_info": provenance.commit_info(),
-        "date": datetime.date.today().isoformat(),
-        "contract_cases": cases,
-        "files": outcomes,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+    write_run(path, {**run_info(), "contract_cases": cases, "files": outcomes})
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,19 +13,19 @@ without failing: the tool knows little of the copies of Hopper and of cp.async.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import product
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
@@ -252,6 +252,7 @@ def main() -> int:
     parser.add_argument("--lane", action="append", choices=LANES, help="default: all")
     parser.add_argument("--subject", action="append", choices=SUBJECTS, help="default: all")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--out", type=Path, help="write the counts here, as JSON")
     parser.add_argument("--run", choices=SUBJECTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
@@ -269,35 +270,64 @@ def main() -> int:
     if problem is not None or sanitizer is None:
         print(f"sanitize: {problem}", file=sys.stderr)
         return 2
-    subjects = arguments.subject or SUBJECTS
-    has_failed = False
-    for lane in arguments.lane or LANES:
-        start = time.monotonic()
-        with ThreadPoolExecutor(arguments.jobs) as pool:
-            outcomes = list(pool.map(functools.partial(run_lane, sanitizer, lane), subjects))
-        print(report(lane, dict(zip(subjects, outcomes, strict=True)), time.monotonic() - start))
-        has_failed |= any(
-            outcome.failure or (outcome.reports and lane != ADVISORY) for outcome in outcomes
-        )
+    lanes, subjects = arguments.lane or LANES, arguments.subject or SUBJECTS
+    outcomes: dict[str, dict[str, Outcome]] = {lane: {} for lane in lanes}
+    for lane, subject, outcome in run_lanes(sanitizer, lanes, subjects, arguments.jobs):
+        outcomes[lane][subject] = outcome
+        if len(outcomes[lane]) == len(subjects):
+            print(report(lane, outcomes[lane]), flush=True)
+    if arguments.out:
+        write_run(arguments.out, run_info() | {"lanes": as_json(outcomes)})
+    has_failed = any(
+        outcome.failure or (outcome.reports and lane != ADVISORY)
+        for lane, of_lane in outcomes.items()
+        for outcome in of_lane.values()
+    )
     return int(has_failed)
 
 
-def report(lane: str, outcomes: dict[str, Outcome], seconds: float) -> str:
+def run_lanes(
+    sanitizer: str, lanes: Sequence[str], subjects: Sequence[str], jobs: int
+) -> Iterator[tuple[str, str, Outcome]]:
+    """Lane, subject and outcome as they come; the plain lane, which builds, before all others."""
+    for together in ([PLAIN] if PLAIN in lanes else [], [lane for lane in lanes if lane != PLAIN]):
+        with ThreadPoolExecutor(jobs) as pool:
+            futures = {
+                pool.submit(run_lane, sanitizer, lane, subject): (lane, subject)
+                for lane, subject in product(together, subjects)
+            }
+            for future in as_completed(futures):
+                yield *futures[future], future.result()
+
+
+def report(lane: str, outcomes: Mapping[str, Outcome]) -> str:
     """One line of counts, and one for each subject that has something to tell."""
-    cases, refused, reports = (
-        sum(outcome[index] for outcome in outcomes.values()) for index in range(3)
-    )
+    total = total_of(outcomes.values())
     failed = sum(bool(outcome.failure) for outcome in outcomes.values())
     note = ", advisory" if lane == ADVISORY else ""
     lines = [
-        f"{lane}: {len(outcomes)} subjects, {cases} cases, {refused} refused, {reports} reports"
-        f"{note}, {failed} failed, {seconds:.0f} s"
+        f"{lane}: {len(outcomes)} subjects, {total.cases} cases, {total.refused} refused, "
+        f"{total.reports} reports{note}, {failed} failed"
     ]
     for subject, outcome in outcomes.items():
         if outcome.reports or outcome.failure:
             failure = f": {outcome.failure}" if outcome.failure else ""
             lines.append(f"    {subject}: {outcome.reports} reports{failure}")
     return "\n".join(lines)
+
+
+def total_of(outcomes: Iterable[Outcome]) -> Outcome:
+    """All cases, refusals and reports."""
+    counts = [outcome[:3] for outcome in outcomes]
+    return Outcome(*map(sum, zip(*counts)))
+
+
+def as_json(outcomes: Mapping[str, Mapping[str, Outcome]]) -> dict[str, Any]:
+    """By lane and subject."""
+    return {
+        lane: {subject: outcome._asdict() for subject, outcome in of_lane.items()}
+        for lane, of_lane in outcomes.items()
+    }
 
 
 def switch_pools_off() -> None:

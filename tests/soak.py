@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import itertools
 import json
 import multiprocessing
@@ -33,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recorded_runs import run_info, write_run
 from soak_problems import compute, draw, kernels
 
 from dxgemm import errors
@@ -143,20 +143,11 @@ def build(seed: int, number: int) -> str:
 
 def report(soak: Soak, samples: list[int], seconds: float, threads: int) -> dict[str, Any]:
     """What a run gave, as it is committed."""
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-    import provenance
-
     by: dict[str, dict[str, int]] = {}
     for (group, name), count in sorted(soak.counts.items()):
         by.setdefault(group, {})[name] = count
     return {
-        "machine_info": {
-            "gpu": {} if simulator_enabled() else provenance.gpu_info(),
-            "packages": provenance.package_versions(),
-            "python_version": sys.version.split()[0],
-        },
-        "commit_info": provenance.commit_info(),
-        "date": datetime.date.today().isoformat(),
+        **run_info(),
         "seed": soak.seed,
         "seconds": round(seconds, 1),
         "threads": threads,
@@ -211,8 +202,7 @@ def main() -> int:
     samples = soak.run(arguments.minutes, arguments.threads)
     counts = report(soak, samples, time.monotonic() - start, arguments.threads)
     if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(counts, indent=1, sort_keys=True) + "\n")
+        write_run(arguments.out, counts)
     print(json.dumps({**counts, "failure": bool(soak.failure)}, indent=1))
     if soak.failure:
         print(soak.failure, file=sys.stderr)

@@ -464,6 +464,15 @@ TESTS = {
     "contract_cases": 12345,
     "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
 }
+SANITIZER = {
+    **RUN,
+    "lanes": {
+        "memcheck": {
+            "tuned": {"cases": 1000, "refused": 0, "reports": 2, "failure": ""},
+            "wgmma": {"cases": 10, "refused": 3, "reports": 0, "failure": "no"},
+        }
+    },
+}
 SOAK = {
     **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "calls": 1500, "kernels": 165,
     "threads": 8, "streams": 26, "failure": "",
@@ -474,13 +483,16 @@ SOAK = {
 
 def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert reliability.load_runs("tests", tmp_path) == []
-    for empty in (reliability.tests_text([]), reliability.soak_text([])):
-        assert empty in ([reliability.NO_TESTS], [reliability.NO_SOAK])
+    assert reliability.tests_text([]) == [reliability.NO_TESTS]
+    assert reliability.sanitizer_text([]) == [reliability.NO_SANITIZER]
+    assert reliability.soak_text([]) == [reliability.NO_SOAK]
     (tmp_path / "nvidia-h200").mkdir()
     (tmp_path / "nvidia-h200" / "tests.json").write_text(json.dumps(TESTS))
     text = markdown(reliability.tests_text(reliability.load_runs("tests", tmp_path)))
     assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
     assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
+    text = markdown(reliability.sanitizer_text([SANITIZER]))
+    assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 |" in text
     text = markdown(reliability.soak_text([SOAK]))
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
     assert "| tf32 | 234 |" in text

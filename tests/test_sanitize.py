@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import sanitize
 from sanitize import Outcome, read_output, report, run_cases
@@ -48,11 +50,30 @@ def test_the_plain_lane_has_no_tool():
 
 def test_a_lane_is_one_line_and_one_for_each_that_tells_something():
     outcomes = {"tuned": Outcome(10, 2), "wgmma": Outcome(5, 3, 4), "fused": Outcome(failure="no")}
-    assert report("racecheck", outcomes, 61.2).split("\n") == [
-        "racecheck: 3 subjects, 15 cases, 5 refused, 4 reports, advisory, 1 failed, 61 s",
+    assert report("racecheck", outcomes).split("\n") == [
+        "racecheck: 3 subjects, 15 cases, 5 refused, 4 reports, advisory, 1 failed",
         "    wgmma: 4 reports",
         "    fused: 0 reports: no",
     ]
+
+
+def test_every_lane_runs_every_subject_after_what_builds(monkeypatch, tmp_path, capsys):
+    ran = []
+
+    def run_lane(sanitizer, lane, subject):
+        ran.append((lane, subject))
+        return Outcome(4, 1, int((lane, subject) == ("memcheck", "tuned")))
+
+    monkeypatch.setattr(sanitize, "run_lane", run_lane)
+    monkeypatch.setattr(sanitize, "find_sanitizer", lambda: "compute-sanitizer")
+    monkeypatch.setattr(sanitize, "probe", lambda: GpuStatus(13000, 1, None))
+    out = tmp_path / "sanitizer.json"
+    chosen = ["--lane=memcheck", "--lane=plain", "--subject=tuned", "--subject=wgmma"]
+    monkeypatch.setattr("sys.argv", ["sanitize.py", *chosen, f"--out={out}"])
+    assert sanitize.main() == 1
+    assert {lane for lane, _ in ran[:2]} == {"plain"} and len(set(ran)) == 4
+    assert "memcheck: 2 subjects, 8 cases, 2 refused, 1 reports" in capsys.readouterr().out
+    assert json.loads(out.read_text())["lanes"]["memcheck"]["tuned"]["reports"] == 1
 
 
 @pytest.mark.parametrize("gpu_problem", [None, "no NVIDIA driver"])
