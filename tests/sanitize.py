@@ -276,8 +276,8 @@ def main() -> int:
         outcomes[lane][subject] = outcome
         if len(outcomes[lane]) == len(subjects):
             print(report(lane, outcomes[lane]), flush=True)
-    if arguments.out:
-        write_run(arguments.out, run_info() | {"lanes": as_json(outcomes)})
+            if arguments.out:
+                write_run(arguments.out, run_info() | {"lanes": as_json(outcomes)})
     has_failed = any(
         outcome.failure or (outcome.reports and lane != ADVISORY)
         for lane, of_lane in outcomes.items()
@@ -323,10 +323,11 @@ def total_of(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def as_json(outcomes: Mapping[str, Mapping[str, Outcome]]) -> dict[str, Any]:
-    """By lane and subject."""
+    """By lane and subject; a lane that has not begun is left out."""
     return {
         lane: {subject: outcome._asdict() for subject, outcome in of_lane.items()}
         for lane, of_lane in outcomes.items()
+        if of_lane
     }
 
 
