@@ -36,8 +36,12 @@ def nvmath_call(operands: Sequence[Any]) -> Call:
     except ImportError as error:
         raise errors.MissingPackageError(f"nvmath-python is not installed ({error})") from None
     a, b, _ = operands
-    product = Matmul(a, b)
-    product.plan()
+    try:
+        product = Matmul(a, b)
+        product.plan()
+        product.execute()
+    except Exception as error:  # of whatever type: what it lacks shows when it is used
+        raise errors.MissingPackageError(f"nvmath-python does not work here: {error}") from error
     execute: Call = product.execute
     return execute
 

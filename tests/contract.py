@@ -21,7 +21,7 @@ from dxgemm.testing.layouts import LAYOUTS
 from dxgemm.testing.libraries import NumpyLibrary
 
 CASES_PROPERTY = "contract_cases"
-STEP = 7  # shares no factor with the five or six sizes along an axis: every size is met
+STEP = 11  # shares no factor with the five or six sizes along an axis: every size is met
 
 
 def inability(implementation: Any, kind: str) -> str | None:
