@@ -71,13 +71,15 @@ def sanitizer_text(runs: list[dict[str, Any]]) -> list[Part]:
     parts: list[Part] = []
     for run in runs:
         lines = []
-        for lane, subjects in run["lanes"].items():
-            outcomes = subjects.values()
+        for lane, done in run["lanes"].items():
+            outcomes = done["subjects"].values()
             counts = [sum(outcome[key] for outcome in outcomes) for key in SANITIZER_COUNTS]
             failed = sum(bool(outcome["failure"]) for outcome in outcomes)
-            lines.append([lane, *(f"{count:,}" for count in (len(subjects), *counts, failed))])
-        header = ["lane", "subjects", *SANITIZER_COUNTS, "failed"]
-        parts.append(Table(f"{machine(run)}:", header, lines))
+            figures = [f"{count:,}" for count in (len(outcomes), *counts, failed)]
+            lines.append([lane, *figures, done["date"], done["commit"][:12]])
+        header = ["lane", "subjects", *SANITIZER_COUNTS, "failed", "date", "commit"]
+        gpu = run["machine_info"]["gpu"]
+        parts.append(Table(f"{gpu['name']}, driver {gpu['driver']}:", header, lines))
     return parts or [NO_SANITIZER]
 
 

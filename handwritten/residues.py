@@ -214,9 +214,12 @@ def make_kernel(
         strict = upper_bits_double(int32((BIAS + bits - LAX_BITS) << UPPER_MANTISSA_BITS))
         strong = upper_bits_double(int32((BIAS + bits - WEAK_BITS) << UPPER_MANTISSA_BITS))
         is_inside = first_line + line < m
+        factors_pitch = (m + PADDING - 1) // PADDING * PADDING
+        if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
+            for i in range(m + thread, factors_pitch, threads):
+                factors[matrix * factors_pitch + i] = float64(0)
         if way == 0 and is_inside:
             factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
-            factors_pitch = (m + PADDING - 1) // PADDING * PADDING
             factors[matrix * factors_pitch + first_line + line] = factor
 
         # The remainders, from the end to the beginning.

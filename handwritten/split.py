@@ -245,6 +245,9 @@ def make_kernel(
             if way == 0 and line + i < m:
                 factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
                 factors[matrix * factors_pitch + line + i] = factor
+        if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
+            for i in range(m + thread, factors_pitch, threads):
+                factors[matrix * factors_pitch + i] = float32(0)
         cuda.syncthreads()
 
         # The parts, from the end to the beginning.

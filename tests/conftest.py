@@ -65,7 +65,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 checked[implementation] += ran
                 refused[implementation] += declined
     path = terminalreporter.config.getoption("--counts")
-    if path is not None:
+    if path is not None and not hasattr(terminalreporter.config, "workerinput"):  # of pytest-xdist
         write_counts(terminalreporter, path, sum(checked.values()))
     if checked:
         terminalreporter.section("contract cases")
@@ -198,10 +198,10 @@ def run_python() -> Callable[..., str]:
 
     def run_python(program: str, *arguments: str, **environment: str) -> str:
         inherited = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-        path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
+        path = [environment.pop("PYTHONPATH", ""), str(SOURCES), inherited.get("PYTHONPATH", "")]
         finished = subprocess.run(
             [sys.executable, "-c", program, *arguments],
-            env={**inherited, "PYTHONPATH": path, **environment},
+            env={**inherited, **environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             capture_output=True,
             text=True,
             timeout=900,  # compiling every kernel takes minutes on a busy machine

@@ -465,11 +465,15 @@ TESTS = {
     "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
 }
 SANITIZER = {
-    **RUN,
+    "machine_info": RUN["machine_info"],
     "lanes": {
         "memcheck": {
-            "tuned": {"cases": 1000, "refused": 0, "reports": 2, "failure": ""},
-            "wgmma": {"cases": 10, "refused": 3, "reports": 0, "failure": "no"},
+            "commit": "0123456789abcdef",
+            "date": "2026-11-21",
+            "subjects": {
+                "tuned": {"cases": 1000, "refused": 0, "reports": 2, "failure": ""},
+                "wgmma": {"cases": 10, "refused": 3, "reports": 0, "failure": "no"},
+            },
         }
     },
 }
@@ -492,7 +496,7 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
     assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
     text = markdown(reliability.sanitizer_text([SANITIZER]))
-    assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 |" in text
+    assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 | 2026-11-21 | 0123456789ab |" in text
     text = markdown(reliability.soak_text([SOAK]))
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
     assert "| tf32 | 234 |" in text
@@ -718,7 +722,8 @@ def test_a_gpu_without_results_has_a_page_too() -> None:
 def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
-    environment["PYTHONPATH"] = str(Path(dxgemm.__file__).parents[1])
+    path = [str(Path(dxgemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(path)
     subprocess.run(
         [sys.executable, str(BENCHMARKS / "report.py"), "--check", "--html", str(page)],
         env=environment,

@@ -37,7 +37,7 @@ from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
 THREADS = 8
-PATH = os.pathsep.join([str(SOURCES), str(Path(__file__).parent)])
+PATH = os.pathsep.join([str(SOURCES), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
 
 
 @pytest.fixture

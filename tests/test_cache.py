@@ -207,9 +207,13 @@ def test_each_config_and_dtype_has_its_key():
     assert dataclasses.replace(spec, dtype="float64").key("sm_90a") != spec.key("sm_90a")
 
 
-def test_public_calls_report_the_cache():
-    assert dxgemm.cache_info().writable
-    dxgemm.clear_cache()
+def test_public_calls_report_the_cache(monkeypatch, directory, kernel, entry):
+    store = KernelStore(directory)  # not that of the other tests
+    for name in ("dxgemm.compiler.kernel_store", "dxgemm.compiler.kernels.kernel_store"):
+        monkeypatch.setattr(name, lambda: store)
+    info = dxgemm.cache_info()
+    assert info.writable and info.directory == directory and info.kernels == (kernel.record,)
+    assert dxgemm.clear_cache() == 1
     assert dxgemm.cache_info().kernels == ()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import doctest
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import dxgemm
 from dxgemm import epilogues, reductions
 from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.app import app
+from dxgemm.testing.libraries import LIBRARIES
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -88,12 +90,12 @@ def blocks(kind: str) -> list[Block]:
     return [block for block in BLOCKS if block.kind == kind]
 
 
-def names_of_numpy() -> dict[str, Any]:
+def names_of_numpy(send: Callable[[np.ndarray], Any] = np.asarray) -> dict[str, Any]:
     """What the executed blocks take for granted."""
     rng = np.random.default_rng(0)
 
-    def matrix(*shape: int) -> np.ndarray:
-        return rng.standard_normal(shape, dtype=np.float32)
+    def matrix(*shape: int) -> Any:
+        return send(rng.standard_normal(shape, dtype=np.float32))
 
     names: dict[str, Any] = {"dxgemm": dxgemm, "reductions": reductions}
     names |= {"bias": epilogues.bias, "gelu": epilogues.gelu}
@@ -101,6 +103,11 @@ def names_of_numpy() -> dict[str, Any]:
     names |= {"list_a": [matrix(3, 5), matrix(2, 2)], "list_b": [matrix(5, 4), matrix(2, 6)]}
     names |= {"v": matrix(4), "vector": matrix(4), "matrix": matrix(3, 4)}
     return names | {"x": matrix(3, 2), "y": matrix(2, 4), "norms": matrix(4)}
+
+
+def names_of_home() -> dict[str, Any]:
+    """The same for those that want operands on the GPU, where there is one."""
+    return names_of_numpy(LIBRARIES["numpy" if simulator_enabled() else "cupy"].send)
 
 
 def names_of_torch() -> dict[str, Any]:
@@ -132,12 +139,14 @@ def test_examples_are_true(page):
 
 def python_of_pages() -> list[Any]:
     """(blocks of a page, what they take for granted); those that use torch are on their own."""
-    pages: dict[tuple[str, bool], list[Block]] = {}
+    pages: dict[tuple[str, Any], list[Block]] = {}
     for block in blocks("python"):
-        pages.setdefault((block.page, "torch" in block.text), []).append(block)
+        names = names_of_torch if "torch" in block.text else names_of_numpy
+        if "prepare(" in block.text:
+            names = names_of_home
+        pages.setdefault((block.page, names), []).append(block)
     return [
-        pytest.param(of_page, names_of_torch if is_torch else names_of_numpy, id=str(of_page[0]))
-        for (_, is_torch), of_page in pages.items()
+        pytest.param(of_page, names, id=str(of_page[0])) for (_, names), of_page in pages.items()
     ]
 
 

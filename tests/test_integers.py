@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import _cublas, errors
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.libraries import LIBRARIES, is_installed
@@ -178,6 +179,12 @@ def test_cublas_says_what_it_cannot_do_with_int8():
         dxgemm.gemm(a, cupy.ones(66, np.int8)[2:].reshape(8, 8), implementation="cublas")
     with pytest.raises(errors.UnsupportedProblemError, match="0 or 1, not 2"):
         dxgemm.gemm(a, a, alpha=2, implementation="cublas")
+
+
+def test_cublas_is_not_given_more_int8_than_it_counts():
+    problem = contiguous_problem("int8", 64, 2**25, 64)
+    assert "2147483648" in _cublas._int8_reason(problem)
+    assert _cublas._int8_reason(contiguous_problem("int8", 64, 2**25 - 16, 64)) is None
 
 
 def test_explain_says_what_becomes_what(home, values):

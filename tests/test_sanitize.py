@@ -73,7 +73,10 @@ def test_every_lane_runs_every_subject_after_what_builds(monkeypatch, tmp_path, 
     assert sanitize.main() == 1
     assert {lane for lane, _ in ran[:2]} == {"plain"} and len(set(ran)) == 4
     assert "memcheck: 2 subjects, 8 cases, 2 refused, 1 reports" in capsys.readouterr().out
-    assert json.loads(out.read_text())["lanes"]["memcheck"]["tuned"]["reports"] == 1
+    assert json.loads(out.read_text())["lanes"]["memcheck"]["subjects"]["tuned"]["reports"] == 1
+    monkeypatch.setattr("sys.argv", ["sanitize.py", "--lane=synccheck", f"--out={out}"])
+    assert sanitize.main() == 0
+    assert set(json.loads(out.read_text())["lanes"]) == {"plain", "memcheck", "synccheck"}
 
 
 @pytest.mark.parametrize("gpu_problem", [None, "no NVIDIA driver"])

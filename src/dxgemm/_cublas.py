@@ -57,7 +57,14 @@ def _is_installed() -> bool:
 
 
 def _int8_reason(problem: Problem) -> str | None:
-    """None, or why cuBLAS cannot multiply these int8 operands."""
+    """None, or why cuBLAS cannot multiply these int8 operands.
+
+    Where b lay along k and the result had more than 2**31 elements, cuBLAS 13.1 read outside of
+    them, which ends all work of the process on the GPU.
+    """
+    extents = problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
+    if max(extents) > _INT32_MAX:
+        return f"cuBLAS counts elements of int8 matrices in 32 bits; there are {max(extents)}"
     alignments = {"a": problem.a_alignment, "b": problem.b_alignment}
     for name, strides, rows, cols in _operands(problem):
         _, leading = _leading_dimension(strides, rows, cols) or (True, 1)
