@@ -80,6 +80,12 @@ def sanitizer_text(runs: list[dict[str, Any]]) -> list[Part]:
         header = ["lane", "subjects", *SANITIZER_COUNTS, "failed", "date", "commit"]
         gpu = run["machine_info"]["gpu"]
         parts.append(Table(f"{gpu['name']}, driver {gpu['driver']}:", header, lines))
+        parts += [
+            f"Failed in {lane}: {subject}, {outcome['failure']}."
+            for lane, done in run["lanes"].items()
+            for subject, outcome in done["subjects"].items()
+            if outcome["failure"]
+        ]
     return parts or [NO_SANITIZER]
 
 

@@ -497,6 +497,7 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
     text = markdown(reliability.sanitizer_text([SANITIZER]))
     assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 | 2026-11-21 | 0123456789ab |" in text
+    assert "Failed in memcheck: wgmma, no." in text
     text = markdown(reliability.soak_text([SOAK]))
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
     assert "| tf32 | 234 |" in text
