@@ -108,7 +108,8 @@ def bench_accuracy(benchmark: Any, timer: Any, case: AccuracyCase, name: str) ->
     out = home.send(np.full((LINES, LINES), np.nan, numpy_dtype(wanted.out_dtype)))
     implementation = None if name == AUTOMATIC else name
     refusal = ""
-    for b in stored.values():
+    for order, b in stored.items():
+        arrangement = f"row_{order}_row"
         try:
             plan = dxgemm.plan(
                 a, b, out=out, implementation=implementation, precision=wanted.precision
@@ -123,6 +124,7 @@ def bench_accuracy(benchmark: Any, timer: Any, case: AccuracyCase, name: str) ->
     unit = limits(wanted.scalar_dtype).eps * reference.magnitude
     error = (np.abs(result.astype(reference.value.dtype) - reference.value) / unit).astype(float)
     explanation = plan.explain()
+    seconds = timer([plan])
     benchmark.group = str(case)
     benchmark.extra_info.update(
         kind=case.kind,
@@ -131,12 +133,17 @@ def bench_accuracy(benchmark: Any, timer: Any, case: AccuracyCase, name: str) ->
         m=LINES,
         n=LINES,
         k=case.k,
+        arrangement=arrangement,
+        epilogue="none",
         implementation=name,
         answered_by=explanation.implementation,
         config=None if explanation.config is None else str(explanation.config),
         slices=explanation.slices,
+        gpu_us=1e6 * seconds,
+        tflops=2e-12 * LINES * LINES * case.k / seconds,
+        vs_cublas=None,  # not interleaved
         max_error=float(error.max()),
         rms_error=float(np.sqrt(np.square(error).mean())),
         ratio=compare(result, reference).ratio,
     )
-    replay(benchmark, [timer([plan])])
+    replay(benchmark, [seconds])
