@@ -62,6 +62,7 @@ class Intrinsics(NamedTuple):
     multiply_boxes: Any
     add_products: Any
     put_tile: Any
+    add_tile: Any
 
 
 def make_intrinsics(
@@ -233,6 +234,45 @@ def make_intrinsics(
         arguments = (sums, types.int64, types.int64, types.int32) + (types.int64,) * 2
         return signature(sums, *arguments, types.int32), generate
 
+    def put_sums(context: Any, builder: Any, values: Any, pitch: int, adds: bool) -> Any:
+        """Alpha times the thread's sums to shared memory, or added to what is there."""
+        smem, _, acc, alpha, skipped_rows, skipped_cols = values
+        kind = context.get_value_type(element)
+        pointer = kind.as_pointer(SHARED)
+        item_bytes = context.get_abi_sizeof(kind)
+
+        def put(i: int, row: Any, col: Any) -> None:
+            offset = builder.add(
+                builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
+            )
+            target = builder.inttoptr(builder.add(smem, offset), pointer)
+            value = builder.extract_value(acc, i)
+            if adds:
+                value = multiplied_and_added(builder, alpha, value, builder.load(target))
+            else:
+                value = multiplied(builder, alpha, value)
+            builder.store(value, target)
+
+        def put_most() -> None:
+            for i in range(count):
+                row, col = place(builder, i)
+                row, col = builder.sub(row, skipped_rows), builder.sub(col, skipped_cols)
+                either = builder.or_(row, col)  # negative if one of them is
+                with builder.if_then(builder.icmp_signed(">=", either, _int32(0))):
+                    put(i, row, col)
+
+        if adds:
+            put_most()
+        else:
+            skipped = builder.or_(skipped_rows, skipped_cols)
+            with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):
+                with all:
+                    for i in range(count):
+                        put(i, *place(builder, i))
+                with some:
+                    put_most()
+        return context.get_dummy_value()
+
     @intrinsic
     def put_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
         """Store alpha times the thread's sums to shared memory, row by row.
@@ -246,33 +286,20 @@ def make_intrinsics(
         pitch = literal(row_bytes)
 
         def generate(context, builder, sig, args):
-            smem, _, acc, alpha, skipped_rows, skipped_cols = args
-            kind = context.get_value_type(element)
-            pointer = kind.as_pointer(SHARED)
-            item_bytes = context.get_abi_sizeof(kind)
-
-            def put(i: int, row: Any, col: Any) -> None:
-                offset = builder.add(
-                    builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
-                )
-                target = builder.inttoptr(builder.add(smem, offset), pointer)
-                builder.store(multiplied(builder, alpha, builder.extract_value(acc, i)), target)
-
-            skipped = builder.or_(skipped_rows, skipped_cols)
-            with builder.if_else(builder.icmp_signed("==", skipped, _int32(0))) as (all, some):
-                with all:
-                    for i in range(count):
-                        put(i, *place(builder, i))
-                with some:
-                    for i in range(count):
-                        row, col = place(builder, i)
-                        row, col = builder.sub(row, skipped_rows), builder.sub(col, skipped_cols)
-                        either = builder.or_(row, col)  # negative if one of them is
-                        with builder.if_then(builder.icmp_signed(">=", either, _int32(0))):
-                            put(i, row, col)
-            return context.get_dummy_value()
+            return put_sums(context, builder, args, pitch, adds=False)
 
         arguments = (types.int32, row_bytes, sums, element, types.int32, types.int32)
         return signature(types.void, *arguments), generate
 
-    return Intrinsics(multiply_tile, multiply_boxes, add_products, put_tile)
+    @intrinsic
+    def add_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
+        """Add alpha times more sums to what the thread has put there; else as `put_tile`."""
+        pitch = literal(row_bytes)
+
+        def generate(context, builder, sig, args):
+            return put_sums(context, builder, args, pitch, adds=True)
+
+        arguments = (types.int32, row_bytes, sums, element, types.int32, types.int32)
+        return signature(types.void, *arguments), generate
+
+    return Intrinsics(multiply_tile, multiply_boxes, add_products, put_tile, add_tile)
