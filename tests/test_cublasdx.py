@@ -16,7 +16,7 @@ from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
-from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma
+from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten import widening_tile
 from dxgemm.handwritten.tile_store import tile_bytes
@@ -378,15 +378,47 @@ def test_a_toolkit_known_to_miscompile_is_refused(run_python):
     assert "nvidia-nvjitlink 13.4 is bad" in run_python(REFUSE_TOOLKIT)
 
 
+DMMA, LDS, IDLE = 0x0000_0088_9878_723F, 0x0000_0000_C588_7984, 0x0000_003F_3F3F_F290
+KEEP, REUSE, BARRIER = 1 << 45, 1 << 58, 1 << 46
+
+
+def of_idle(cycles):
+    return IDLE, 0x0FFF_E03F | KEEP | cycles << 41
+
+
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ([(11, KEEP | REUSE | BARRIER), 5], [(15, BARRIER), 1]),
+        ([(11, KEEP), 11, 10], [(15, 0), 11, 6]),
+        ([(8, KEEP)], [(8, KEEP)]),  # nothing to take over
+        ([(3, KEEP), 1], [(3, 0), 1]),
+    ],
+    ids=["one", "two", "none", "short"],
+)
+@pytest.mark.parametrize("operation", [DMMA, LDS], ids=["dmma", "lds"])
+def test_a_wait_is_moved_to_the_instruction_that_begins_it(operation, given, expected):
+    def words(instructions):
+        (cycles, bits), *idle = instructions
+        return [(DMMA, 0x1080), (operation, 0x1028 | bits | cycles << 41), *map(of_idle, idle)]
+
+    lower, upper = map(list, zip(*words(given), strict=True))
+    warp_turns._lengthen_waits(tuple(lower), upper)
+    assert list(zip(lower, upper, strict=True)) == words(expected)
+    assert sum(map(warp_turns._wait, upper)) == given[0][0] + sum(given[1:])
+
+
 BUILD_ONE = """
 import dataclasses, json, sys
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import compile_kernel
+from dxgemm.cublasdx.warp_turns import take_turns
 implementation = find_implementation("pipeline")
 config = next(c for c in implementation.configs("float64") if c.blocks_per_sm == 2)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")
 assert "nvmath" not in sys.modules
+assert take_turns(kernel.cubin) == kernel.cubin, "it has been done"
 print(json.dumps({**dataclasses.asdict(kernel.record), "ptx": kernel.ptx}))
 """
 

@@ -174,7 +174,8 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tupl
     size = getattr(file, "PARAMETER_BLOCK_BYTES", 0)
     with _numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
-    cubin = _link(spec, arch, ltoir, functions.ltoir)
+    finish = getattr(file, "finish_cubin", bytes)
+    cubin = finish(_link(spec, arch, ltoir, functions.ltoir))
     return cubin, entry_name(cubin)
 
 

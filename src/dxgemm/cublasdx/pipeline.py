@@ -24,6 +24,7 @@ import numpy as np
 from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
+from dxgemm.cublasdx.warp_turns import take_turns
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
 
@@ -230,6 +231,11 @@ def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> De
             "make for itself."
         )
     return functions
+
+
+def finish_cubin(cubin: bytes) -> bytes:
+    """What is made of a linked kernel before it is kept."""
+    return take_turns(cubin)
 
 
 def make_kernel(
