@@ -58,6 +58,7 @@ COLORS = {
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
     "coalesced": ("#8a8a00", "#d6cf4a"),
     "small_batch": ("#c2477f", "#f08ab8"),
+    "tensor_batch": ("#8f3fa8", "#cf8ae6"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     BASELINE: ("#6b7177", "#9aa3ab"),
 }

@@ -1,6 +1,6 @@
 """Many small matrices: several of them a block, each with threads and shared memory of its own.
 
-Idea: grown from `tuned`. A matrix of 4 x 4 to 96 x 96 fits one tile, k included: all of it is on
+Idea: grown from `tuned`. A matrix of 4 x 4 to 64 x 64 fits one tile, k included: all of it is on
 its way to shared memory at once, and there is no pipeline but the blocks that share a
 multiprocessor. A block takes as many matrices as give it 64 threads.
 What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock from memory and does
@@ -14,8 +14,8 @@ What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock f
 
 Memory does up to 64, and every byte should cross it once, in whole sectors. Shared memory, which
 serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 144 threads read
-eight times for two k, in 3456 clocks. Beyond, `tuned` and the tensor cores of `tensor_core` (half
-the clocks) take over, but for 96 in float32. Small batches take what a launch takes.
+eight times for two k, in 3456 clocks; there the tensor cores of `tensor_batch` take over. Small
+batches take what a launch takes, and what a block does before its copies are on their way.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
 global memory, along k or along m; b as rows, transposed on the way if it is column-major.
 Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
@@ -32,9 +32,16 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.async_tiles import make_tile_copy
+from dxgemm.handwritten.batch_tiles import (
+    FAR,
+    SHARED_A,
+    batch_notes,
+    make_batch_kernel,
+    make_line_copy,
+    make_store_tile,
+    resident_blocks,
+)
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.tiles import make_find_tile, make_store_result, min_blocks
 
 MINIMUM_ARCH = 80
 LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
@@ -57,6 +64,7 @@ class Config:
     matrices: int
 
     dynamic_smem = True
+    address_registers = 32
 
     def __post_init__(self) -> None:
         if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
@@ -86,7 +94,7 @@ class Config:
     @property
     def blocks_per_sm(self) -> int:
         """Tiles that share a multiprocessor, to fill it."""
-        return self.matrices * max(1024 // self.threads, 1)
+        return self.matrices * self.min_blocks("float32")
 
     def line_bytes(self, length: int, dtype: str) -> int:
         """From one line of an operand's tile in shared memory to the next.
@@ -118,9 +126,16 @@ class Config:
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: also for a vector a row."""
-        vectors = self.thread_m * VECTOR_BYTES // np.dtype(dtype).itemsize
-        return min_blocks(self.threads, self.thread_m * self.thread_n + vectors, dtype)
+        """Blocks that a multiprocessor's registers shall suffice for: what else it has room for.
+
+        A thread needs room for its elements, a vector a row, 16 other operands, and addresses. Most
+        time is spent waiting for memory, which takes many blocks to fill.
+        """
+        size = np.dtype(dtype).itemsize
+        elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 16
+        return resident_blocks(
+            self.threads, self.address_registers + elements * size // 4, self.smem_bytes(dtype)
+        )
 
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
@@ -129,7 +144,7 @@ class Config:
 
 # The fewest of those measured on the H200 that are within a twentieth of the best of them.
 CONFIGS = (
-    Config(96, 96, 96, thread_m=8, thread_n=8, matrices=1),
+    Config(64, 64, 64, thread_m=8, thread_n=4, matrices=1),
     Config(48, 48, 48, thread_m=4, thread_n=4, matrices=1),
     Config(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
     Config(32, 32, 32, thread_m=2, thread_n=4, matrices=1),  # more warps, for few matrices
@@ -145,11 +160,11 @@ LAUNCH_US = 2.4  # no pipeline to fill
 # thread's, fitted to batches on the H200. Shared memory bounds them: a thread reads
 # thread_m + thread_n elements for thread_m * thread_n multiplications.
 SHARES = {
-    (96, 8): {"float32": 0.52, "float64": 0.36},
-    (48, 4): {"float32": 0.48, "float64": 0.85},
-    (32, 4): {"float32": 0.55, "float64": 0.75},
-    (32, 2): {"float32": 0.38, "float64": 0.48},
-    (16, 2): {"float32": 0.32, "float64": 0.45},
+    (64, 8): {"float32": 0.62, "float64": 0.5},
+    (48, 4): {"float32": 0.52, "float64": 0.85},
+    (32, 4): {"float32": 0.6, "float64": 0.65},
+    (32, 2): {"float32": 0.41, "float64": 0.44},
+    (16, 2): {"float32": 0.36, "float64": 0.45},
     (8, 2): {"float32": 0.25, "float64": 0.35},
     (4, 1): {"float32": 0.15, "float64": 0.15},
 }
@@ -177,9 +192,10 @@ def supports(problem: Any) -> str | None:
     return None
 
 
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b lie in memory."""
-    return operand_mode(problem, "a"), operand_mode(problem, "b").replace("col16", "col")
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """How a and b lie in memory, and what else the kernel is compiled for."""
+    a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
+    return a_mode, b_mode.replace("col16", "col"), *batch_notes(problem)
 
 
 def tile_count(config: Config, problem: Any) -> int:
@@ -193,7 +209,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def make_compute_tile(
-    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+    config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None
 ) -> Callable[..., Any]:
     """A device function: compute a tile of a matrix and write it.
 
@@ -202,7 +218,7 @@ def make_compute_tile(
     is the address of its shared memory, and a_start to out_start are where its matrices begin, in
     elements. Nothing is written unless `exists`; the operands are read all the same.
     """
-    from numba import cuda, int32
+    from numba import cuda, int32, int64
 
     from dxgemm.handwritten.intrinsics import (
         commit_copies,
@@ -217,6 +233,7 @@ def make_compute_tile(
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
+    index = int64 if FAR in notes else int32
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n = config.threads_m, config.threads_n
@@ -235,18 +252,22 @@ def make_compute_tile(
     # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
     # memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
-    # What lies along k is copied as if k were its outer index, and the other way round.
-    a_way = "outer16" if a_mode.endswith("16") else "outer"
-    a_begin, a_copy, a_copy_guarded = make_tile_copy(
-        a_way, a_line, a_lines, a_line_bytes, tile_threads, dtype
-    )
-    b_way = {"row16": "outer16", "row": "outer", "col": "k"}[b_mode]
-    b_begin, b_copy, b_copy_guarded = make_tile_copy(
-        b_way, tile_n, tile_k, b_line_bytes, tile_threads, dtype,
-        LANES_K if b_way == "k" else tile_threads,
+    a_copy, a_copy_guarded = make_line_copy(
+        a_mode.endswith("16"), a_line, a_lines, item_size, a_line_bytes, tile_threads, dtype,
+        is_cached=SHARED_A in notes,
     )  # fmt: skip
-    store_result = make_store_result(
-        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width
+    b_is_along_k = b_mode == "col"
+    if b_is_along_k:  # transposed on the way
+        b_copy, b_copy_guarded = make_line_copy(
+            False, tile_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
+        )
+    else:
+        b_copy, b_copy_guarded = make_line_copy(
+            b_mode.endswith("16"), tile_n, tile_k, item_size, b_line_bytes, tile_threads, dtype,
+            is_cached=True,
+        )  # fmt: skip
+    store_tile = make_store_tile(
+        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width, index
     )
 
     def compute_tile(
@@ -261,35 +282,42 @@ def make_compute_tile(
             col = int32((group % (threads_n // 2) * 2 + lane % 2) * width)
         else:
             row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
-        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        rows, cols, left = int32(m - tile_row), int32(n - tile_col), int32(k)
+        is_inside = rows >= tile_m and cols >= tile_n
         b_smem = int32(smem + a_bytes)
         a_address = int32(smem + row * a_row_bytes)
         b_address = int32(b_smem + col * item_size)
-        a_source = global_address(a_gmem) + (a_start + tile_row * a_stride_m) * item_size
-        b_source = global_address(b_gmem) + (b_start + tile_col * b_stride_n) * item_size
-        a_bytes_m, a_bytes_k = a_stride_m * item_size, a_stride_k * item_size
-        b_bytes_n, b_bytes_k = b_stride_n * item_size, b_stride_k * item_size
+        a_bytes_m, a_bytes_k = index(a_stride_m * item_size), index(a_stride_k * item_size)
+        b_bytes_n, b_bytes_k = index(b_stride_n * item_size), index(b_stride_k * item_size)
+        a_source = (
+            global_address(a_gmem) + a_start * item_size
+            + int64(int32(tile_row)) * int64(a_bytes_m)
+        )  # fmt: skip
+        b_source = (
+            global_address(b_gmem) + b_start * item_size
+            + int64(int32(tile_col)) * int64(b_bytes_n)
+        )  # fmt: skip
 
         acc = zeros(scalar, thread_m * thread_n)
-        left = k
         for _ in range(steps):
-            if a_is_along_k:
-                a_copying, a_first = a_begin(thread, smem, a_source, left, a_bytes_k, a_bytes_m)
-                lines = m - tile_row
-            else:
-                a_copying, a_first = a_begin(
-                    thread, smem, a_source, m - tile_row, a_bytes_m, a_bytes_k
-                )
-                lines = left
-            b_copying, b_first = b_begin(
-                thread, b_smem, b_source, n - tile_col, b_bytes_n, b_bytes_k
-            )
             if is_inside and left >= tile_k:
-                a_copy(a_copying, int32(0), a_first)
-                b_copy(b_copying, int32(0), b_first)
+                if a_is_along_k:
+                    a_copy(thread, smem, a_source, a_bytes_k, a_bytes_m)
+                else:
+                    a_copy(thread, smem, a_source, a_bytes_m, a_bytes_k)
+                if b_is_along_k:
+                    b_copy(thread, b_smem, b_source, b_bytes_k, b_bytes_n)
+                else:
+                    b_copy(thread, b_smem, b_source, b_bytes_n, b_bytes_k)
             else:
-                a_copy_guarded(a_copying, int32(0), a_first, int32(min(lines, a_lines)))
-                b_copy_guarded(b_copying, int32(0), b_first, int32(min(left, tile_k)))
+                if a_is_along_k:
+                    a_copy_guarded(thread, smem, a_source, a_bytes_k, a_bytes_m, left, rows)
+                else:
+                    a_copy_guarded(thread, smem, a_source, a_bytes_m, a_bytes_k, rows, left)
+                if b_is_along_k:
+                    b_copy_guarded(thread, b_smem, b_source, b_bytes_k, b_bytes_n, left, cols)
+                else:
+                    b_copy_guarded(thread, b_smem, b_source, b_bytes_n, b_bytes_k, cols, left)
             commit_copies()
             wait_copies(0)
             cuda.syncthreads()
@@ -324,14 +352,14 @@ def make_compute_tile(
                         acc = outer_product(acc, a_frag, b_frag)
                 a_step = int32(a_step + unrolled_k * a_k_bytes)
                 b_step = int32(b_step + unrolled_k * b_line_bytes)
+            left = int32(left - tile_k)
             cuda.syncthreads()  # before the next tile overwrites this one
-            a_source += a_bytes_k * tile_k
-            b_source += b_bytes_k * tile_k
-            left -= tile_k
+            a_source += int64(int32(tile_k)) * int64(a_bytes_k)
+            b_source += int64(int32(tile_k)) * int64(b_bytes_k)
 
         if exists:
-            store_result(
-                acc, tile_row + row, tile_col + col, is_inside, m, n, alpha, beta,
+            store_tile(
+                acc, int32(tile_row + row), int32(tile_col + col), is_inside, m, n, alpha, beta,
                 c_gmem, c_start, c_stride_m, c_stride_n,
                 out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
             )  # fmt: skip
@@ -340,40 +368,8 @@ def make_compute_tile(
 
 
 def make_kernel(
-    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
+    config: Config, dtype: str, a_mode: str, b_mode: str, *notes: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
-    from numba import cuda, int32, int64
-
-    from dxgemm.handwritten.intrinsics import shared_address
-
-    scalar = np.dtype(dtype).type
-    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-    tile_threads, matrices = config.tile_threads, config.matrices
-    tile_bytes = config.tile_bytes(dtype)
-    find_tile = make_find_tile(tile_m, tile_n)
-    compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, epilogue)
-
-    def small_batch_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
-        thread = int32(cuda.threadIdx.x & 1023)
-        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
-        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
-        found, tile_row, tile_col = int64(cuda.blockIdx.x * matrices + member), int64(0), int64(0)
-        if m > tile_m or n > tile_n:  # tiny matrices would spend their time on divisions
-            found, tile_row, tile_col = find_tile(found, m, n)
-        matrix = min(found, batch - 1)  # behind the last one there is nothing to read
-        steps = int32((k + tile_k - 1) // tile_k)
-        compute_tile(
-            thread, smem, found < batch, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
-            a_gmem, matrix * a_stride_batch, a_stride_m, a_stride_k,
-            b_gmem, matrix * b_stride_batch, b_stride_k, b_stride_n,
-            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
-        )  # fmt: skip
-
-    return small_batch_kernel
+    compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, *notes, epilogue=epilogue)
+    return make_batch_kernel(config, dtype, compute_tile)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
 import pytest
+from known_devices import H200
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import _grouped, errors
+from dxgemm._dispatch import choose
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten import grouped
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.padded import Padded
@@ -206,19 +210,40 @@ def test_a_kernel_reads_all_operands_in_one_way(operands, modes):
     assert grouped.modes(operands) == modes
 
 
+def test_tables_are_for_tensor_cores_where_there_are_some():
+    tall = {config.tile_m for config in grouped.TENSOR_CONFIGS}
+    for dtype, capability in (("float32", 90), ("float64", 80), ("float64", 90)):
+        configs = grouped.table_configs(dtype, capability)
+        assert sorted({config.tile_m for config in configs}) == [4, 8, 16, 32, 64]
+        on_cores = {c.tile_m for c in configs if isinstance(c, grouped.TensorTableConfig)}
+        assert on_cores == (tall if (dtype, capability) == ("float64", 90) else set())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtype):
+    for size in (4, 16, 32, 48):
+        batch = contiguous_problem(dtype, size, size, size, 1000)
+        same = batch.a._replace(batch=0)
+        config = _grouped._choose_alike(replace(batch, a=same, b=same), H200)
+        assert config.tile_m == size
+        candidates = choose(batch, H200).candidates
+        assert config == next(c.config for c in candidates if "_batch" in c.implementation.name)
+
+
 COMPILE = """
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm.compiler import KernelSpec, compile_kernel
-from dxgemm.handwritten import grouped
+from dxgemm._grouped import _spec
+from dxgemm.compiler import compile_kernel
+from dxgemm.handwritten import grouped, tensor_batch
 largest, *_, smallest = grouped.CONFIGS
-for dtype, config, modes in (
-    ("float32", largest, ("row", "col")), ("float64", smallest, ("row16", "row16"))
+for dtype, config, variant in (
+    ("float32", largest, ("row", "col", "table")),
+    ("float64", smallest, ("row16", "row16", "table", "far")),
+    ("float64", grouped.TENSOR_CONFIGS[0], ("row16", "row16", "table")),
+    ("float64", tensor_batch.CONFIGS[0], ("col16", "col", "alike")),
 ):
-    buffers = Fusion((), (FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)))
-    spec = KernelSpec("grouped", grouped.__name__, config, dtype, modes, buffers)
-    record = compile_kernel(spec, "sm_90a").record
-    assert record.stack_bytes == 0, (spec, record.stack_bytes)
-    assert record.registers * record.threads <= 65536, spec
+    record = compile_kernel(_spec(config, dtype, variant), "sm_90a").record
+    assert record.stack_bytes == 0, (config, record.stack_bytes)
+    assert record.registers * record.threads <= 65536, config
 """
 
 

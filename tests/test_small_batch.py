@@ -1,4 +1,7 @@
-"""What the contract does not see of `small_batch`: how blocks share matrices, and its registers."""
+"""What the contract does not see of `small_batch` and `tensor_batch`.
+
+How blocks share matrices, how their tiles lie, and what kernels are compiled for; their registers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dxgemm._problem import contiguous_problem
+from dxgemm.handwritten import small_batch, tensor_batch
 from dxgemm.handwritten.small_batch import (
     CONFIGS,
     Config,
@@ -18,10 +22,12 @@ from dxgemm.handwritten.small_batch import (
 )
 
 SIZES = [config.tile_m for config in CONFIGS]
+WAYS = [(config, dtype) for config in CONFIGS for dtype in ("float32", "float64")]
+WAYS += [(config, "float64") for config in tensor_batch.CONFIGS]
 
 
 def test_a_block_has_threads_enough_for_its_matrices():
-    for config in CONFIGS:
+    for config in (*CONFIGS, *tensor_batch.CONFIGS):
         assert config.threads == config.matrices * config.tile_threads >= 64
 
 
@@ -44,13 +50,34 @@ def test_b_is_transposed_element_by_element():
     assert variant(CONFIGS[-1], contiguous_problem("float32", 5, 5, 5, 100)) == ("row", "row")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_a_kernel_knows_of_an_a_for_all_and_of_rows_far_apart():
+    rows = contiguous_problem("float64", 8, 8, 8, 100)
+    for file in (small_batch, tensor_batch):
+        config = file.CONFIGS[-1]
+        same = replace(rows, a=rows.a._replace(batch=0))
+        assert file.variant(config, same) == ("row16", "row16", "shared a")
+        assert file.variant(config, replace(same, batch=1)) == ("row16", "row16")
+        far = replace(rows, b=rows.b._replace(row=1 << 28))
+        assert file.variant(config, far) == ("row16", "row16", "far")
+
+
+@pytest.mark.parametrize("config, dtype", WAYS, ids=str)
 def test_lines_and_matrices_begin_at_multiples_of_16_bytes(config, dtype):
-    for length in (config.tile_m, config.tile_n, config.tile_k):
-        assert config.line_bytes(length, dtype) % 16 == 0
+    if isinstance(config, Config):
+        lengths = config.tile_m, config.tile_n, config.tile_k
+        lines = [config.line_bytes(length, dtype) for length in lengths]
+    else:
+        lines = [config.k_line_bytes(1), config.k_line_bytes(2), config.line_bytes(config.tile_n)]
+    assert all(line % 16 == 0 for line in lines)
     assert config.tile_bytes(dtype) % 16 == 0
     assert config.smem_bytes(dtype) <= 227 << 10
+
+
+@pytest.mark.parametrize("config, dtype", WAYS, ids=str)
+def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config, dtype):
+    blocks = config.min_blocks(dtype)
+    assert blocks * config.threads <= 1024
+    assert blocks * (config.smem_bytes(dtype) + 1024) <= 228 << 10
 
 
 @pytest.mark.parametrize(
@@ -68,19 +95,52 @@ def test_a_config_that_cannot_be_is_refused(changes, message):
         Config(**{**sizes, **changes})
 
 
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"warp_m": 24}, "warp tiles must fill the tile"),
+        ({"warp_n": 8}, "an instruction computes 8 x 16"),
+        ({"parts": 3}, "instructions of 8"),
+        ({"matrices": 16}, "32 to 1024 threads"),
+    ],
+)
+def test_a_config_for_tensor_cores_that_cannot_be_is_refused(changes, message):
+    sizes = {"tile_m": 32, "tile_n": 32, "tile_k": 32, "warp_m": 16, "warp_n": 16}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        tensor_batch.Config(**{**sizes, **changes})
+
+
+@pytest.mark.parametrize("config", tensor_batch.CONFIGS, ids=str)
+def test_lanes_that_are_served_together_read_different_banks(config):
+    """Eight lanes, two groups of four members, each 16 bytes of which are 4 banks."""
+    lanes = [(group, member) for group in range(2) for member in range(4)]
+    for places in (
+        [group * config.k_line_bytes(1) + member * 16 for group, member in lanes],
+        [2 * group * config.k_line_bytes(2) + member * 16 for group, member in lanes],
+        [2 * member * config.line_bytes(config.tile_n) + group * 16 for group, member in lanes],
+    ):
+        assert len({place % 128 // 16 for place in places}) == len(lanes)
+
+
 def test_a_tile_alone_leaves_most_of_a_multiprocessor_idle():
     for config in CONFIGS:
         assert 0 < lone_share(config) < 1
+    for config in tensor_batch.CONFIGS:
+        assert 0 < tensor_batch.lone_share(config) < 1
 
 
 COMPILE = """
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import compile_kernel
-implementation = find_implementation("small_batch")
-for dtype, place in (("float32", 0), ("float64", 1)):
-    spec = implementation.spec(implementation.configs(dtype)[place], dtype, ("row", "col"))
-    record = compile_kernel(spec, "sm_90a").record
-    assert record.stack_bytes == 0, (spec, record.stack_bytes)
+for name, dtype, place, most in (
+    ("small_batch", "float32", 0, 0),
+    ("small_batch", "float64", 4, 0),
+    ("tensor_batch", "float64", 0, 48),
+):
+    implementation = find_implementation(name)
+    config = implementation.configs(dtype)[place]
+    record = compile_kernel(implementation.spec(config, dtype, ("row", "col")), "sm_90a").record
+    assert record.stack_bytes <= most, (name, config, record.stack_bytes)
 """
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +24,7 @@ from dxgemm._errors import (
 )
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
+from dxgemm._model import predict_us
 from dxgemm._problem import (
     ALIGNMENTS,
     ITEM_SIZES,
@@ -29,10 +32,11 @@ from dxgemm._problem import (
     Problem,
     Strides,
     byte_extent,
+    contiguous_problem,
     define_problem,
     share_elements,
 )
-from dxgemm._registry import common_problems
+from dxgemm._registry import Implementation, common_problems, find_implementation
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -45,10 +49,6 @@ from dxgemm.runtime.workspace import Workspace, borrowed
 DTYPES = ("float32", "float64")
 LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in DTYPES}
 NO_STRIDES = Strides(0, 0, 0)
-
-# What a multiprocessor reaches of its peak, by the rows of a tile: where most time is spent waiting
-# for memory, an estimate is enough to tell tiles apart.
-SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
 
 # Problems of a call tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)
@@ -98,21 +98,33 @@ class _Member(NamedTuple):
         return not (self.problem.is_empty or keeps_all)
 
     @property
+    def factor(self) -> float:
+        """Of the product: where there is none, not even its alpha counts."""
+        return self.alpha if self.problem.k else 0.0
+
+    @property
+    def starts(self) -> list[int]:
+        """Where a, b, c and out of the kernel begin, in elements."""
+        first, second = ("b", "a") if self.problem.is_transposed else ("a", "b")
+        added = self.operands.get("c", self.target)
+        item_size = ITEM_SIZES[self.problem.dtype]
+        operands = self.operands[first], self.operands[second], added, self.target
+        return [operand.pointer // item_size for operand in operands]
+
+    @property
     def row(self) -> list[int]:
         """Its row of the table, as `dxgemm.handwritten.grouped` reads it."""
-        problem, item_size = self.problem, ITEM_SIZES[self.problem.dtype]
-        first, second = ("b", "a") if problem.is_transposed else ("a", "b")
-        target = self.target
-        added = self.operands.get("c", target)
+        problem = self.problem
         row = [problem.m, problem.n, problem.k]
-        for operand, strides in (
-            (self.operands[first], problem.a),
-            (self.operands[second], problem.b),
-            (added, problem.c),
-            (target, problem.out),
+        for start, strides in zip(
+            self.starts, (problem.a, problem.b, problem.c, problem.out), strict=True
         ):
-            row += [operand.pointer // item_size, strides.row, strides.col]
+            row += [start, strides.row, strides.col]
         return row
+
+    def is_like(self, other: _Member) -> bool:
+        """Whether all but the addresses is the same."""
+        return (self.problem, self.alpha, self.beta) == (other.problem, other.alpha, other.beta)
 
 
 class Grouped:
@@ -193,40 +205,41 @@ class Grouped:
 
 
 class Table:
-    """What the kernel reads of the problems, and the kernel, built if need be."""
+    """What the kernel reads of the problems, and the kernel, built if need be.
+
+    Attributes:
+        bytes: to be put into device memory.
+    """
 
     def __init__(self, members: Sequence[_Member], ordinal: int) -> None:
-        from dxgemm.handwritten import grouped
-        from dxgemm.handwritten.operands import operand_mode
-
-        device, dtype = device_facts(ordinal), members[0].problem.dtype
-        rows = np.array([member.row for member in members], np.int64)
-        m, n, k = rows[:, :3].T
-        config = _choose_config(grouped.CONFIGS, m, n, k, device)
-        tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
-        first_tiles = np.cumsum(tiles) - tiles
-        pairs = [(member.alpha if member.problem.k else 0, member.beta) for member in members]
-        parts = first_tiles.tobytes(), rows.tobytes(), np.array(pairs, dtype).tobytes()
-        self.bytes = np.frombuffer(b"".join(parts), np.uint8)
-        self._items = first_tiles.size + rows.size
-        self._scalars = 2 * len(members)
-        # Members of equal layouts have one problem, from the cache of `_define`.
-        problems = {id(member.problem): member.problem for member in members}.values()
-        modes = grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b")) for p in problems])
-        self._launch = _bind(
-            config, dtype, modes, len(members), int(tiles.sum()), int(k.max()), ordinal
-        )
+        first = members[0]
+        device = device_facts(ordinal)
+        self._launch: Any
+        self._scalars = 0.0, 0.0
+        if all(member.is_like(first) for member in members):
+            batch = replace(first.problem, batch=len(members))
+            self._scalars = first.factor, first.beta
+            self._arrays = [np.array([member.starts for member in members], np.int64)]
+            self._launch = _bind_alike(_choose_alike(batch, device), batch, ordinal)
+        else:
+            self._arrays, self._launch = _table(members, device, ordinal)
+        self.bytes = np.frombuffer(b"".join(a.tobytes() for a in self._arrays), np.uint8)
 
     def launch(self, address: int, stream: int) -> None:
         """Queue the kernel, with the table at an address."""
-        self._launch(0, 0, 0, 0, 0.0, 0.0, stream, self._operands(address))
+        self._launch(0, 0, 0, 0, *self._scalars, stream, self._operands(address))
 
     def fixed(self, address: int) -> Any:
         """The launch with everything but the stream packed for good."""
-        return self._launch.fixed(0, 0, 0, 0, 0.0, 0.0, self._operands(address))
+        return self._launch.fixed(0, 0, 0, 0, *self._scalars, self._operands(address))
 
     def _operands(self, address: int) -> tuple[int, ...]:
-        return address, self._items, address + 8 * self._items, self._scalars
+        """Address and size of each array."""
+        operands: list[int] = []
+        for array in self._arrays:
+            operands += [address, array.size]
+            address += array.nbytes
+        return tuple(operands)
 
 
 class GroupedPlan:
@@ -289,33 +302,84 @@ def run(grouped: Grouped) -> list[Any]:
 
 
 def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
-    """The kernels to build ahead of time for an architecture: each config for common layouts."""
+    """The kernels to build ahead of time for an architecture: each config for common layouts.
+
+    Those for equal problems only for rows, aligned and not: others are built when called for.
+    """
     from dxgemm.handwritten import grouped
     from dxgemm.handwritten.operands import operand_mode
 
     if compute_capability(arch) < grouped.MINIMUM_ARCH:
         return []
-    specs = {
-        _spec(config, dtype, grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b"))])): None
-        for dtype in DTYPES
-        if dtype in dtypes
-        for config in grouped.CONFIGS
-        for p in common_problems(dtype)
-    }
+    specs: dict[KernelSpec, None] = {}
+    for dtype in (dtype for dtype in DTYPES if dtype in dtypes):
+        problems = common_problems(dtype)
+        modes = [grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b"))]) for p in problems]
+        for config in grouped.table_configs(dtype, compute_capability(arch)):
+            specs |= dict.fromkeys(_spec(config, dtype, (*mode, grouped.TABLE)) for mode in modes)
+        alike = [implementation.configs(dtype) for implementation in _batch_kernels(dtype, arch)]
+        for config in chain.from_iterable(alike):
+            for mode in (modes[0], modes[-1]):
+                specs[_spec(config, dtype, (*mode, grouped.ALIKE))] = None
     return list(specs)
 
 
 def forget_launches() -> None:
     """Have kernels looked up and built again."""
-    _bind.cache_clear()
+    _bind_table.cache_clear()
+    _bind_alike.cache_clear()
+
+
+def _batch_kernels(dtype: str, arch: str) -> list[Implementation]:
+    """Those whose tiles groups are computed by, one of which multiplies equal problems best."""
+    kernels = map(find_implementation, ("small_batch", "tensor_batch"))
+    return [kernel for kernel in kernels if kernel.configs(dtype) and not kernel.runs_on(arch)]
+
+
+def _choose_alike(batch: Problem, device: DeviceFacts) -> Any:
+    """The config that is quickest for so many such problems in three arrays."""
+    batch = contiguous_problem(batch.dtype, batch.m, batch.n, batch.k, batch.batch)
+    kernels = _batch_kernels(batch.dtype, device.arch)
+    timed = [
+        (predict_us(kernel, config, batch, device), config)
+        for kernel in kernels
+        for config in kernel.configs(batch.dtype)
+    ]
+    return min(timed, key=lambda way: way[0])[1]
+
+
+def _table(
+    members: Sequence[_Member], device: DeviceFacts, ordinal: int
+) -> tuple[list[np.ndarray], Launch]:
+    """What the kernel reads of problems that differ, and the kernel."""
+    from dxgemm.handwritten import grouped
+    from dxgemm.handwritten.operands import operand_mode
+
+    dtype = members[0].problem.dtype
+    rows = np.array([member.row for member in members], np.int64)
+    m, n, k = rows[:, :3].T
+    configs = grouped.table_configs(dtype, compute_capability(device.arch))
+    config = _choose_config(configs, m, n, k, device)
+    tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+    first_tiles = np.cumsum(tiles) - tiles
+    table = np.concatenate([first_tiles, rows.ravel()])
+    scalars = np.array([(member.factor, member.beta) for member in members], dtype)
+    # Members of equal layouts have one problem, from the cache of `_define`.
+    problems = {id(member.problem): member.problem for member in members}.values()
+    modes = grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b")) for p in problems])
+    far = max(map(grouped.distance, problems))
+    launch = _bind_table(
+        config, dtype, (*modes, grouped.TABLE, *far), len(members), int(tiles.sum()),
+        int(k.max()), ordinal,
+    )  # fmt: skip
+    return [table, scalars], launch
 
 
 @lru_cache(maxsize=256)
-def _bind(
-    config: Any, dtype: str, modes: tuple[str, str], count: int, tiles: int, k: int, ordinal: int
-) -> Any:
+def _bind_table(
+    config: Any, dtype: str, variant: tuple[str, ...], count: int, tiles: int, k: int, ordinal: int
+) -> Launch:
     """The kernel bound to so many problems and tiles, of which k is the longest."""
-    spec = _spec(config, dtype, modes)
     problem = Problem(
         dtype=dtype,
         m=count,
@@ -327,29 +391,47 @@ def _bind(
         c=NO_STRIDES,
         out=NO_STRIDES,
         out_dtype=dtype,
-        epilogue=spec.epilogue,
     )
-    blocks = -(-tiles // config.matrices)
+    return _bind(_spec(config, dtype, variant), problem, -(-tiles // config.matrices), ordinal)
+
+
+@lru_cache(maxsize=256)
+def _bind_alike(config: Any, batch: Problem, ordinal: int) -> Launch:
+    """The kernel bound to equal problems."""
+    from dxgemm.handwritten import grouped
+    from dxgemm.handwritten.operands import operand_mode
+
+    modes = grouped.modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
+    spec = _spec(config, batch.dtype, (*modes, grouped.ALIKE, *grouped.distance(batch)))
+    return _bind(spec, batch, grouped.block_count(config, batch), ordinal)
+
+
+def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Launch:
+    problem = replace(problem, epilogue=spec.epilogue)
     launch: Launch = launch_kernel(spec, problem, blocks, device_facts(ordinal).arch, ordinal)
     return launch
 
 
-def _spec(config: Any, dtype: str, modes: tuple[str, str]) -> KernelSpec:
-    buffers = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
-    module = "dxgemm.handwritten.grouped"
-    return KernelSpec("grouped", module, config, dtype, modes, Fusion((), buffers))
+def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
+    """Of the kernel that reads a table and scalars, or starts."""
+    from dxgemm.handwritten import grouped
+
+    of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
+    buffers = of_both[:1] if grouped.ALIKE in variant else of_both
+    return KernelSpec("grouped", grouped.__name__, config, dtype, variant, Fusion((), buffers))
 
 
 def _choose_config(
     configs: Sequence[Any], m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts
 ) -> Any:
     """The tile that needs the least time, what of it lies outside counted too."""
+    from dxgemm.handwritten import grouped
 
     def cost(config: Any) -> float:
         tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
         depth = k if config.matrices == 1 else k.max()
         work = -(-depth // config.tile_k) * config.tile_k + config.tile_k  # what a tile waits
-        work = work * config.tile_m * config.tile_n / SHARES[config.tile_m]
+        work = work * config.tile_m * config.tile_n / grouped.share(config)
         return float((tiles * work).sum() / device.sm_count + np.max(work))
 
     return min(configs, key=cost)

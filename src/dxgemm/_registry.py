@@ -405,6 +405,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
     Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
+    Handwritten("tensor_batch", "small float64 matrices on tensor cores, each read at once"),
     SplitProduct("split_wgmma", "float32 as sums of float16 parts on Hopper's tensor cores"),
     SplitProduct(
         "split_int8",

@@ -242,8 +242,13 @@ def _extra_type(epilogue: Fusion | None) -> Any:
 
 
 def _min_blocks(spec: KernelSpec) -> int:
-    """Blocks that shall fit a multiprocessor together: it bounds the registers of a thread."""
+    """Blocks that shall fit a multiprocessor together: it bounds the registers of a thread.
+
+    Fewer where an epilogue takes some, if the config says so.
+    """
     decide = getattr(spec.config, "min_blocks", None)
+    if spec.epilogue and spec.epilogue.stages:
+        decide = getattr(spec.config, "min_blocks_fused", decide)
     return decide(spec.dtype) if decide else 1
 
 

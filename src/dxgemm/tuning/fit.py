@@ -29,7 +29,7 @@ RANGES = {
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
 FEWEST = 12  # observations of a config, for it to be in the table
 # What a config of these reaches depends on the problem and its batch: its kernel file says more.
-NOT_FITTED = ("small_batch",)
+NOT_FITTED = ("small_batch", "tensor_batch")
 
 
 @dataclass(frozen=True)
