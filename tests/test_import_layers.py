@@ -17,6 +17,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 LAYERS = (
     ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
     ("_problem", "_speeds"),
+    ("_correction",),
     ("epilogues",),
     ("compiler", "reductions"),
     ("runtime",),

@@ -14,7 +14,7 @@ from typing import Any
 from dxgemm._dispatch import Candidate, Decision, choose
 from dxgemm._errors import UnsupportedProblemError
 from dxgemm._model import predict_us
-from dxgemm._problem import Problem
+from dxgemm._problem import Problem, Strides
 from dxgemm._registry import IMPLEMENTATIONS, Implementation
 from dxgemm.runtime.device import DeviceFacts
 
@@ -91,9 +91,9 @@ def _with_rows(problem: Problem, rows: int) -> Problem:
     """One matrix with so many of the caller's rows, as if a single one had others right behind."""
     if problem.is_transposed or problem.n == 1:  # of one column, several rows are transposed
         b = problem.b if problem.n > 1 else problem.b._replace(col=problem.k)
-        return replace(problem, n=rows, batch=1, b=b)
+        return replace(problem, n=rows, batch=1, b=b, out=Strides(0, rows, 1))
     a = problem.a if problem.m > 1 else problem.a._replace(row=problem.k)
-    return replace(problem, m=rows, batch=1, a=a)
+    return replace(problem, m=rows, batch=1, a=a, out=Strides(0, problem.n, 1))
 
 
 def _never_far_from_the_best(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from dxgemm._correction import Schedule, correction, terms
 from dxgemm._occupancy import sm_limits
 from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
@@ -20,8 +21,8 @@ from dxgemm.runtime.device import DeviceFacts
 # What a fused reduction adds for an element, and for a tile, of a block that has its SM for itself:
 # argmin and the two smallest in float32 on the H200. A stored matrix is read at this part of the
 # memory's peak.
-REDUCTION_NS = 0.1
-REDUCTION_TILE_US = 0.5
+REDUCTION_NS = 0.18
+REDUCTION_TILE_US = 0.3
 READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element on an SM: bias, gelu and residual on the H200. Where three
@@ -34,7 +35,13 @@ BATCH_MEMORY_SHARE = 0.88
 
 # What adding the sums of slices takes: another kernel, and its reading of them, from the L2 cache.
 ADDING_US = 3.5
-ADDING_BYTES_PER_US = 3e6
+ADDING_BYTES_PER_US = 2.5e6
+
+# What a block without a pipeline waits for memory before each step along k.
+WAIT_US = 0.5
+
+# Tables are of single products: what a config of these reaches in batches its kernel file says.
+FOR_BATCHES = ("small_batch", "tensor_batch")
 
 
 def predict_us(
@@ -46,12 +53,11 @@ def predict_us(
 ) -> float:
     """Time of one launch: rounds of tiles at the speed that the config reaches.
 
-    Every SM works on one tile after the other, each at the config's share of the SM's peak; with
-    other blocks beside it a tile takes longer, by as much as it is joined by them. Where fewer
-    blocks are left than an SM holds, they do not fill it: `lone_share` says how far one alone falls
-    behind. The launch takes as long as the SM with the most tiles, however full the others are, and
-    no less than its traffic with memory. Epilogues and fused reductions cost each element the same,
-    less where other blocks of the SM multiply meanwhile.
+    Every SM works on one tile after the other, as many at a time as it holds blocks. These take
+    either their share of its arithmetic, or what a block takes by itself, filling its pipeline
+    first: about the longer of the two. The launch takes as long as the SM with the most tiles,
+    however full the others are, and no less than its traffic with memory. Epilogues and fused
+    reductions cost each element the same, less where other blocks of the SM multiply meanwhile.
 
     Args:
         speed: to try; None for that of the device.
@@ -62,35 +68,74 @@ def predict_us(
     if device.is_simulated:
         return float(config.smem_bytes(problem.dtype) > 0)  # the simulator pays for every barrier
     speed = speed or speed_of(implementation, config, problem, device)
-    split_k = getattr(config, "split_k", 1)
-    flops = 2 * config.tile_m * config.tile_n * -(-problem.k // (split_k * problem.slices))
+    work = schedule(config, problem, tiles * problem.slices, device, speed)
+
     peak = device.peak_tflops[problem.scalar_dtype] * 1e6 / device.sm_count  # FLOP a microsecond
-    tile_us = flops / (peak * speed.efficiency)
-    if speed.misaligned > 1 and not problem.is_aligned:
-        tile_us *= speed.misaligned
-    rounds = -(-tiles * problem.slices // device.sm_count)
-    left = rounds % speed.resident
-    arithmetic_us = (rounds - left) * tile_us + -(-rounds // speed.resident) * speed.tile_us
+    k_us = 2 * config.tile_m * config.tile_n * work.tile_k / (peak * speed.efficiency)
+    if not (problem.a_is_aligned and problem.b_is_aligned):
+        k_us *= speed.misaligned
+    tile_us = work.k_tiles * k_us + speed.tile_us
+    if not problem.b_is_aligned:
+        tile_us += speed.misaligned_tile_us
+    lone_us = work.k_tiles * k_us / speed.lone_share + work.fills * speed.fill_us
+    generations, left = divmod(work.rounds, work.resident)
+    arithmetic_us = generations * _longer(work.resident * tile_us, lone_us, speed.sharpness)
     if left:
-        share = speed.lone_share
-        if speed.resident > 1:
-            share += (1 - share) * (left - 1) / (speed.resident - 1)
-        arithmetic_us += left / share * tile_us
-    if problem.epilogue is not None:
-        resident = resident_blocks(config, problem.dtype, device)
-        elements = rounds * config.tile_m * config.tile_n // split_k
-        if problem.epilogue.stages:
-            element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
-            element_ns *= SHARED_EPILOGUE if resident > 2 else 1.0
-            arithmetic_us += elements * element_ns / 1e3
-        if problem.reduction is not None:
-            reduction_us = elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US
-            arithmetic_us += reduction_us / resident
-    memory_share = speed.memory_share if problem.batch == 1 else BATCH_MEMORY_SHARE
-    memory_us = problem.bytes_moved / (device.memory_gbytes_per_s * 1e3 * memory_share)
-    body_us = math.hypot(arithmetic_us, memory_us)  # they hide behind each other, but not all
-    cluster_us = rounds * speed.cluster_block_us * (split_k - 1)
-    return speed.launch_us + body_us + cluster_us + adding_us(problem)
+        arithmetic_us += _longer(left * tile_us, lone_us, speed.sharpness)
+    arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
+
+    bytes_per_us = device.memory_gbytes_per_s * 1e3
+    written = problem.result_bytes * problem.slices
+    if not problem.result_is_aligned:
+        written *= speed.misaligned_writes
+    read_share, write_share = speed.read_share, speed.write_share
+    if problem.batch > 1:
+        read_share = write_share = BATCH_MEMORY_SHARE
+    read_us = (problem.bytes_moved - problem.result_bytes) / (bytes_per_us * read_share)
+    write_us = written / (bytes_per_us * write_share)
+    body_us = math.hypot(arithmetic_us, read_us + write_us)  # they hide behind each other in part
+    cluster_us = work.rounds * speed.cluster_block_us * (work.split_k - 1)
+    us = speed.launch_us + body_us + cluster_us + adding_us(problem)
+    if speed.correction and problem.batch == 1:
+        us *= correction(speed.correction, terms(config, problem, work))
+    return us
+
+
+def schedule(
+    config: Any, problem: Problem, blocks: int, device: DeviceFacts, speed: Speed
+) -> Schedule:
+    """How blocks that each compute a tile, or a share of its k, spread over SMs."""
+    split_k = getattr(config, "split_k", 1)
+    k = -(-problem.k // (split_k * problem.slices))
+    step = getattr(config, "tile_k", None)
+    tile_k = step if isinstance(step, int) else max(k, 1)
+    k_tiles = -(-k // tile_k)
+    fills = 1 if getattr(config, "stages", 1) > 1 else k_tiles
+    rounds = -(-blocks // device.sm_count)
+    return Schedule(blocks, device.sm_count, rounds, speed.resident, split_k, k, tile_k, k_tiles, fills)
+
+
+def _longer(one_us: float, other_us: float, sharpness: float) -> float:
+    """The longer of two times that overlap, and more where they are alike."""
+    longer, shorter = max(one_us, other_us), min(one_us, other_us)
+    if math.isinf(sharpness) or not longer:
+        return longer
+    return longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)
+
+
+def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts) -> float:
+    """What an epilogue and a fused reduction add to rounds of tiles."""
+    if problem.epilogue is None:
+        return 0.0
+    resident = resident_blocks(config, problem.dtype, device)
+    elements = rounds * config.tile_m * config.tile_n // getattr(config, "split_k", 1)
+    us = 0.0
+    if problem.epilogue.stages:
+        element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
+        us += elements * element_ns / 1e3 * (SHARED_EPILOGUE if resident > 2 else 1.0)
+    if problem.reduction is not None:
+        us += (elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US) / resident
+    return us
 
 
 def speed_of(
@@ -98,14 +143,18 @@ def speed_of(
 ) -> Speed:
     """From the GPU's table, or by the kernel file's own account."""
     measured = device.speeds.get((problem.dtype, f"{implementation.name} {config}"))
-    if measured is not None:
+    if measured is not None and (problem.batch == 1 or implementation.name not in FOR_BATCHES):
         return measured
+    resident = getattr(config, "blocks_per_sm", 1)
+    fill_us = 0.0 if getattr(config, "stages", 1) > 1 else WAIT_US
     return Speed(
         efficiency=implementation.efficiency(config, problem),
-        lone_share=implementation.lone_share(config),
-        resident=getattr(config, "blocks_per_sm", 1),
-        launch_us=implementation.launch_us,
-        memory_share=implementation.memory_share,
+        lone_share=implementation.lone_share(config) if resident > 1 else 1.0,
+        resident=resident,
+        launch_us=implementation.launch_us - fill_us,  # which counts the first wait
+        fill_us=fill_us,
+        read_share=implementation.memory_share,
+        write_share=implementation.memory_share,
         cluster_block_us=implementation.cluster_block_us,
     )
 

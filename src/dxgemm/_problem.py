@@ -177,12 +177,25 @@ class Problem:
         return 2 * self.batch * self.m * self.n * self.k
 
     @cached_property
-    def is_aligned(self) -> bool:
-        """Whether all rows, or columns, of a and b begin at multiples of 16 bytes."""
-        width = MAX_ALIGNMENT // ITEM_SIZES[self.dtype]
-        steps = (s.row if s.col == 1 else s.col for s in (self.a, self.b))
-        is_whole = min(self.a_alignment, self.b_alignment) == MAX_ALIGNMENT
-        return is_whole and all(step % width == 0 for step in steps)
+    def a_is_aligned(self) -> bool:
+        """Whether all rows, or columns, of a begin at multiples of 16 bytes."""
+        return self.a_alignment == MAX_ALIGNMENT and _is_aligned(self.a, self.dtype)
+
+    @cached_property
+    def b_is_aligned(self) -> bool:
+        """Whether all rows, or columns, of b begin at multiples of 16 bytes."""
+        return self.b_alignment == MAX_ALIGNMENT and _is_aligned(self.b, self.dtype)
+
+    @cached_property
+    def result_is_aligned(self) -> bool:
+        """Whether all rows of the result are multiples of 16 bytes apart."""
+        return _is_aligned(self.out, self.out_dtype)
+
+    @cached_property
+    def result_bytes(self) -> int:
+        """Of the matrices that are written, without those of the slices of k."""
+        is_stored = self.reduction is None or self.reduction.is_stored
+        return is_stored * self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
 
     @cached_property
     def bytes_moved(self) -> int:
@@ -192,11 +205,15 @@ class Problem:
         """
         batch_a = self.batch if self.a.batch else 1
         batch_b = self.batch if self.b.batch else 1
-        result = self.batch * self.m * self.n
         factors = batch_a * self.m * self.k + batch_b * self.k * self.n
-        is_stored = self.reduction is None or self.reduction.is_stored
-        results = result * (is_stored + self.reads_c)
-        return factors * ITEM_SIZES[self.dtype] + results * ITEM_SIZES[self.out_dtype]
+        addends = self.reads_c * self.batch * self.m * self.n
+        read = factors * ITEM_SIZES[self.dtype] + addends * ITEM_SIZES[self.out_dtype]
+        return read + self.result_bytes
+
+
+def _is_aligned(strides: Strides, dtype: str) -> bool:
+    step = strides.row if strides.col == 1 else strides.col
+    return step * ITEM_SIZES[dtype] % MAX_ALIGNMENT == 0
 
 
 def contiguous_problem(

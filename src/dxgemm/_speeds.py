@@ -9,6 +9,7 @@ configuration directory takes the place of the one in the package.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -32,20 +33,35 @@ class Speed:
         lone_share: of a block that has a multiprocessor for itself, over a full one.
         resident: blocks that share a multiprocessor.
         launch_us: of a launch, once.
-        tile_us: of filling and draining a pipeline, for each round of resident blocks.
-        memory_share: of the memory's peak, where that bounds it.
-        misaligned: times that arithmetic takes where a row of a or b is no multiple of 16 bytes.
+        fill_us: of filling and draining a block's pipeline; without one, of every step along k.
+        tile_us: of a full multiprocessor for each tile, however short k is: its result, mostly.
+        misaligned_tile_us: ... and that much more where rows of b are no multiple of 16 bytes.
+        misaligned: times that arithmetic takes where rows of a or b are no multiple of 16 bytes.
+        read_share: of the memory's peak, where reading bounds it.
+        write_share: ... where writing does.
+        misaligned_writes: times that writing takes where rows of the result are no multiple of 16
+            bytes.
         cluster_block_us: of each further block of a cluster.
+        sharpness: p in (x**p + y**p)**(1/p), what two times take together that overlap; infinite,
+            the longer of the two.
+        correction: coefficients of what all this leaves over, for `dxgemm._correction`; none of
+            what is not measured.
     """
 
     efficiency: float
     lone_share: float = 1.0
     resident: int = 1
     launch_us: float = 4.0
+    fill_us: float = 0.0
     tile_us: float = 0.0
-    memory_share: float = 0.5
+    misaligned_tile_us: float = 0.0
     misaligned: float = 1.0
+    read_share: float = 0.5
+    write_share: float = 0.5
+    misaligned_writes: float = 1.0
     cluster_block_us: float = 0.0
+    sharpness: float = math.inf
+    correction: tuple[float, ...] = ()
 
 
 Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and implementation and config as one text
@@ -79,12 +95,10 @@ def read_speeds(path: Path) -> Speeds:
     try:
         table = json.loads(path.read_text())["speeds"]
         speeds = {
-            (dtype, config): Speed(**speed)
+            (dtype, config): _read(speed)
             for dtype, configs in table.items()
             for config, speed in configs.items()
         }
-        if not all(isinstance(v, int | float) for s in speeds.values() for v in asdict(s).values()):
-            raise TypeError("a value is no number")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SettingError(
             f"{path} is no table of speeds ({type(error).__name__}: {error}); its entries have "
@@ -97,15 +111,33 @@ def write_speeds(path: Path, gpu: str, speeds: Speeds, about: Mapping[str, Any])
     """Write a table; the file is there whole or not at all."""
     table: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(speeds.items()):
-        rounded = {name: _rounded(value) for name, value in asdict(speed).items()}
-        table.setdefault(dtype, {})[config] = rounded
+        table.setdefault(dtype, {})[config] = _rounded(asdict(speed))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"gpu": gpu, **about, "speeds": table}, indent=1) + "\n")
+    unfinished.write_text(_text({"gpu": gpu, **about, "speeds": table}))
     unfinished.replace(path)
 
 
-def _rounded(value: float) -> float:
+def _text(table: dict[str, Any]) -> str:
+    """JSON with a line for each value, and for each list of numbers."""
+    text = json.dumps(table, indent=1)
+    return re.sub(r"\[[^][]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
+
+
+def _read(entry: dict[str, Any]) -> Speed:
+    speed = Speed(**{**entry, "correction": tuple(entry.get("correction", ()))})
+    values = {**asdict(speed), "correction": 0.0}
+    if not all(isinstance(v, int | float) for v in (*values.values(), *speed.correction)):
+        raise TypeError("a value is no number")
+    return speed
+
+
+def _rounded(value: Any) -> Any:
+    """With three digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(of) for name, of in value.items()}
+    if isinstance(value, tuple):
+        return [_rounded(of) for of in value]
     return value if isinstance(value, int) else float(f"{value:.3g}")
 
 

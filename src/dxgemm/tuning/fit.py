@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm._errors import MissingPackageError
-from dxgemm._model import predict_us, resident_blocks
+from dxgemm._correction import terms
+from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
 from dxgemm._registry import Implementation, find_implementation
 from dxgemm._speeds import Speed
@@ -20,16 +21,20 @@ from dxgemm.tuning.observations import Measured
 RANGES = {
     "efficiency": (0.6, 0.01, 8.0),
     "lone_share": (0.75, 0.1, 1.0),
-    "launch_us": (3.0, 1.5, 12.0),
-    "tile_us": (1.0, 0.02, 20.0),
-    "memory_share": (0.6, 0.1, 1.0),
-    "misaligned": (1.05, 1.0, 3.0),
+    "launch_us": (2.5, 1.0, 8.0),
+    "fill_us": (1.0, 0.02, 20.0),
+    "tile_us": (0.3, 0.01, 20.0),
+    "misaligned_tile_us": (0.1, 0.001, 20.0),
+    "misaligned": (1.1, 0.8, 4.0),
+    "read_share": (0.6, 0.1, 1.2),
+    "write_share": (0.6, 0.1, 1.2),
+    "misaligned_writes": (2.0, 1.0, 8.0),
     "cluster_block_us": (0.3, 0.02, 3.0),
 }
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
+SHARPNESS = 3.0  # fits the H200 better than 2, or a kink
+RIDGE = 3.0  # observations that weigh as much as a coefficient's preference for zero
 FEWEST = 12  # observations of a config, for it to be in the table
-# What a config of these reaches depends on the problem and its batch: its kernel file says more.
-NOT_FITTED = ("small_batch", "tensor_batch")
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
         problem = contiguous_problem(dtype, m, n, k)
         for observation in one.observations:
             implementation = find_implementation(observation.implementation)
-            if not implementation.is_own or implementation.name in NOT_FITTED:
+            if not implementation.is_own:
                 continue
             config = find_config(implementation, dtype, observation.config)
             if config is None:
@@ -93,20 +98,37 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
 
     def speed(logs: Any) -> Speed:
         values = dict(zip(names, map(float, np.exp(logs)), strict=True))
-        return Speed(resident=resident, **values)
+        return Speed(resident=resident, sharpness=SHARPNESS, **values)
 
-    def residuals(logs: Any) -> list[float]:
-        trial = speed(logs)
-        errors = [
-            math.log(predict_us(implementation, config, p, device, trial) / us)
-            for _, _, p, us in points
-        ]
+    def errors(trial: Speed) -> Any:
+        return np.array(
+            [
+                math.log(predict_us(implementation, config, p, device, trial) / us)
+                for _, _, p, us in points
+            ]
+        )
+
+    def residuals(logs: Any) -> Any:
         # What the data do not tell stays near the guess.
-        return errors + [0.02 * float(x) for x in logs - guess]
+        return np.concatenate([errors(speed(logs)), 0.02 * (logs - guess)])
 
     found = least_squares(
         residuals, guess, bounds=(least, most + 1e-9), loss="soft_l1", f_scale=TOLERANCE
     )
-    errors = residuals(found.x)[: len(points)]
-    mean_square = sum(e * e for e in errors) / len(errors)
-    return Fit(speed(found.x), len(points), math.sqrt(mean_square))
+    physical = speed(found.x)
+    over = errors(physical)
+    values = np.array(
+        [
+            terms(config, p, schedule(config, p, _blocks(implementation, config, p), device, physical))
+            for _, _, p, _ in points
+        ]
+    )
+    normal = values.T @ values + RIDGE * np.eye(values.shape[1])
+    coefficients = np.linalg.solve(normal, -values.T @ over)
+    fitted = replace(physical, correction=tuple(map(float, coefficients)))
+    left = errors(fitted)
+    return Fit(fitted, len(points), float(np.sqrt(np.mean(left**2))))
+
+
+def _blocks(implementation: Implementation, config: Any, problem: Problem) -> int:
+    return implementation.tile_count(config, problem) * problem.slices
