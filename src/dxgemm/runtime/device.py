@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
@@ -38,6 +38,11 @@ class DeviceFacts:
     tensor_tflops: dict[str, float] = field(default_factory=dict)
     is_simulated: bool = False
     speeds: Speeds = field(default_factory=dict)
+
+    @cached_property
+    def tuned_kernels(self) -> frozenset[tuple[str, str]]:
+        """Each dtype and implementation of which some config was measured."""
+        return frozenset((dtype, text.partition(" ")[0]) for dtype, text in self.speeds)
 
 
 SIMULATED_DEVICE = DeviceFacts(
