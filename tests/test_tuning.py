@@ -11,8 +11,8 @@ from known_devices import H200
 from typer.testing import CliRunner
 
 from dxgemm import errors
-from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._correction import MOST, terms
+from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._model import predict_us, schedule
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
@@ -66,7 +66,10 @@ def test_measurements_survive_an_interruption(tmp_path):
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
-    speeds = {("float32", "tuned x"): Speed(0.5, resident=3), ("float64", "y"): Speed(1.25, correction=(0.5, -1.0))}
+    speeds = {
+        ("float32", "tuned x"): Speed(0.5, resident=3),
+        ("float64", "y"): Speed(1.25, correction=(0.5, -1.0)),
+    }
     file = tmp_path / "new" / "table.json"
     write_speeds(file, "GPU", speeds, {"measured": "today"})
     assert read_speeds(file) == speeds
@@ -74,7 +77,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     for wrong in ("", "{}", '{"speeds": {"float32": {"x": {"speed": 1}}}}', '{"speeds": 3}',
                   '{"speeds": {"float32": {"x": {"efficiency": "fast"}}}}',
                   '{"speeds": {"float32": {"x": {"efficiency": 1, "correction": ["a"]}}}}',
-                  '{"speeds": {"float32": {"x": {"efficiency": 1, "correction": 3}}}}'):  # fmt: skip
+                  '{"speeds": {"float32": {"x": {"efficiency": 1, "correction": 3}}}}',
+                  ):  # fmt: skip
         file.write_text(wrong)
         with pytest.raises(errors.SettingError, match=r"is no table of speeds.*dxgemm tune"):
             read_speeds(file)

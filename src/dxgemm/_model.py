@@ -40,8 +40,8 @@ ADDING_BYTES_PER_US = 2.5e6
 # What a block without a pipeline waits for memory before each step along k.
 WAIT_US = 0.5
 
-# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to reach
-# this part of what its kernel file says.
+# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to
+# reach this part of what its kernel file says.
 UNTUNED = 0.7
 
 # Tables are of single products: what a config of these reaches in batches its kernel file says.
@@ -78,6 +78,8 @@ def predict_us(
     k_us = 2 * config.tile_m * config.tile_n * work.tile_k / (peak * speed.efficiency)
     if not (problem.a_is_aligned and problem.b_is_aligned):
         k_us *= speed.misaligned
+    if speed.guarded != 1:
+        k_us *= 1 + (speed.guarded - 1) * edge_share(config, problem)
     tile_us = work.k_tiles * k_us + speed.tile_us
     if not problem.b_is_aligned:
         tile_us += speed.misaligned_tile_us
@@ -89,7 +91,7 @@ def predict_us(
     arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
 
     bytes_per_us = device.memory_gbytes_per_s * 1e3
-    written = problem.result_bytes * problem.slices
+    written = float(problem.result_bytes * problem.slices)
     if not problem.result_is_aligned:
         written *= speed.misaligned_writes
     read_share, write_share = speed.read_share, speed.write_share
@@ -116,7 +118,16 @@ def schedule(
     k_tiles = -(-k // tile_k)
     fills = 1 if getattr(config, "stages", 1) > 1 else k_tiles
     rounds = -(-blocks // device.sm_count)
-    return Schedule(blocks, device.sm_count, rounds, speed.resident, split_k, k, tile_k, k_tiles, fills)
+    return Schedule(
+        blocks, device.sm_count, rounds, speed.resident, split_k, k, tile_k, k_tiles, fills
+    )
+
+
+def edge_share(config: Any, problem: Problem) -> float:
+    """Part of the tiles that reach beyond the result."""
+    rows, cols = problem.m // config.tile_m, problem.n // config.tile_n
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return 1 - rows * cols / tiles
 
 
 def _longer(one_us: float, other_us: float, sharpness: float) -> float:

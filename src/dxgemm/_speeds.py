@@ -37,6 +37,7 @@ class Speed:
         tile_us: of a full multiprocessor for each tile, however short k is: its result, mostly.
         misaligned_tile_us: ... and that much more where rows of b are no multiple of 16 bytes.
         misaligned: times that arithmetic takes where rows of a or b are no multiple of 16 bytes.
+        guarded: times that arithmetic takes where a tile is at an edge, its copies guarded.
         read_share: of the memory's peak, where reading bounds it.
         write_share: ... where writing does.
         misaligned_writes: times that writing takes where rows of the result are no multiple of 16
@@ -56,6 +57,7 @@ class Speed:
     tile_us: float = 0.0
     misaligned_tile_us: float = 0.0
     misaligned: float = 1.0
+    guarded: float = 1.0
     read_share: float = 0.5
     write_share: float = 0.5
     misaligned_writes: float = 1.0

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dxgemm._errors import MissingPackageError
 from dxgemm._correction import terms
+from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
 from dxgemm._registry import Implementation, find_implementation
@@ -26,6 +26,7 @@ RANGES = {
     "tile_us": (0.3, 0.01, 20.0),
     "misaligned_tile_us": (0.1, 0.001, 20.0),
     "misaligned": (1.1, 0.8, 4.0),
+    "guarded": (1.02, 0.9, 2.0),
     "read_share": (0.6, 0.1, 1.2),
     "write_share": (0.6, 0.1, 1.2),
     "misaligned_writes": (2.0, 1.0, 8.0),
@@ -97,7 +98,7 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
     guess, least, most = (np.log([RANGES[name][i] for name in names]) for i in range(3))
 
     def speed(logs: Any) -> Speed:
-        values = dict(zip(names, map(float, np.exp(logs)), strict=True))
+        values: dict[str, Any] = dict(zip(names, map(float, np.exp(logs)), strict=True))
         return Speed(resident=resident, sharpness=SHARPNESS, **values)
 
     def errors(trial: Speed) -> Any:
@@ -112,23 +113,16 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
         # What the data do not tell stays near the guess.
         return np.concatenate([errors(speed(logs)), 0.02 * (logs - guess)])
 
+    def known(problem: Problem) -> list[float]:
+        blocks = implementation.tile_count(config, problem) * problem.slices
+        return terms(config, problem, schedule(config, problem, blocks, device, physical))
+
     found = least_squares(
         residuals, guess, bounds=(least, most + 1e-9), loss="soft_l1", f_scale=TOLERANCE
     )
     physical = speed(found.x)
-    over = errors(physical)
-    values = np.array(
-        [
-            terms(config, p, schedule(config, p, _blocks(implementation, config, p), device, physical))
-            for _, _, p, _ in points
-        ]
-    )
+    values = np.array([known(problem) for _, _, problem, _ in points])
     normal = values.T @ values + RIDGE * np.eye(values.shape[1])
-    coefficients = np.linalg.solve(normal, -values.T @ over)
+    coefficients = np.linalg.solve(normal, -values.T @ errors(physical))
     fitted = replace(physical, correction=tuple(map(float, coefficients)))
-    left = errors(fitted)
-    return Fit(fitted, len(points), float(np.sqrt(np.mean(left**2))))
-
-
-def _blocks(implementation: Implementation, config: Any, problem: Problem) -> int:
-    return implementation.tile_count(config, problem) * problem.slices
+    return Fit(fitted, len(points), float(np.sqrt(np.mean(errors(fitted) ** 2))))
