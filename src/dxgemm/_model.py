@@ -21,8 +21,8 @@ from dxgemm.runtime.device import DeviceFacts
 # What a fused reduction adds for an element, and for a tile, of a block that has its SM for itself:
 # argmin and the two smallest in float32 on the H200. A stored matrix is read at this part of the
 # memory's peak.
-REDUCTION_NS = 0.18
-REDUCTION_TILE_US = 0.3
+REDUCTION_NS = 0.1
+REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element on an SM: bias, gelu and residual on the H200. Where three
