@@ -24,7 +24,7 @@ from dxgemm._errors import (
 )
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
-from dxgemm._model import predict_us
+from dxgemm._model import FOR_BATCHES, predict_us
 from dxgemm._problem import (
     ALIGNMENTS,
     ITEM_SIZES,
@@ -213,16 +213,15 @@ class Table:
 
     def __init__(self, members: Sequence[_Member], ordinal: int) -> None:
         first = members[0]
-        device = device_facts(ordinal)
         self._launch: Any
         self._scalars = 0.0, 0.0
         if all(member.is_like(first) for member in members):
             batch = replace(first.problem, batch=len(members))
             self._scalars = first.factor, first.beta
             self._arrays = [np.array([member.starts for member in members], np.int64)]
-            self._launch = _bind_alike(_choose_alike(batch, device), batch, ordinal)
+            self._launch = _bind_alike(batch, ordinal)
         else:
-            self._arrays, self._launch = _table(members, device, ordinal)
+            self._arrays, self._launch = _table(members, device_facts(ordinal), ordinal)
         self.bytes = np.frombuffer(b"".join(a.tobytes() for a in self._arrays), np.uint8)
 
     def launch(self, address: int, stream: int) -> None:
@@ -332,7 +331,7 @@ def forget_launches() -> None:
 
 def _batch_kernels(dtype: str, arch: str) -> list[Implementation]:
     """Those whose tiles groups are computed by, one of which multiplies equal problems best."""
-    kernels = map(find_implementation, ("small_batch", "tensor_batch"))
+    kernels = map(find_implementation, FOR_BATCHES)
     return [kernel for kernel in kernels if kernel.configs(dtype) and not kernel.runs_on(arch)]
 
 
@@ -396,11 +395,12 @@ def _bind_table(
 
 
 @lru_cache(maxsize=256)
-def _bind_alike(config: Any, batch: Problem, ordinal: int) -> Launch:
-    """The kernel bound to equal problems."""
+def _bind_alike(batch: Problem, ordinal: int) -> Launch:
+    """The quickest kernel bound to equal problems."""
     from dxgemm.handwritten import grouped
     from dxgemm.handwritten.operands import operand_mode
 
+    config = _choose_alike(batch, device_facts(ordinal))
     modes = grouped.modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
     spec = _spec(config, batch.dtype, (*modes, grouped.ALIKE, *grouped.distance(batch)))
     return _bind(spec, batch, grouped.block_count(config, batch), ordinal)

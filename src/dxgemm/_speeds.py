@@ -127,11 +127,11 @@ def _text(table: dict[str, Any]) -> str:
 
 
 def _read(entry: dict[str, Any]) -> Speed:
-    speed = Speed(**{**entry, "correction": tuple(entry.get("correction", ()))})
-    values = {**asdict(speed), "correction": 0.0}
-    if not all(isinstance(v, int | float) for v in (*values.values(), *speed.correction)):
+    coefficients = tuple(entry.get("correction", ()))
+    values = {name: value for name, value in entry.items() if name != "correction"}
+    if not all(isinstance(v, int | float) for v in (*values.values(), *coefficients)):
         raise TypeError("a value is no number")
-    return speed
+    return Speed(**values, correction=coefficients)
 
 
 def _rounded(value: Any) -> Any:
