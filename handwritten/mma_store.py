@@ -1,8 +1,8 @@
-"""The sums of an `mma.sync` to global memory, after those of a cluster's blocks are added up.
+"""The sums of an `mma.sync` to global memory: in pairs from registers, or through shared memory.
 
 Of each instruction a lane holds four sums: rows 0 and 1 from its own first row of the left operand,
-each in columns 0 and 1. They leave in pairs, along the contiguous index of the result.
-Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
+each in columns 0 and 1. A pair lies along the contiguous index of the result. Through shared memory
+goes what has no place for pairs, what a cluster adds up, and what an epilogue works on.
 """
 
 from __future__ import annotations
@@ -12,52 +12,12 @@ from typing import Any
 
 import numpy as np
 
-CHUNK_BYTES = 16  # of the widest access
-
-
-def make_gather(split_k: int, threads: int, dtype: str) -> tuple[Callable[..., Any], ...]:
-    """Device functions that pass sums between the blocks of a cluster through shared memory.
-
-    Returns:
-        put: (address, index, sums) stores the sums of one mma. address is the thread's own:
-            thread * 16 bytes into the memory.
-        take: (address, index) -> the totals over all blocks, added in their order: every run gives
-            the same bits.
-    """
-    from numba import cuda, int32
-
-    from dxgemm.handwritten.intrinsics import cluster_address, load_cluster, store_shared
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-
-    scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
-    width = CHUNK_BYTES // item_bytes
-    chunks = 4 // width  # of four sums: neighbouring threads store neighbouring chunks
-    round_bytes = threads * CHUNK_BYTES
-
-    def put(address, index, sums):
-        for part in static_range(chunks):
-            target = int32(address + (index * chunks + part) * round_bytes)
-            store_shared(target, 0, sums[part * width : part * width + width])
-
-    def take(address, index):
-        totals = (scalar(0), scalar(0), scalar(0), scalar(0))
-        for block in static_range(split_k):
-            remote = cluster_address(address, int32(block))
-            sums = ()
-            for part in static_range(chunks):
-                source = int32(remote + (index * chunks + part) * round_bytes)
-                sums = sums + load_cluster(scalar, width, source, 0)
-            totals = (
-                totals[0] + sums[0], totals[1] + sums[1], totals[2] + sums[2], totals[3] + sums[3]
-            )  # fmt: skip
-        return totals
-
-    device = cuda.jit(device=True, forceinline=True)
-    return device(unroll_static_loops(put)), device(unroll_static_loops(take))
-
 
 def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
-    """A device function that writes alpha * sums + beta * c for the four sums of one mma.
+    """A device function that writes alpha * sums + beta * c for the four sums of one mma, in pairs.
+
+    It takes the sums, alpha, beta, and of c and of the result the address of the lane's first
+    element and the bytes from one pair to the other.
 
     Args:
         pairs_in_rows: whether columns 0 and 1 of a row are neighbours in the result, or rows 0 and
@@ -70,37 +30,22 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
 
     scalar = np.dtype(dtype).type
 
-    def store(
-        sums, alpha, beta, in_pairs, rows_left, cols_left,
-        c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
-    ):  # fmt: skip
-        if in_pairs:
-            for i in static_range(2):
-                if pairs_in_rows:
-                    first, second = alpha * sums[2 * i], alpha * sums[2 * i + 1]
-                    c_pair, out_pair = c + i * c_row_bytes, out + i * out_row_bytes
-                else:
-                    first, second = alpha * sums[i], alpha * sums[i + 2]
-                    c_pair, out_pair = c + i * c_col_bytes, out + i * out_col_bytes
-                if beta != 0:
-                    old = load_global(scalar, 2, c_pair, 0)
-                    first, second = first + beta * old[0], second + beta * old[1]
-                store_global(out_pair, 0, (first, second))
-        else:
-            for i in static_range(4):
-                row, col = i // 2, i % 2
-                if row < rows_left and col < cols_left:
-                    value = alpha * sums[i]
-                    if beta != 0:
-                        old = load_global(scalar, 1, c + row * c_row_bytes + col * c_col_bytes, 0)
-                        value += beta * old[0]
-                    store_global(out + row * out_row_bytes + col * out_col_bytes, 0, (value,))
+    def store(sums, alpha, beta, c, c_step, out, out_step):
+        for i in static_range(2):
+            if pairs_in_rows:
+                first, second = alpha * sums[2 * i], alpha * sums[2 * i + 1]
+            else:
+                first, second = alpha * sums[i], alpha * sums[i + 2]
+            if beta != 0:
+                old = load_global(scalar, 2, c + i * c_step, 0)
+                first, second = first + beta * old[0], second + beta * old[1]
+            store_global(out + i * out_step, 0, (first, second))
 
     return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store))
 
 
-def make_store_finished(config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any) -> Any:
-    """A device function that writes what an epilogue makes of alpha * sums + beta * c.
+def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any) -> Any:
+    """A device function that adds up a cluster's sums, finishes and writes them (`tile_store`).
 
     The block's tile goes through shared memory, as rows of the result, which must hold it and which
     nobody needs any more. All threads of the block, and of the cluster if there is one, must call
@@ -139,7 +84,7 @@ def make_store_finished(config: Any, pairs_in_rows: bool, dtype: str, epilogue: 
         tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
     )
 
-    def store_finished(
+    def store_through_smem(
         acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
@@ -176,4 +121,4 @@ def make_store_finished(config: Any, pairs_in_rows: bool, dtype: str, epilogue: 
         if split_k > 1:
             cluster_sync()  # until then, others read this block's shared memory
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_finished))
+    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_through_smem))

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.mma_operands import (
-    CHUNK_BYTES,
     MMA_COLS,
     MMA_K,
     MMA_ROWS,
@@ -186,7 +185,6 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.intrinsics import (
-        cluster_sync,
         commit_copies,
         divide,
         global_address,
@@ -197,7 +195,7 @@ def make_kernel(
         zeros,
     )
     from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.mma_store import make_gather, make_store, make_store_finished
+    from dxgemm.handwritten.mma_store import make_store, make_store_through_smem
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
@@ -220,10 +218,9 @@ def make_kernel(
     stage_bytes = left_bytes + right_bytes
     ring_bytes = stages * stage_bytes
     prepare = round_to_tf32 if dtype == "float32" else as_is
-    put_sums, take_sums = make_gather(split_k, threads, dtype)
+    is_direct = split_k == 1 and epilogue is None
     store = make_store(a_is_left, dtype)
-    is_fused = epilogue is not None
-    store_finished = make_store_finished(config, a_is_left, dtype, epilogue)
+    store_through_smem = make_store_through_smem(config, a_is_left, dtype, epilogue)
 
     def tensor_core_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -431,63 +428,45 @@ def make_kernel(
                         if write == ring_bytes:
                             write = int32(0)
 
+        # Pairs of neighbours go straight from registers, where every lane's can be stored at once;
+        # an edge, rows that are misaligned, and what a cluster adds up, through shared memory.
         lane_col = int32(lane_col + member * 2)
-        if is_fused:
-            store_finished(
+        out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
+        c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
+        out_tile = global_address(out_gmem) + (
+            item_bytes * result * out_stride_batch
+            + tile_row * out_row_bytes
+            + tile_col * out_col_bytes
+        )
+        c_tile = global_address(c_gmem) + (
+            item_bytes * result * c_stride_batch + tile_row * c_row_bytes + tile_col * c_col_bytes
+        )
+        if a_is_left:
+            out_pair, out_step, c_pair, c_step = (
+                out_stride_col, out_row_bytes, c_stride_col, c_row_bytes
+            )  # fmt: skip
+        else:
+            out_pair, out_step, c_pair, c_step = (
+                out_stride_row, out_col_bytes, c_stride_row, c_col_bytes
+            )  # fmt: skip
+        out_fits = out_pair == 1 and (out_tile | out_step) % (2 * item_bytes) == 0
+        c_fits = beta == 0 or (c_pair == 1 and (c_tile | c_step) % (2 * item_bytes) == 0)
+        is_full = rows_inside == tile_left and cols_inside == tile_right
+        if is_direct and is_full and out_fits and c_fits:
+            out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
+            c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
+            for i in static_range(mmas):
+                row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
+                store(
+                    acc[4 * i : 4 * i + 4], alpha, beta,
+                    c_lane + (row * c_row_bytes + col * c_col_bytes), c_step,
+                    out_lane + (row * out_row_bytes + col * out_col_bytes), out_step,
+                )  # fmt: skip
+        else:
+            store_through_smem(
                 acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
                 c_gmem, result * c_stride_batch, c_stride_m, c_stride_n,
                 out_gmem, result * out_stride_batch, out_stride_m, out_stride_n, extra,
             )  # fmt: skip
-        else:
-            # Epilogue: one mma's sums after the other; a cluster shares them out among its blocks.
-            out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
-            c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
-            out_tile = global_address(out_gmem) + (
-                item_bytes * result * out_stride_batch
-                + tile_row * out_row_bytes
-                + tile_col * out_col_bytes
-            )
-            c_tile = global_address(c_gmem) + (
-                item_bytes * result * c_stride_batch
-                + tile_row * c_row_bytes
-                + tile_col * c_col_bytes
-            )
-            # Pairs of neighbours can be stored at once, whatever the lane.
-            if a_is_left:
-                out_fits = (
-                    out_stride_col == 1 and (out_tile | out_row_bytes) % (2 * item_bytes) == 0
-                )
-                c_fits = c_stride_col == 1 and (c_tile | c_row_bytes) % (2 * item_bytes) == 0
-            else:
-                out_fits = (
-                    out_stride_row == 1 and (out_tile | out_col_bytes) % (2 * item_bytes) == 0
-                )
-                c_fits = c_stride_row == 1 and (c_tile | c_col_bytes) % (2 * item_bytes) == 0
-            is_full = rows_inside == tile_left and cols_inside == tile_right
-            in_pairs = is_full and out_fits and (beta == 0 or c_fits)
-            out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
-            c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
-            sums_smem = int32(smem + thread * CHUNK_BYTES)
-            if split_k > 1:
-                cuda.syncthreads()  # the pipeline is empty: the sums take its memory
-                for i in static_range(mmas):
-                    put_sums(sums_smem, int32(i), acc[4 * i : 4 * i + 4])
-                cluster_sync()
-            for i in static_range(mmas):
-                if split_k == 1 or i % split_k == rank:
-                    if split_k == 1:
-                        sums = acc[4 * i : 4 * i + 4]
-                    else:
-                        sums = take_sums(sums_smem, int32(i))
-                    row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
-                    store(
-                        sums, alpha, beta, in_pairs,
-                        int32(rows_inside - lane_row - row), int32(cols_inside - lane_col - col),
-                        c_lane + (row * c_row_bytes + col * c_col_bytes), c_row_bytes, c_col_bytes,
-                        out_lane + (row * out_row_bytes + col * out_col_bytes),
-                        out_row_bytes, out_col_bytes,
-                    )  # fmt: skip
-            if split_k > 1:
-                cluster_sync()  # no block may leave while others read its memory
 
     return unroll_static_loops(tensor_core_kernel)

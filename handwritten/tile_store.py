@@ -121,6 +121,12 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
+    # Element by element, a thread works on patches of `down` rows and `across` columns, these as far
+    # apart as there are lanes in a row. So many patches lie side by side.
+    lanes = min(32, tile_n)
+    across = next(count for count in (4, 2, 1) if tile_n % (count * lanes) == 0)
+    down = 4 // across if rows % (4 // across) == 0 else 1
+    patches = tile_n // across
     reduction = epilogue.reduction if epilogue is not None else None
     is_reduced = reduction is not None
     is_stored = reduction is None or reduction.is_stored
@@ -216,21 +222,33 @@ def make_store_from_smem(
                     values = finish_vector(values, matrix, row, col, extra)
                     put(address, values, out_gmem, out_start + row * out_stride_m + col)
         else:
-            # Neighbouring threads, neighbouring elements: what is misaligned is coalesced still.
-            for element in range(first, rows * tile_n, threads):
-                smem_row = int32(rank * rows + element // tile_n)
-                smem_col = int32(element % tile_n)
+            # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
+            # a thread reads for all members of a patch is on its way together.
+            for patch in range(first, rows // down * patches, threads):
+                smem_row = int32(rank * rows + patch // patches * down)
+                smem_col = int32(patch % patches // lanes * across * lanes + patch % lanes)
                 row, col = tile_row + smem_row, tile_col + smem_col
-                if row < m and col < n:
-                    address = int32(smem + smem_row * smem_row_bytes + smem_col * item_bytes)
-                    value = sum_element(address)[0]
-                    if adds_c and beta != 0:
-                        value += beta * c_gmem[c_start + row * c_stride_m + col * c_stride_n]
-                    value = finish(value, matrix, row, col, extra)
-                    if is_reduced:
-                        store_shared(address, 0, (value,))
-                    if is_stored:
-                        out_gmem[out_start + row * out_stride_m + col * out_stride_n] = value
+                address = int32(smem + smem_row * smem_row_bytes + smem_col * item_bytes)
+                values = ()
+                for member in static_range(down * across):
+                    below, right = member // across, member % across * lanes
+                    place = int32(address + below * smem_row_bytes + right * item_bytes)
+                    value = sum_element(place)[0]
+                    is_inside = row + below < m and col + right < n
+                    if adds_c and beta != 0 and is_inside:
+                        index = (row + below) * c_stride_m + (col + right) * c_stride_n
+                        value += beta * c_gmem[c_start + index]
+                    values = values + (scalar(value),)
+                for member in static_range(down * across):
+                    below, right = member // across, member % across * lanes
+                    if row + below < m and col + right < n:
+                        result = finish(values[member], matrix, row + below, col + right, extra)
+                        if is_reduced:
+                            place = int32(address + below * smem_row_bytes + right * item_bytes)
+                            store_shared(place, 0, (result,))
+                        if is_stored:
+                            index = (row + below) * out_stride_m + (col + right) * out_stride_n
+                            out_gmem[out_start + index] = result
 
     finish_tile = inlined(unroll_static_loops(finish_tile))
     if not is_reduced:
