@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from pathlib import Path
 
 import pytest
 from ptx_flow import c_loads
 
+import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._registry import IMPLEMENTATIONS, Handwritten, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
+from dxgemm.compiler.spec import LADDER, _imports
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -242,3 +246,26 @@ except errors.MissingPackageError as error:
 def test_missing_compiler_libraries_are_named_with_the_extra_that_brings_them(run_python):
     message = run_python(WITHOUT_COMPILER_LIBRARIES)
     assert "no libnvvm" in message and "dxgemm[cu13]" in message and "dxgemm[cu12]" in message
+
+
+def kernel_files():
+    """Files of kernels, and those that kernels import, by the name of their module."""
+    for package in ("handwritten", "cublasdx"):
+        for path in sorted((Path(dxgemm.__file__).parent / package).glob("*.py")):
+            if path.stem != "__init__":
+                yield f"dxgemm.{package}.{path.stem}", path
+
+
+@pytest.mark.parametrize(("module", "path"), list(kernel_files()), ids=list(dict(kernel_files())))
+def test_a_kernels_key_follows_every_import_of_its_file(module, path):
+    # Where one is overlooked, a cubin of the old source is found after that file has changed.
+    names = dict(kernel_files())
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+    packages = {module.rpartition(".")[0], LADDER}
+    expected = {name for name in imported & set(names) if name.rpartition(".")[0] in packages}
+    assert set(_imports(path.read_text(), packages)) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -99,13 +100,21 @@ def _source_digest(module: str) -> str:
             raise ModuleNotFoundError(f"no kernel file {name}")
         source = Path(spec.origin).read_text()
         digest.update(f"{name}\0{source}\0".encode())
-        imported = sorted(set(re.findall(_import_pattern(packages), source, re.M)))
+        imported = sorted(set(_imports(source, packages)))
         pending += [other for other in imported if other not in found]
         found.update(imported)
     return digest.hexdigest()
 
 
-def _import_pattern(packages: set[str]) -> str:
-    """Matches `from package.file import ...`, as kernel files import; gives `package.file`."""
+def _imports(source: str, packages: set[str]) -> Iterator[str]:
+    """The files of these packages that a source imports.
+
+    Either `from package.file import name`, or `from package import file, other`.
+    """
     alternatives = "|".join(map(re.escape, sorted(packages)))
-    return rf"^\s*from ((?:{alternatives})\.\w+) import "
+    pattern = rf"^\s*from ({alternatives})(\.\w+)? import (\([^)]*\)|.*)"
+    for package, file, names in re.findall(pattern, source, re.M):
+        if file:
+            yield package + file
+        else:
+            yield from (f"{package}.{name}" for name in re.findall(r"\w+", names))
