@@ -140,14 +140,16 @@ def efficiency(config: Config, problem: Any) -> float:
     if not is_whole or k_tiles < config.stages * config.split_k:
         return 0.01  # plain loads
     by_tile = {
-        ("float64", 64, 128): (1.54, 1.22),
-        ("float64", 64, 64): (1.05, 0.9),
-        ("float64", 128, 64): (1.36, 1.38),
-        ("float32", 128, 256): (0.62, 0.54),
-        ("float32", 64, 128): (0.575, 0.51),
-        ("int8", 128, 128): (5.4, 2.0),
+        ("float64", 64, 128, 1): (1.54, 1.22),
+        ("float64", 64, 128, 2): (1.48, 1.17),
+        ("float64", 64, 64, 2): (1.05, 0.9),
+        ("float64", 128, 64, 1): (1.36, 1.38),
+        ("float32", 128, 256, 1): (0.62, 0.54),
+        ("float32", 64, 128, 2): (0.575, 0.51),
+        ("float32", 64, 128, 8): (0.575, 0.51),
+        ("int8", 128, 128, 1): (5.4, 2.0),
     }
-    vectors, items = by_tile[config.dtype, config.tile_m, config.tile_n]
+    vectors, items = by_tile[config.dtype, config.tile_m, config.tile_n, config.split_k]
     return items if _ways(problem)[2] == "item" else vectors
 
 
