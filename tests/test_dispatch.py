@@ -103,7 +103,7 @@ MEASURED_BATCHES = [
     ("float64", 32, 100, "tensor_batch 32x32x32"),
     ("float64", 32, 10_000, "tensor_batch 32x32x32"),
     ("float64", 48, 1000, "tensor_batch 48x48x48"),
-    ("float64", 64, 100, "tensor_core "),
+    ("float64", 64, 100, "tensor_"),
     ("float64", 64, 1000, "tensor_batch 64x64x64"),
     ("float64", 96, 1000, "tensor_batch 48x48x48"),
     ("float64", 128, 10_000, "tensor_core 128x64x16"),

@@ -16,8 +16,9 @@ PACKAGE = Path(dxgemm.__file__).parent
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
     ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
-    ("_problem", "_speeds"),
+    ("_problem",),
     ("_correction",),
+    ("_speeds",),
     ("epilogues",),
     ("compiler", "reductions"),
     ("runtime",),

@@ -1,24 +1,33 @@
-"""What the model leaves over, config by config: a quadratic function of the problem's logarithms.
+"""What the model leaves over, config by config, learned from the problems that were measured.
 
 `dxgemm._model` explains a time by what the GPU does; copies, caches and stores have more to them.
-What is left of ln(measured / predicted) is fitted to the shapes of a table, so that a choice among
-kernels that are close to each other does not go by the model's bias.
-Source: Box and Wilson, "On the experimental attainment of optimum conditions", Journal of the Royal
-Statistical Society B 13, 1951, for response surfaces; Hoerl and Kennard, "Ridge regression",
-Technometrics 12, 1970, for the fit (`dxgemm.tuning.fit`).
+ln(measured / predicted) is taken for a linear function of a problem's features plus one that is
+alike where features are alike: a Gaussian process. Its mean at a new problem is a sum over the
+measured ones, each with a weight, less the farther away it is. So a choice among kernels that are
+close to each other goes by how they did on problems like this one, not by the model's bias.
+Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, chapter
+2 (`dxgemm.tuning.fit` finds the weights).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations_with_replacement
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from dxgemm._problem import Problem
+import numpy as np
 
-# Beyond what was measured a quadratic goes astray. So far it is believed: in extents and rounds,
-# in the logarithm of how far a round may be from full, and in its own result.
+from dxgemm._problem import LINE_BYTES, Problem
+
+# How far apart problems may be to be alike still, feature by feature: in powers of two of sizes, in
+# logarithms of what rounding up costs, in powers of two of alignment, and from yes to no. Found by
+# leaving a quarter of the H200's problems out in turn.
+SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH, ALIGNMENT_LENGTH, FLAG_LENGTH = 4.5, 2.0, 0.8, 6.0, 1.5
+
+# Beyond what was measured nothing is known. So far features are believed, in extents, in rounds and
+# in the logarithm of how far a round may be from full, and so far the correction.
 SMALLEST, LARGEST, MOST_ROUNDS = 16, 16384, 2048
 LONGEST_TAIL = 1.5
 MOST = 0.4
@@ -49,34 +58,64 @@ class Schedule(NamedTuple):
     fills: int
 
 
-def terms(config: Any, problem: Problem, work: Schedule) -> list[float]:
-    """What a time may depend on, in the order of the coefficients.
+@dataclass(frozen=True)
+class Correction:
+    """Of one config.
 
-    A constant; sizes as logarithms; what rounding up to whole rounds, generations of resident
-    blocks, tiles and steps costs, as logarithms; misalignment of a and b; products of these.
+    Attributes:
+        slopes: of the linear function: its constant, then one for each feature.
+        neighbours: float16, a row for each problem that was measured: its features and its weight.
+    """
+
+    slopes: tuple[float, ...]
+    neighbours: bytes = b""
+
+    def __call__(self, features: Sequence[float]) -> float:
+        """What a predicted time is to be multiplied by."""
+        here = np.array(features, np.float32)
+        exponent = self.slopes[0] + float(np.dot(self._slopes, here))
+        points, squares, weights = self._neighbours
+        if len(weights):
+            half_squared_distances = squares + 0.5 * np.dot(here, here) - points @ here
+            exponent += float(np.dot(np.exp(-half_squared_distances), weights))
+        return math.exp(max(-MOST, min(exponent, MOST)))
+
+    @cached_property
+    def _slopes(self) -> Any:
+        return np.array(self.slopes[1:], np.float32)
+
+    @cached_property
+    def _neighbours(self) -> tuple[Any, Any, Any]:
+        rows = np.frombuffer(self.neighbours, np.float16).astype(np.float32)
+        rows = rows.reshape(-1, len(self.slopes))
+        points = np.ascontiguousarray(rows[:, :-1])
+        return points, 0.5 * np.sum(points * points, axis=1), np.ascontiguousarray(rows[:, -1])
+
+
+def features_of(config: Any, problem: Problem, work: Schedule) -> tuple[float, ...]:
+    """What a time may depend on, each divided by how far apart problems are alike.
+
+    Sizes, slices and rounds as powers of two; what rounding up to whole rounds, generations of
+    resident blocks, tiles and steps costs, as logarithms; whether rows of a and b are misaligned,
+    and how much.
     """
     extents = (min(max(extent, SMALLEST), LARGEST) for extent in (problem.m, problem.n, problem.k))
-    sizes = [
-        *(math.log2(extent) / 3 - 3 for extent in extents),  # 0 at 512
-        math.log2(problem.slices) / 3,
-        math.log2(min(work.rounds, MOST_ROUNDS)) / 3,
-    ]
     generations = -(-work.rounds // work.resident)
     tile_rows, tile_cols = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
-    padding = [
+    paddings = (
         min(math.log(work.rounds * work.sms / work.blocks), LONGEST_TAIL),
         math.log(generations * work.resident / work.rounds),
         math.log(tile_rows * config.tile_m / max(problem.m, 1)),
         math.log(tile_cols * config.tile_n / max(problem.n, 1)),
         math.log(work.k_tiles * work.tile_k / work.k) if work.k else 0.0,
-    ]
-    a, b = float(not problem.a_is_aligned), float(not problem.b_is_aligned)
-    squares = [one * other for one, other in combinations_with_replacement(sizes, 2)]
-    misaligned = [flag * size for flag in (a, b) for size in sizes]
-    return [1.0, *sizes, *padding, a, b, a * b, *squares, *misaligned]
-
-
-def correction(coefficients: Sequence[float], values: Sequence[float]) -> float:
-    """What a predicted time is to be multiplied by."""
-    exponent = sum(c * v for c, v in zip(coefficients, values, strict=True))
-    return math.exp(max(-MOST, min(exponent, MOST)))
+    )
+    return (
+        *(math.log2(extent) / SIZE_LENGTH for extent in extents),
+        math.log2(problem.slices) / SIZE_LENGTH,
+        math.log2(min(work.rounds, MOST_ROUNDS)) / ROUNDS_LENGTH,
+        *(padding / PADDING_LENGTH for padding in paddings),
+        (not problem.a_is_aligned) / FLAG_LENGTH,
+        (not problem.b_is_aligned) / FLAG_LENGTH,
+        math.log2(LINE_BYTES / problem.a_row_alignment) / ALIGNMENT_LENGTH,
+        math.log2(LINE_BYTES / problem.b_row_alignment) / ALIGNMENT_LENGTH,
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dxgemm._correction import Schedule, correction, terms
+from dxgemm._correction import Schedule, features_of
 from dxgemm._occupancy import sm_limits
 from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
@@ -88,7 +88,6 @@ def predict_us(
     arithmetic_us = generations * _longer(work.resident * tile_us, lone_us, speed.sharpness)
     if left:
         arithmetic_us += _longer(left * tile_us, lone_us, speed.sharpness)
-    arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
 
     bytes_per_us = device.memory_gbytes_per_s * 1e3
     written = float(problem.result_bytes * problem.slices)
@@ -99,12 +98,16 @@ def predict_us(
         read_share = write_share = BATCH_MEMORY_SHARE
     read_us = (problem.bytes_moved - problem.result_bytes) / (bytes_per_us * read_share)
     write_us = written / (bytes_per_us * write_share)
-    body_us = math.hypot(arithmetic_us, read_us + write_us)  # they hide behind each other in part
     cluster_us = work.rounds * speed.cluster_block_us * (work.split_k - 1)
-    us = speed.launch_us + body_us + cluster_us + adding_us(problem)
-    if speed.correction and problem.batch == 1:
-        us *= correction(speed.correction, terms(config, problem, work))
-    return us
+    apart_us = speed.launch_us + cluster_us + adding_us(problem)
+    # Arithmetic and memory hide behind each other in part.
+    plain_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
+    arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
+    fused_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
+    us = plain_us
+    if speed.correction is not None and problem.batch == 1:
+        us *= speed.correction(features_of(config, problem, work))
+    return us + (fused_us - plain_us)
 
 
 def schedule(
@@ -142,10 +145,11 @@ def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts
     """What an epilogue and a fused reduction add to rounds of tiles."""
     if problem.epilogue is None:
         return 0.0
-    resident = resident_blocks(config, problem.dtype, device)
+    is_fused = bool(problem.epilogue.stages)
+    resident = resident_blocks(config, problem.dtype, device, is_fused)
     elements = rounds * config.tile_m * config.tile_n // getattr(config, "split_k", 1)
     us = 0.0
-    if problem.epilogue.stages:
+    if is_fused:
         element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
         us += elements * element_ns / 1e3 * (SHARED_EPILOGUE if resident > 2 else 1.0)
     if problem.reduction is not None:
@@ -195,10 +199,17 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
     return merging_us + DEFAULT_LAUNCH_US + matrix_bytes / bytes_per_us
 
 
-def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
-    """Blocks that share an SM: what the config says, or what shared memory has room for."""
-    if hasattr(config, "min_blocks"):
-        blocks: int = config.min_blocks(dtype)
+def resident_blocks(config: Any, dtype: str, device: DeviceFacts, is_fused: bool = False) -> int:
+    """Blocks that share an SM: what the config says, or what shared memory has room for.
+
+    Args:
+        is_fused: whether an epilogue takes registers too.
+    """
+    decide = getattr(config, "min_blocks", None)
+    if is_fused:
+        decide = getattr(config, "min_blocks_fused", decide)
+    if decide is not None:
+        blocks: int = decide(dtype)
         return blocks
     limits = sm_limits(device.arch)
     if limits is None:

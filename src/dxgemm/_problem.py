@@ -52,6 +52,7 @@ SPLIT = "split"
 MODULI_COUNTS = range(2, 21)
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
+LINE_BYTES = 128  # of a cache line
 
 # The alignment of an address, at its last four bits: a look-up, because each call needs two.
 ALIGNMENTS = (16, 1, 2, 1, 4, 1, 2, 1, 8, 1, 2, 1, 4, 1, 2, 1)
@@ -187,6 +188,16 @@ class Problem:
         return self.b_alignment == MAX_ALIGNMENT and _is_aligned(self.b, self.dtype)
 
     @cached_property
+    def a_row_alignment(self) -> int:
+        """Bytes, the largest power of two up to a cache line's that all rows of a are apart."""
+        return _row_alignment(self.a, self.dtype)
+
+    @cached_property
+    def b_row_alignment(self) -> int:
+        """Bytes, the largest power of two up to a cache line's that all rows of b are apart."""
+        return _row_alignment(self.b, self.dtype)
+
+    @cached_property
     def result_is_aligned(self) -> bool:
         """Whether all rows of the result are multiples of 16 bytes apart."""
         return _is_aligned(self.out, self.out_dtype)
@@ -212,8 +223,13 @@ class Problem:
 
 
 def _is_aligned(strides: Strides, dtype: str) -> bool:
+    return _row_alignment(strides, dtype) >= MAX_ALIGNMENT
+
+
+def _row_alignment(strides: Strides, dtype: str) -> int:
+    """Of rows, or of columns where these are contiguous."""
     step = strides.row if strides.col == 1 else strides.col
-    return step * ITEM_SIZES[dtype] % MAX_ALIGNMENT == 0
+    return gcd(step * ITEM_SIZES[dtype], LINE_BYTES)
 
 
 def contiguous_problem(

@@ -2,23 +2,27 @@
 
 One JSON file a GPU, named by it: {"gpu": name, "measured": date, "packages": {name: version},
 "shapes": how many, "error": root mean square of ln(predicted / measured),
-"speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}}}}. A file in the user's
-configuration directory takes the place of the one in the package.
+"speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}}}}. What a correction goes by are
+float16 numbers, compressed by zlib, as text in base 64. A file in the user's configuration
+directory takes the place of the one in the package.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from dxgemm._correction import Correction
 from dxgemm._errors import SettingError
 
 PACKAGED = Path(__file__).with_name("tables")
@@ -45,8 +49,7 @@ class Speed:
         cluster_block_us: of each further block of a cluster.
         sharpness: p in (x**p + y**p)**(1/p), what two times take together that overlap; infinite,
             the longer of the two.
-        correction: coefficients of what all this leaves over, for `dxgemm._correction`; none of
-            what is not measured.
+        correction: of what all this leaves over; None of what is not measured.
     """
 
     efficiency: float
@@ -63,7 +66,7 @@ class Speed:
     misaligned_writes: float = 1.0
     cluster_block_us: float = 0.0
     sharpness: float = math.inf
-    correction: tuple[float, ...] = ()
+    correction: Correction | None = None
 
 
 Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and implementation and config as one text
@@ -101,7 +104,7 @@ def read_speeds(path: Path) -> Speeds:
             for dtype, configs in table.items()
             for config, speed in configs.items()
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise SettingError(
             f"{path} is no table of speeds ({type(error).__name__}: {error}); its entries have "
             f"{', '.join(sorted(names))}. Remove it, or write it anew with `dxgemm tune`."
@@ -113,7 +116,7 @@ def write_speeds(path: Path, gpu: str, speeds: Speeds, about: Mapping[str, Any])
     """Write a table; the file is there whole or not at all."""
     table: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(speeds.items()):
-        table.setdefault(dtype, {})[config] = _rounded(asdict(speed))
+        table.setdefault(dtype, {})[config] = _entry(speed)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(_text({"gpu": gpu, **about, "speeds": table}))
@@ -126,18 +129,31 @@ def _text(table: dict[str, Any]) -> str:
     return re.sub(r"\[[^][]*\]", lambda found: " ".join(found[0].split()), text) + "\n"
 
 
+def _entry(speed: Speed) -> dict[str, Any]:
+    entry = {name: _rounded(value) for name, value in vars(speed).items() if name != "correction"}
+    if speed.correction is not None:
+        entry["slopes"] = _rounded(speed.correction.slopes)
+        packed = zlib.compress(speed.correction.neighbours, 9)
+        entry["neighbours"] = base64.b64encode(packed).decode("ascii")
+    return entry
+
+
 def _read(entry: dict[str, Any]) -> Speed:
-    coefficients = tuple(entry.get("correction", ()))
-    values = {name: value for name, value in entry.items() if name != "correction"}
-    if not all(isinstance(v, int | float) for v in (*values.values(), *coefficients)):
+    values = dict(entry)
+    slopes = tuple(values.pop("slopes", ()))
+    packed = base64.b64decode(values.pop("neighbours", ""), validate=True)
+    if not all(isinstance(value, int | float) for value in (*values.values(), *slopes)):
         raise TypeError("a value is no number")
-    return Speed(**values, correction=coefficients)
+    if not slopes:
+        return Speed(**values)
+    neighbours = zlib.decompress(packed)
+    if len(neighbours) % (2 * len(slopes)):
+        raise ValueError("neighbours do not fill their rows")
+    return Speed(**values, correction=Correction(slopes, neighbours))
 
 
 def _rounded(value: Any) -> Any:
     """With three digits."""
-    if isinstance(value, dict):
-        return {name: _rounded(of) for name, of in value.items()}
     if isinstance(value, tuple):
         return [_rounded(of) for of in value]
     return value if isinstance(value, int) else float(f"{value:.3g}")

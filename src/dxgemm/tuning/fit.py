@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from dxgemm._correction import terms
+from dxgemm._correction import Correction, features_of
 from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
@@ -34,8 +34,12 @@ RANGES = {
 }
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
 SHARPNESS = 3.0  # fits the H200 better than 2, or a kink
-RIDGE = 3.0  # observations that weigh as much as a coefficient's preference for zero
 FEWEST = 12  # observations of a config, for it to be in the table
+
+# Of the correction: observations that weigh as much as a slope's preference for zero; standard
+# deviations of what it learns, and of a measured time, both of logarithms.
+RIDGE = 3.0
+AMPLITUDE, NOISE = 0.1, 0.03
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
     Raises:
         MissingPackageError: SciPy is not installed.
     """
-    points: dict[tuple[str, str], list[tuple[Any, Any, Problem, float]]] = defaultdict(list)
+    points: dict[tuple[str, str], list[Point]] = defaultdict(list)
     for one in measured:
         dtype, m, n, k = one.shape
         problem = contiguous_problem(dtype, m, n, k)
@@ -73,8 +77,17 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
             if observation.slices > 1:
                 sliced = sliced_problem(problem, observation.slices)
             key = dtype, f"{observation.implementation} {observation.config}"
-            points[key].append((implementation, config, sliced, observation.us))
+            points[key].append(Point(implementation, config, sliced, observation.us))
     return {key: _fit(of, device) for key, of in points.items() if len(of) >= FEWEST}
+
+
+class Point(NamedTuple):
+    """What was measured of a config on a problem."""
+
+    implementation: Implementation
+    config: Any
+    problem: Problem
+    us: float
 
 
 def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
@@ -82,7 +95,7 @@ def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
     return next((c for c in implementation.configs(dtype) if str(c) == text), None)
 
 
-def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> Fit:
+def _fit(points: list[Point], device: DeviceFacts) -> Fit:
     try:
         import numpy as np
         from scipy.optimize import least_squares
@@ -90,7 +103,7 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
         raise MissingPackageError(
             f"tuning needs SciPy ({error}); pip install 'dxgemm[tune]'."
         ) from error
-    implementation, config, problem, _ = points[0]
+    implementation, config, problem, *_ = points[0]
     resident = resident_blocks(config, problem.dtype, device)
     names = list(RANGES)
     if getattr(config, "split_k", 1) == 1:
@@ -104,8 +117,10 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
     def errors(trial: Speed) -> Any:
         return np.array(
             [
-                math.log(predict_us(implementation, config, p, device, trial) / us)
-                for _, _, p, us in points
+                math.log(
+                    predict_us(implementation, config, point.problem, device, trial) / point.us
+                )
+                for point in points
             ]
         )
 
@@ -113,16 +128,32 @@ def _fit(points: list[tuple[Any, Any, Problem, float]], device: DeviceFacts) -> 
         # What the data do not tell stays near the guess.
         return np.concatenate([errors(speed(logs)), 0.02 * (logs - guess)])
 
-    def known(problem: Problem) -> list[float]:
-        blocks = implementation.tile_count(config, problem) * problem.slices
-        return terms(config, problem, schedule(config, problem, blocks, device, physical))
-
     found = least_squares(
         residuals, guess, bounds=(least, most + 1e-9), loss="soft_l1", f_scale=TOLERANCE
     )
     physical = speed(found.x)
-    values = np.array([known(problem) for _, _, problem, _ in points])
-    normal = values.T @ values + RIDGE * np.eye(values.shape[1])
-    coefficients = np.linalg.solve(normal, -values.T @ errors(physical))
-    fitted = replace(physical, correction=tuple(map(float, coefficients)))
+    correction = _correct(points, -errors(physical), device, physical)
+    fitted = replace(physical, correction=correction)
     return Fit(fitted, len(points), float(np.sqrt(np.mean(errors(fitted) ** 2))))
+
+
+def _correct(points: list[Point], left: Any, device: DeviceFacts, physical: Speed) -> Correction:
+    """From what the model leaves over of ln(time) at each point."""
+    import numpy as np
+
+    def features(point: Point) -> tuple[float, ...]:
+        blocks = point.implementation.tile_count(point.config, point.problem) * point.problem.slices
+        work = schedule(point.config, point.problem, blocks, device, physical)
+        return features_of(point.config, point.problem, work)
+
+    rows = np.array([features(point) for point in points]).astype(np.float16).astype(float)
+    linear = np.column_stack([np.ones(len(rows)), rows])
+    slopes = np.linalg.solve(linear.T @ linear + RIDGE * np.eye(linear.shape[1]), linear.T @ left)
+    squares = np.sum(rows * rows, axis=1)
+    squared_distances = squares[:, None] + squares[None, :] - 2 * rows @ rows.T
+    covariance = AMPLITUDE**2 * np.exp(-0.5 * squared_distances)
+    weights = AMPLITUDE**2 * np.linalg.solve(
+        covariance + NOISE**2 * np.eye(len(rows)), left - linear @ slopes
+    )
+    neighbours = np.column_stack([rows, weights]).astype(np.float16)
+    return Correction(tuple(map(float, slopes)), neighbours.tobytes())
