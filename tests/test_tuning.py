@@ -223,17 +223,18 @@ def test_without_a_gpu_it_says_so(monkeypatch):
 
 
 def test_measuring_checks_and_times_every_candidate():
-    from dxgemm.tuning.measure import BASELINE, measure, take_samples
+    from dxgemm.tuning.measure import BASELINE, make_samplers, measure
 
     if not simulator_enabled():
         pytest.skip("the same on a GPU is `dxgemm tune`")
     shape = Shape("float32", 3, 4, 5)
-    samples = take_samples(shape, lambda calls: [call() for call in calls] and 1e-3)
-    assert "coalesced" in {way.implementation for way in samples}
-    assert BASELINE not in samples  # the simulator has none
+    samplers = make_samplers(shape, lambda calls: [call() for call in calls] and 1e-3)
+    assert "coalesced" in {way.implementation for way in samplers}
+    assert BASELINE not in samplers  # the simulator has none
+    assert {take_sample() for take_sample in samplers.values()} == {1e-3}
     measured = measure(shape, lambda calls: [call() for call in calls] and 2e-3)
     assert {o.us for o in measured.observations} == {2000.0}
-    assert len(measured.observations) == len(samples)
+    assert len(measured.observations) == len(samplers)
 
 
 def test_a_wrong_kernel_stops_the_search(monkeypatch):

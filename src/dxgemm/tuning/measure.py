@@ -100,7 +100,7 @@ def measure(shape: Shape, timer: Timer) -> Measured:
     Raises:
         WrongResultError: a kernel is wrong; nothing of the problem is kept.
     """
-    samples = take_samples(shape, timer)
+    samples = interleave(make_samplers(shape, timer), rounds())
     return Measured(
         shape,
         tuple(
@@ -110,10 +110,20 @@ def measure(shape: Shape, timer: Timer) -> Measured:
     )
 
 
-def take_samples(shape: Shape, timer: Timer, always: Way = BASELINE) -> dict[Way, list[float]]:
-    """Seconds a call of all candidates and of cuBLAS, sample by sample; as `measure`.
+def rounds() -> int:
+    """Samples of each candidate."""
+    return 1 if simulator_enabled() else ROUNDS
 
-    What is far behind at first is not timed again, and not among them, but for `always`.
+
+def make_samplers(
+    shape: Shape, timer: Timer, always: Way = BASELINE
+) -> dict[Way, Callable[[], float]]:
+    """Functions that time a sample, in seconds a call, of each candidate and of cuBLAS.
+
+    All were checked. What is far behind at first is not among them, but for `always`.
+
+    Raises:
+        WrongResultError: a kernel is wrong.
     """
     xp = import_module("numpy" if simulator_enabled() else "cupy")
     problem = contiguous_problem(*shape)
@@ -138,8 +148,7 @@ def take_samples(shape: Shape, timer: Timer, always: Way = BASELINE) -> dict[Way
         first_s[way] = timer(plans[way][:1])
     limit_s = max(BEHIND * min(first_s.values()), min(first_s.values()) + BEHIND_US * 1e-6)
     kept = {w: of for w, of in plans.items() if first_s[w] <= limit_s or w in (BASELINE, always)}
-    variants = {way: _sampler(of, first_s[way], timer) for way, of in kept.items()}
-    return interleave(variants, 1 if simulator_enabled() else ROUNDS)
+    return {way: _sampler(of, first_s[way], timer) for way, of in kept.items()}
 
 
 def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> list[Any]:
