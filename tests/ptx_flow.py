@@ -20,7 +20,7 @@ def c_loads(ptx: str, *, beta_is_zero: bool | None = None) -> int:
     lines = [line.strip() for line in ptx[ptx.index("{") :].splitlines()]
     labels = {line[:-1]: index for index, line in enumerate(lines) if line.endswith(":")}
     of_c = _derived_from(lines, _NAMES.index("c_gmem"))
-    tests = _tests_of_beta(lines)
+    known = {} if beta_is_zero is None else _known_predicates(lines, beta_is_zero)
     found = set()
     pending, seen = [0], set()
     while pending:
@@ -38,8 +38,8 @@ def c_loads(ptx: str, *, beta_is_zero: bool | None = None) -> int:
             continue
         negated, predicate, label = branch.groups()
         taken = None if predicate else True
-        if predicate in tests and beta_is_zero is not None:
-            taken = (tests[predicate] == beta_is_zero) != bool(negated)
+        if predicate in known:
+            taken = known[predicate] != bool(negated)
         pending += [labels[label]] * (taken is not False) + [index + 1] * (taken is not True)
     return len(found)
 
@@ -59,14 +59,28 @@ def _derived_from(lines: list[str], parameter: int) -> set[str]:
     return derived
 
 
-def _tests_of_beta(lines: list[str]) -> dict[str, bool]:
-    """Predicates that compare beta with zero: whether each is true if beta == 0."""
+def _known_predicates(lines: list[str], beta_is_zero: bool) -> dict[str, bool]:
+    """Predicates that follow from whether beta is zero, with their values."""
     beta = _derived_from(lines, _NAMES.index("beta"))
-    return {
-        predicate: comparison == "eq"
+    known = {
+        predicate: (comparison == "eq") == beta_is_zero
         for predicate, comparison, operands in _comparisons(lines)
         if beta.intersection(operands) and any(re.fullmatch(r"0|0[fd]0+", o) for o in operands)
     }
+    for line in lines:  # a predicate is computed before it is used
+        match = re.match(r"(and|or|not)\.pred\s+(%p\d+), (%p\d+)(?:, (%p\d+))?;", line)
+        if match is None:
+            continue
+        operation, target, *sources = match.groups()
+        values = [known.get(source) for source in sources if source]
+        if operation == "not":
+            if values[0] is not None:
+                known[target] = not values[0]
+        elif (decisive := operation == "or") in values:
+            known[target] = decisive
+        elif None not in values:
+            known[target] = not decisive
+    return known
 
 
 def _comparisons(lines: list[str]) -> Iterator[tuple[str, str, list[str]]]:
