@@ -15,7 +15,7 @@ from known_devices import H200
 from typer.testing import CliRunner
 
 from dxgemm import errors
-from dxgemm._correction import MOST, Correction, features_of
+from dxgemm._correction import FEATURES, MOST, Correction, features_of
 from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._model import predict_us, schedule
 from dxgemm._problem import contiguous_problem
@@ -26,6 +26,7 @@ from dxgemm.tuning.observations import Measured, Observation, append, by_shape, 
 from dxgemm.tuning.shapes import ALIGNED, LARGEST, SMALLEST, Shape, log_uniform_shapes, read_shapes
 
 KERNEL = find_implementation("tuned")
+SLOPES = (0.5,) * (1 + FEATURES)
 
 
 def test_shapes_spread_over_the_octaves_and_every_other_one_is_aligned():
@@ -72,8 +73,8 @@ def test_measurements_survive_an_interruption(tmp_path):
 def test_a_table_is_read_as_it_was_written(tmp_path):
     speeds = {
         ("float32", "tuned x"): Speed(0.5, resident=3),
-        ("float64", "y"): Speed(1.25, correction=Correction((0.5, -1.0), bytes(8))),
-        ("float64", "z"): Speed(1.25, correction=Correction((0.5, -1.0))),
+        ("float64", "y"): Speed(1.25, correction=Correction(SLOPES, bytes(4 * len(SLOPES)))),
+        ("float64", "z"): Speed(1.25, correction=Correction(SLOPES)),
     }
     file = tmp_path / "new" / "table.json"
     write_speeds(file, "GPU", speeds, {"measured": "today"})
@@ -84,9 +85,10 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         {"efficiency": "fast"},
         {"efficiency": 1, "slopes": ["a"]},
         {"efficiency": 1, "slopes": 3},
-        {"efficiency": 1, "slopes": [1], "neighbours": "no base 64"},
-        {"efficiency": 1, "slopes": [1], "neighbours": b64encode(b"no zlib").decode()},
-        {"efficiency": 1, "slopes": [1], "neighbours": b64encode(compress(b"odd")).decode()},
+        {"efficiency": 1, "slopes": SLOPES[:-1]},
+        {"efficiency": 1, "slopes": SLOPES, "neighbours": "no base 64"},
+        {"efficiency": 1, "slopes": SLOPES, "neighbours": b64encode(b"no zlib").decode()},
+        {"efficiency": 1, "slopes": SLOPES, "neighbours": b64encode(compress(b"odd")).decode()},
     )
     tables = [json.dumps({"speeds": {"float32": {"x": entry}}}) for entry in wrong_entries]
     for wrong in ("", "{}", '{"speeds": 3}', *tables):
@@ -174,7 +176,7 @@ def correction_of(speed, config, shape):
 def test_a_correction_is_bounded(configs_of_a_gpu):
     config = KERNEL.configs("float32")[2]
     shape = Shape("float32", 1000, 1000, 1000)
-    nothing = (0.0,) * len(features_on_the_h200(config, shape))
+    nothing = (0.0,) * FEATURES
     for constant, factor in ((9.0, math.exp(MOST)), (-9.0, math.exp(-MOST)), (0.0, 1.0)):
         speed = Speed(0.7, correction=Correction((constant, *nothing)))
         assert math.isclose(correction_of(speed, config, shape), factor)
@@ -188,7 +190,7 @@ def test_a_correction_goes_by_problems_alike(configs_of_a_gpu):
     here, near, far = (Shape("float32", n, n, n) for n in (1024, 1280, 8192))
     features = features_on_the_h200(config, here)
     row = np.array([*features, 0.1], np.float16).tobytes()
-    speed = Speed(0.7, correction=Correction((0.0,) * (1 + len(features)), row))
+    speed = Speed(0.7, correction=Correction((0.0,) * (1 + FEATURES), row))
     assert math.isclose(correction_of(speed, config, here), math.exp(0.1), rel_tol=1e-3)
     assert 1.005 < correction_of(speed, config, near) < 1.1
     assert correction_of(speed, config, far) < 1.01

@@ -32,6 +32,8 @@ SMALLEST, LARGEST, MOST_ROUNDS = 16, 16384, 2048
 LONGEST_TAIL = 1.5
 MOST = 0.4
 
+FEATURES = 14  # what `features_of` gives
+
 
 class Schedule(NamedTuple):
     """How a launch's blocks spread over multiprocessors.

@@ -22,7 +22,7 @@ from typing import Any
 
 import platformdirs
 
-from dxgemm._correction import Correction
+from dxgemm._correction import FEATURES, Correction
 from dxgemm._errors import SettingError
 
 PACKAGED = Path(__file__).with_name("tables")
@@ -146,9 +146,9 @@ def _read(entry: dict[str, Any]) -> Speed:
         raise TypeError("a value is no number")
     if not slopes:
         return Speed(**values)
-    neighbours = zlib.decompress(packed)
-    if len(neighbours) % (2 * len(slopes)):
-        raise ValueError("neighbours do not fill their rows")
+    neighbours = zlib.decompress(packed) if packed else b""
+    if len(slopes) != 1 + FEATURES or len(neighbours) % (2 * len(slopes)):
+        raise ValueError("a correction of other features")
     return Speed(**values, correction=Correction(slopes, neighbours))
 
 
