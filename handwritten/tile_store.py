@@ -121,8 +121,8 @@ def make_store_from_smem(
     together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
     keeps_columns = threads % row_vectors == 0 and together > 0
     groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
-    # Element by element, a thread works on patches of `down` rows and `across` columns, these as far
-    # apart as there are lanes in a row. So many patches lie side by side.
+    # Element by element, a thread works on patches of `down` rows and `across` columns, these as
+    # far apart as there are lanes in a row. So many patches lie side by side.
     lanes = min(32, tile_n)
     across = next(count for count in (4, 2, 1) if tile_n % (count * lanes) == 0)
     down = 4 // across if rows % (4 // across) == 0 else 1
