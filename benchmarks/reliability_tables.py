@@ -54,14 +54,21 @@ def machine(run: dict[str, Any]) -> str:
 
 
 def tests_text(runs: list[dict[str, Any]]) -> list[Part]:
-    """A table a run, one row a group."""
+    """A table a run, one row a group.
+
+    What a later run replaced is named: `run_again` has such files by commit.
+    """
     parts: list[Part] = []
     for run in runs:
         lines = []
         for group, names in GROUPS.items():
             counts = [run["files"].get(f"test_{name}.py", {}) for name in names]
             lines.append([group, *(str(sum(c.get(o, 0) for c in counts)) for o in OUTCOMES)])
-        title = f"{machine(run)}; {run['contract_cases']:,} cases of the contract:"
+        again = "".join(
+            f", {', '.join(files)} of commit {commit[:12]}"
+            for commit, files in run.get("run_again", {}).items()
+        )
+        title = f"{machine(run)}{again}; {run['contract_cases']:,} cases of the contract:"
         parts.append(Table(title, ["tests of", *OUTCOMES], lines))
     return parts or [NO_TESTS]
 

@@ -495,6 +495,10 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     text = markdown(reliability.tests_text(reliability.load_runs("tests", tmp_path)))
     assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
     assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
+    text = markdown(
+        reliability.tests_text([{**TESTS, "run_again": {"fedcba98765432": ["a", "b"]}}])
+    )
+    assert "commit 0123456789ab, a, b of commit fedcba987654; 12,345 cases" in text
     text = markdown(reliability.sanitizer_text([SANITIZER]))
     assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 | 2026-11-21 | 0123456789ab |" in text
     assert "Failed in memcheck: wgmma, no." in text
