@@ -223,7 +223,8 @@ def make_store_from_smem(
                     put(address, values, out_gmem, out_start + row * out_stride_m + col)
         else:
             # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
-            # a thread reads for all members of a patch is on its way together.
+            # a thread reads for all members of a patch is on its way together. Indices are computed
+            # where they are used: hoisted, they cost `tuned` 3 %, by another order of its mainloop.
             for patch in range(first, rows // down * patches, threads):
                 smem_row = int32(rank * rows + patch // patches * down)
                 smem_col = int32(patch % patches // lanes * across * lanes + patch % lanes)
