@@ -77,9 +77,8 @@ class Correction:
         here = np.array(features, np.float32)
         exponent = self.slopes[0] + float(np.dot(self._slopes, here))
         points, squares, weights = self._neighbours
-        if len(weights):
-            half_squared_distances = squares + 0.5 * np.dot(here, here) - points @ here
-            exponent += float(np.dot(np.exp(-half_squared_distances), weights))
+        half_squared_distances = squares + 0.5 * np.dot(here, here) - points @ here
+        exponent += float(np.dot(np.exp(-half_squared_distances), weights))
         return math.exp(max(-MOST, min(exponent, MOST)))
 
     @cached_property
