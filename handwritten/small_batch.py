@@ -1,6 +1,6 @@
 """Many small matrices: several of them a block, each with threads and shared memory of its own.
 
-Idea: grown from `tuned`. A matrix of 4 x 4 to 64 x 64 fits one tile, k included: all of it is on
+Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all of it is on
 its way to shared memory at once, and there is no pipeline but the blocks that share a
 multiprocessor. A block takes as many matrices as give it 64 threads.
 What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock from memory and does
@@ -13,8 +13,8 @@ What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock f
     arithmetic, float64    1     8    64    512   1728   4096  13824   32768
 
 Memory does up to 64, and every byte should cross it once, in whole sectors. Shared memory, which
-serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 144 threads read
-eight times for two k, in 3456 clocks; there the tensor cores of `tensor_batch` take over. Small
+serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 96 threads read
+ten times for two k, in 2880 clocks; there the tensor cores of `tensor_batch` take over. Small
 batches take what a launch takes, and what a block does before its copies are on their way.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
 global memory, along k or along m; b as rows, transposed on the way if it is column-major.
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 
 MINIMUM_ARCH = 80
 LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
-UNROLLED_K = 16
+MOST_UNROLLED_K = 16
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
             raise ValueError(f"{self}: thread tiles must fill the tile")
-        if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % min(self.tile_k, UNROLLED_K):
-            raise ValueError(f"{self}: tiles are read in vectors of 4, k in steps of {UNROLLED_K}")
+        if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % 4:
+            raise ValueError(f"{self}: tiles are read in vectors of 4")
         if not 1 <= self.threads <= 1024:
             raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
 
@@ -142,13 +143,23 @@ class Config:
         return f"{tile} thread {self.thread_m}x{self.thread_n} matrices {self.matrices}"
 
 
-# The fewest of those measured on the H200 that are within a twentieth of the best of them.
+# Tiles of many sizes: what a matrix of 40 or 80 rows wastes in one of 64 costs half its speed. The
+# second ones of a size have more warps, for few matrices.
 CONFIGS = (
+    Config(80, 80, 80, thread_m=10, thread_n=4, matrices=1),
+    Config(72, 72, 72, thread_m=9, thread_n=4, matrices=1),
     Config(64, 64, 64, thread_m=8, thread_n=4, matrices=1),
-    Config(48, 48, 48, thread_m=4, thread_n=4, matrices=1),
+    Config(56, 56, 56, thread_m=7, thread_n=4, matrices=1),
+    Config(48, 48, 48, thread_m=6, thread_n=4, matrices=1),
+    Config(48, 48, 48, thread_m=3, thread_n=4, matrices=1),
+    Config(40, 40, 40, thread_m=5, thread_n=4, matrices=1),
     Config(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
-    Config(32, 32, 32, thread_m=2, thread_n=4, matrices=1),  # more warps, for few matrices
+    Config(32, 32, 32, thread_m=2, thread_n=4, matrices=1),
+    Config(24, 24, 24, thread_m=3, thread_n=4, matrices=2),
+    Config(20, 20, 20, thread_m=5, thread_n=4, matrices=4),
     Config(16, 16, 16, thread_m=2, thread_n=4, matrices=2),
+    Config(16, 16, 16, thread_m=1, thread_n=4, matrices=1),
+    Config(12, 12, 12, thread_m=3, thread_n=4, matrices=8),
     Config(8, 8, 8, thread_m=2, thread_n=4, matrices=8),
     Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
 )
@@ -160,11 +171,20 @@ LAUNCH_US = 2.4  # no pipeline to fill
 # thread's, fitted to batches on the H200. Shared memory bounds them: a thread reads
 # thread_m + thread_n elements for thread_m * thread_n multiplications.
 SHARES = {
+    (80, 10): {"float32": 0.62, "float64": 0.6},
+    (72, 9): {"float32": 0.6, "float64": 0.6},
     (64, 8): {"float32": 0.62, "float64": 0.5},
-    (48, 4): {"float32": 0.52, "float64": 0.85},
+    (56, 7): {"float32": 0.6, "float64": 0.6},
+    (48, 6): {"float32": 0.62, "float64": 0.85},
+    (48, 3): {"float32": 0.5, "float64": 0.8},
+    (40, 5): {"float32": 0.6, "float64": 0.7},
     (32, 4): {"float32": 0.6, "float64": 0.65},
     (32, 2): {"float32": 0.41, "float64": 0.44},
+    (24, 3): {"float32": 0.45, "float64": 0.6},
+    (20, 5): {"float32": 0.4, "float64": 0.5},
     (16, 2): {"float32": 0.36, "float64": 0.45},
+    (16, 1): {"float32": 0.3, "float64": 0.35},
+    (12, 3): {"float32": 0.3, "float64": 0.4},
     (8, 2): {"float32": 0.25, "float64": 0.35},
     (4, 1): {"float32": 0.15, "float64": 0.15},
 }
@@ -248,7 +268,7 @@ def make_compute_tile(
     # A thread's rows: neighbours where a lies along m, to be read together.
     row_width = 1 if a_is_along_k else min(width, thread_m)
     row_group, col_group = threads_m * row_width, threads_n * width
-    unrolled_k = min(tile_k, UNROLLED_K)
+    unrolled_k = gcd(tile_k, MOST_UNROLLED_K)
     # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
     # memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0

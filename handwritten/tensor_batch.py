@@ -138,6 +138,8 @@ class Config:
 
 
 CONFIGS = (
+    Config(96, 96, 48, warp_m=48, warp_n=32, parts=3),
+    Config(80, 80, 80, warp_m=40, warp_n=16, parts=5),
     Config(64, 64, 64, warp_m=32, warp_n=32, parts=4),
     Config(48, 48, 48, warp_m=24, warp_n=16, parts=3),
     Config(32, 32, 32, warp_m=16, warp_n=32, parts=2),
@@ -150,7 +152,7 @@ LAUNCH_US = 2.4  # no pipeline to fill
 
 # Times its peak outside tensor cores that a full multiprocessor reaches were memory no limit, by a
 # tile's rows, fitted to batches on the H200: fragments of small warp tiles are read more often.
-SHARES = {64: 1.4, 48: 1.3, 32: 1.1, 16: 0.5}
+SHARES = {96: 1.4, 80: 1.4, 64: 1.4, 48: 1.3, 32: 1.1, 16: 0.5}
 # Times that, where a matrix has several tiles, as of `small_batch`.
 SEVERAL_TILES, SEVERAL_TILES_ALONE = 0.9, 0.4
 

@@ -85,7 +85,7 @@ def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config,
     [
         ({"thread_m": 3}, "thread tiles must fill the tile"),
         ({"thread_n": 2}, "vectors of 4"),
-        ({"tile_k": 24}, "k in steps of 16"),
+        ({"tile_k": 6}, "vectors of 4"),
         ({"matrices": 1000}, "1 to 1024 threads"),
     ],
 )

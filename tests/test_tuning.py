@@ -16,14 +16,36 @@ from typer.testing import CliRunner
 
 from dxgemm import errors
 from dxgemm._correction import FEATURES, MOST, Correction, features_of
+from dxgemm._dispatch import choose
 from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._model import predict_us, schedule
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
-from dxgemm._speeds import PACKAGED, Speed, load_speeds, read_speeds, table_file, write_speeds
+from dxgemm._speeds import (
+    IN_BATCHES,
+    PACKAGED,
+    Speed,
+    load_speeds,
+    read_speeds,
+    table_file,
+    write_speeds,
+)
 from dxgemm.cli.app import app
 from dxgemm.tuning.observations import Measured, Observation, append, by_shape, read
-from dxgemm.tuning.shapes import ALIGNED, LARGEST, SMALLEST, Shape, log_uniform_shapes, read_shapes
+from dxgemm.tuning.shapes import (
+    ALIGNED,
+    FEWEST_MATRICES,
+    LARGEST,
+    LARGEST_IN_BATCH,
+    MOST_IN_BATCH,
+    SMALLEST,
+    SMALLEST_IN_BATCH,
+    Shape,
+    log_uniform_batches,
+    log_uniform_shapes,
+    read_shapes,
+    shapes_to_tune,
+)
 
 KERNEL = find_implementation("tuned")
 SLOPES = (0.5,) * (1 + FEATURES)
@@ -33,22 +55,44 @@ def test_shapes_spread_over_the_octaves_and_every_other_one_is_aligned():
     shapes = list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
     assert shapes == list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
     assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
-    sizes = [size for shape in shapes for size in shape[1:]]
+    assert {shape.batch for shape in shapes} == {1}
+    sizes = [size for shape in shapes for size in shape[1:4]]
     assert min(sizes) >= SMALLEST and max(sizes) <= LARGEST
     small = sum(size < 512 for size in sizes)
     assert 0.4 < small / len(sizes) < 0.6
-    aligned = [all(size % ALIGNED == 0 for size in shape[1:]) for shape in shapes]
+    aligned = [all(size % ALIGNED == 0 for size in shape[1:4]) for shape in shapes]
     assert all(aligned[0::4]) and all(aligned[1::4]) and sum(aligned) < 210
+
+
+def test_batches_are_of_small_matrices_and_every_other_one_of_squares():
+    shapes = list(islice(log_uniform_batches(("float32", "float64"), 0), 400))
+    assert shapes == list(islice(log_uniform_batches(("float32", "float64"), 0), 400))
+    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
+    sizes = [size for shape in shapes for size in shape[1:4]]
+    assert min(sizes) == SMALLEST_IN_BATCH and max(sizes) == LARGEST_IN_BATCH
+    batches = [shape.batch for shape in shapes]
+    assert min(batches) >= FEWEST_MATRICES and max(batches) > 50_000
+    squares = [shape.m == shape.n == shape.k for shape in shapes]
+    assert all(squares[0::4]) and all(squares[1::4]) and sum(squares) < 210
+    for _, m, n, k, batch in shapes:
+        assert batch * max(m * n, m * k, k * n) <= MOST_IN_BATCH
+
+
+def test_a_search_takes_single_products_and_batches():
+    shapes = list(islice(shapes_to_tune(("float32", "float64"), 1), 40))
+    assert [shape.batch > 1 for shape in shapes] == 5 * ([False] * 6 + [True] * 2)
+    assert len(set(shapes)) == 40
 
 
 def test_shapes_from_a_file(tmp_path):
     file = tmp_path / "shapes"
-    file.write_text("# ours\n64 32, 16\n\n1 2 3  # small\n")
+    file.write_text("# ours\n64 32, 16\n\n1 2 3  # small\n4 5 6 100\n")
     assert read_shapes(file, ("float32",)) == [
         Shape("float32", 64, 32, 16),
         Shape("float32", 1, 2, 3),
+        Shape("float32", 4, 5, 6, batch=100),
     ]
-    for wrong in ("1 2", "1 2 x", "0 1 2"):
+    for wrong in ("1 2", "1 2 x", "0 1 2", "1 2 3 0", "1 2 3 4 5"):
         file.write_text(f"4 4 4\n{wrong}\n")
         with pytest.raises(errors.ShapeError, match=r":2: .* is not m, n and k"):
             read_shapes(file, ("float32",))
@@ -110,7 +154,7 @@ def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypat
 def test_the_packaged_tables_are_of_configs_that_exist(configs_of_a_gpu):
     for path in PACKAGED.glob("*.json"):
         for dtype, text in read_speeds(path):
-            name, _, config = text.partition(" ")
+            name, _, config = text.removesuffix(IN_BATCHES).partition(" ")
             configs = map(str, find_implementation(name).configs(dtype))
             assert config in configs, text
 
@@ -180,9 +224,6 @@ def test_a_correction_is_bounded(configs_of_a_gpu):
     for constant, factor in ((9.0, math.exp(MOST)), (-9.0, math.exp(-MOST)), (0.0, 1.0)):
         speed = Speed(0.7, correction=Correction((constant, *nothing)))
         assert math.isclose(correction_of(speed, config, shape), factor)
-        batch = contiguous_problem(*shape, 2)
-        plain = predict_us(KERNEL, config, batch, H200, Speed(0.7))
-        assert predict_us(KERNEL, config, batch, H200, speed) == plain
 
 
 def test_a_correction_goes_by_problems_alike(configs_of_a_gpu):
@@ -214,6 +255,54 @@ def test_the_model_goes_by_the_table(configs_of_a_gpu):
     assert predict_us(KERNEL, config, ragged, H200, misaligned) > 1.9 * predict_us(
         KERNEL, config, ragged, H200, slow
     )
+
+
+def test_a_batch_goes_by_what_was_measured_of_batches(configs_of_a_gpu):
+    small = find_implementation("small_batch")
+    batch = contiguous_problem("float32", 64, 64, 64, 1000)
+    slow = Speed(0.01, correction=Correction((0.3,) + (0.0,) * FEATURES))
+
+    def predicted_us(implementation, config, *entries):
+        speeds = {("float32", f"{implementation.name} {config}{of}"): slow for of in entries}
+        return predict_us(implementation, config, batch, replace(H200, speeds=speeds))
+
+    for implementation in (KERNEL, small):
+        config = implementation.configs("float32")[0]
+        stated_us = predicted_us(implementation, config)
+        measured_us = predicted_us(implementation, config, IN_BATCHES)
+        assert measured_us > 5 * stated_us
+        # Of single products, a batch takes the speed without its correction, or nothing.
+        by_singles_us = predicted_us(implementation, config, "")
+        if implementation is KERNEL:
+            assert 5 * stated_us < by_singles_us < 0.8 * measured_us
+        else:
+            assert by_singles_us == stated_us
+
+
+def test_the_table_lets_in_what_the_choice_leaves_out_as_a_rule(configs_of_a_gpu):
+    pytest.importorskip("scipy")
+    from dxgemm.tuning.fit import FEWEST, fit_speeds
+
+    left_out = find_implementation("pipeline")
+    assert left_out.is_searched("float64") and not left_out.is_automatic("float64")
+    config, own = left_out.configs("float64")[0], find_implementation("tensor_core")
+    for factor, is_in in ((1.5, False), (0.5, True)):
+        measured = [
+            Measured(
+                Shape("float64", 1024, 1024, k),
+                (
+                    Observation("tensor_core", str(own.configs("float64")[0]), 1, 100.0),
+                    Observation("pipeline", str(config), 1, 100.0 * factor),
+                ),
+            )
+            for k in range(512, 512 + FEWEST)
+        ]
+        speeds = {key: fit.speed for key, fit in fit_speeds(measured, H200).items()}
+        assert (("float64", f"pipeline {config}") in speeds) == is_in
+        device = replace(H200, speeds=speeds)
+        decision = choose(contiguous_problem("float64", 1024, 1024, 512), device)
+        assert ("surpassed" in decision.rejected.get("pipeline", "")) != is_in
+        assert (left_out in {c.implementation for c in decision.candidates}) == is_in
 
 
 def test_without_a_gpu_it_says_so(monkeypatch):

@@ -28,11 +28,11 @@ SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH, ALIGNMENT_LENGTH, FLAG_LENGTH = 4.5,
 
 # Beyond what was measured nothing is known. So far features are believed, in extents, in rounds and
 # in the logarithm of how far a round may be from full, and so far the correction.
-SMALLEST, LARGEST, MOST_ROUNDS = 16, 16384, 2048
+SMALLEST, SMALLEST_IN_BATCH, LARGEST, MOST_ROUNDS = 16, 4, 16384, 2048
 LONGEST_TAIL = 1.5
 MOST = 0.4
 
-FEATURES = 14  # what `features_of` gives
+FEATURES = 15  # what `features_of` gives
 
 
 class Schedule(NamedTuple):
@@ -96,11 +96,12 @@ class Correction:
 def features_of(config: Any, problem: Problem, work: Schedule) -> tuple[float, ...]:
     """What a time may depend on, each divided by how far apart problems are alike.
 
-    Sizes, slices and rounds as powers of two; what rounding up to whole rounds, generations of
-    resident blocks, tiles and steps costs, as logarithms; whether rows of a and b are misaligned,
-    and how much.
+    Sizes, slices, matrices and rounds as powers of two; what rounding up to whole rounds,
+    generations of resident blocks, tiles and steps costs, as logarithms; whether rows of a and b
+    are misaligned, and how much.
     """
-    extents = (min(max(extent, SMALLEST), LARGEST) for extent in (problem.m, problem.n, problem.k))
+    smallest = SMALLEST_IN_BATCH if problem.batch > 1 else SMALLEST
+    extents = (min(max(extent, smallest), LARGEST) for extent in (problem.m, problem.n, problem.k))
     generations = -(-work.rounds // work.resident)
     tile_rows, tile_cols = -(-problem.m // config.tile_m), -(-problem.n // config.tile_n)
     paddings = (
@@ -113,6 +114,7 @@ def features_of(config: Any, problem: Problem, work: Schedule) -> tuple[float, .
     return (
         *(math.log2(extent) / SIZE_LENGTH for extent in extents),
         math.log2(problem.slices) / SIZE_LENGTH,
+        math.log2(problem.batch) / SIZE_LENGTH,
         math.log2(min(work.rounds, MOST_ROUNDS)) / ROUNDS_LENGTH,
         *(padding / PADDING_LENGTH for padding in paddings),
         (not problem.a_is_aligned) / FLAG_LENGTH,

@@ -72,7 +72,7 @@ def choose(
             rejected[candidate.name] = reason
         elif not candidate.is_own:
             rejected[candidate.name] = "a baseline: used only when named"
-        elif not candidate.is_automatic(problem.dtype):
+        elif not _is_considered(candidate, problem.dtype, device):
             rejected[candidate.name] = "surpassed by others everywhere: used only when named"
         else:
             ranked.append(_with_config(candidate, problem, device))
@@ -84,6 +84,12 @@ def choose(
         (other.implementation.name, f"slower: {other.reason}") for _, other in ranked[1:]
     )
     return Decision(tuple(candidate for _, candidate in ranked), rejected)
+
+
+def _is_considered(implementation: Implementation, dtype: str, device: DeviceFacts) -> bool:
+    """Whether the automatic choice may take it: as a rule, or since the GPU's table has it."""
+    is_tuned = (dtype, implementation.name) in device.tuned_kernels
+    return is_tuned or implementation.is_automatic(dtype)
 
 
 def _named(

@@ -9,13 +9,14 @@ Source: Williams, Waterman and Patterson, "Roofline: an insightful visual perfor
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from dxgemm._correction import Schedule, features_of
 from dxgemm._occupancy import sm_limits
 from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
-from dxgemm._speeds import Speed
+from dxgemm._speeds import Speed, name_of
 from dxgemm.runtime.device import DeviceFacts
 
 # What a fused reduction adds for an element, and for a tile, of a block that has its SM for itself:
@@ -25,12 +26,13 @@ REDUCTION_NS = 0.1
 REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
-# What an epilogue adds for an element on an SM: bias, gelu and residual on the H200. Where three
-# blocks or more share the SM, this part of it.
-EPILOGUE_NS = {"float32": 0.27, "float64": 0.67}
-SHARED_EPILOGUE = 2 / 3
+# What an epilogue adds for an element on an SM that one block has for itself, that two share, or
+# more: bias, gelu and residual on the H200. Of two blocks in float64, one does not keep the tensor
+# cores busy while the other is at its epilogue.
+EPILOGUE_NS = {"float32": (0.27, 0.27, 0.18), "float64": (0.67, 1.05, 0.45)}
 
-# Of the memory's peak, by matrices of a batch: with 48 x 48 and less on the H200.
+# Of the memory's peak, by matrices of a batch, where no batches were measured: with 48 x 48 and
+# less on the H200.
 BATCH_MEMORY_SHARE = 0.88
 
 # What adding the sums of slices takes: another kernel, and its reading of them, from the L2 cache.
@@ -40,11 +42,11 @@ ADDING_BYTES_PER_US = 2.5e6
 # What a block without a pipeline waits for memory before each step along k.
 WAIT_US = 0.5
 
-# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to
-# reach this part of what its kernel file says.
+# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to be so
+# much slower than its kernel file says. Batches of some sizes are rare in any search.
 UNTUNED = 0.7
 
-# Tables are of single products: what a config of these reaches in batches its kernel file says.
+# What a config of these reaches in batches its kernel file knows better than single products do.
 FOR_BATCHES = ("small_batch", "tensor_batch")
 
 
@@ -93,11 +95,8 @@ def predict_us(
     written = float(problem.result_bytes * problem.slices)
     if not problem.result_is_aligned:
         written *= speed.misaligned_writes
-    read_share, write_share = speed.read_share, speed.write_share
-    if problem.batch > 1:
-        read_share = write_share = BATCH_MEMORY_SHARE
-    read_us = (problem.bytes_moved - problem.result_bytes) / (bytes_per_us * read_share)
-    write_us = written / (bytes_per_us * write_share)
+    read_us = (problem.bytes_moved - problem.result_bytes) / (bytes_per_us * speed.read_share)
+    write_us = written / (bytes_per_us * speed.write_share)
     cluster_us = work.rounds * speed.cluster_block_us * (work.split_k - 1)
     apart_us = speed.launch_us + cluster_us + adding_us(problem)
     # Arithmetic and memory hide behind each other in part.
@@ -105,7 +104,7 @@ def predict_us(
     arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
     fused_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
     us = plain_us
-    if speed.correction is not None and problem.batch == 1:
+    if speed.correction is not None:
         us *= speed.correction(features_of(config, problem, work))
     return us + (fused_us - plain_us)
 
@@ -150,8 +149,8 @@ def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts
     elements = rounds * config.tile_m * config.tile_n // getattr(config, "split_k", 1)
     us = 0.0
     if is_fused:
-        element_ns = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
-        us += elements * element_ns / 1e3 * (SHARED_EPILOGUE if resident > 2 else 1.0)
+        by_blocks = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
+        us += elements * by_blocks[min(resident, len(by_blocks)) - 1] / 1e3
     if problem.reduction is not None:
         us += (elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US) / resident
     return us
@@ -160,24 +159,40 @@ def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts
 def speed_of(
     implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
 ) -> Speed:
-    """From the GPU's table, or by the kernel file's own account."""
-    measured = device.speeds.get((problem.dtype, f"{implementation.name} {config}"))
-    if measured is not None and (problem.batch == 1 or implementation.name not in FOR_BATCHES):
+    """From the GPU's table, or by the kernel file's own account.
+
+    Where the table knows of single products alone, a batch goes by these as far as it can.
+    """
+    dtype, is_batch = problem.dtype, problem.batch > 1
+    measured = device.speeds.get((dtype, name_of(implementation, config, problem)))
+    if measured is not None:
         return measured
+    if is_batch and implementation.name not in FOR_BATCHES:
+        measured = device.speeds.get((dtype, f"{implementation.name} {config}"))
+    stated = measured or _stated_speed(implementation, config, problem, device)
+    if is_batch:
+        share = BATCH_MEMORY_SHARE
+        stated = replace(stated, read_share=share, write_share=share, correction=None)
+    return stated
+
+
+def _stated_speed(
+    implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
+) -> Speed:
+    """By the kernel file's own account."""
     resident = getattr(config, "blocks_per_sm", 1)
     fill_us = 0.0 if getattr(config, "stages", 1) > 1 else WAIT_US
-    efficiency = implementation.efficiency(config, problem)
-    if problem.batch == 1 and (problem.dtype, implementation.name) in device.tuned_kernels:
-        efficiency *= UNTUNED
+    is_left_out = (problem.dtype, implementation.name) in device.tuned_kernels
+    part = UNTUNED if is_left_out and problem.batch == 1 else 1.0
     return Speed(
-        efficiency=efficiency,
+        efficiency=part * implementation.efficiency(config, problem),
         lone_share=implementation.lone_share(config) if resident > 1 else 1.0,
         resident=resident,
-        launch_us=implementation.launch_us - fill_us,  # which counts the first wait
+        launch_us=implementation.launch_us / part - fill_us,  # which counts the first wait
         fill_us=fill_us,
-        read_share=implementation.memory_share,
-        write_share=implementation.memory_share,
-        cluster_block_us=implementation.cluster_block_us,
+        read_share=part * implementation.memory_share,
+        write_share=part * implementation.memory_share,
+        cluster_block_us=implementation.cluster_block_us / part,
     )
 
 

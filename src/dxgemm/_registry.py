@@ -28,8 +28,8 @@ from dxgemm.compiler import (
 )
 from dxgemm.runtime.binding import Launch, launch_kernel
 
-# Half of the registers a thread can have: a larger accumulator would not stay in them.
-MOST_ACCUMULATOR_BYTES = 512
+# Of the 1020 that a thread's registers hold: a larger accumulator would not stay in them.
+MOST_ACCUMULATOR_BYTES = 576
 
 
 # What adds the sums of slices of k, and of how many at most.
@@ -70,6 +70,13 @@ class Implementation(ABC):
     def is_automatic(self, dtype: str) -> bool:
         """Whether the automatic choice for a dtype considers it."""
         return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
+
+    def is_searched(self, dtype: str) -> bool:
+        """Whether `dxgemm tune` measures it for a dtype.
+
+        The automatic choice considers it too where the GPU's table has it.
+        """
+        return self.is_automatic(dtype)
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -364,6 +371,9 @@ class Pipelined(KernelFile):
     """A kernel file over device functions of cuBLASDx."""
 
     package = "dxgemm.cublasdx"
+
+    def is_searched(self, dtype: str) -> bool:
+        return True  # what surpasses it on one GPU may not on another
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 One JSON file a GPU, named by it: {"gpu": name, "measured": date, "packages": {name: version},
 "shapes": how many, "error": root mean square of ln(predicted / measured),
-"speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}}}}. What a correction goes by are
+"speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}, "tuned 64x64x8 ... in batches":
+...}}}. What a correction goes by are
 float16 numbers, compressed by zlib, as text in base 64. A file in the user's configuration
 directory takes the place of the one in the package.
 """
@@ -69,7 +70,17 @@ class Speed:
     correction: Correction | None = None
 
 
-Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and implementation and config as one text
+Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and `name_of` of a config
+
+IN_BATCHES = " in batches"
+
+
+def name_of(implementation: Any, config: Any, problem: Any) -> str:
+    """A config's name in tables: of batches it has a speed of its own.
+
+    Their matrices are small, and the blocks of one run beside those of others.
+    """
+    return f"{implementation.name} {config}{IN_BATCHES if problem.batch > 1 else ''}"
 
 
 def table_file(gpu: str) -> Path:

@@ -19,7 +19,7 @@ from dxgemm._speeds import table_file, write_speeds
 from dxgemm.cli.explain import Dtype
 from dxgemm.cli.output import note, print_table, progress_bar
 from dxgemm.tuning.observations import Measured, append, by_shape, read
-from dxgemm.tuning.shapes import Shape, log_uniform_shapes, read_shapes
+from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune
 
 TUNED = (Dtype("float32"), Dtype("float64"))
 BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
@@ -34,7 +34,7 @@ def tune(
     budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
     shapes: Annotated[
         Path | None,
-        typer.Option(help="Lines of m n k; default: random ones."),
+        typer.Option(help="Lines of m n k, or m n k batch; default: random ones."),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Forget what was measured before.")] = False,
     out: Annotated[
@@ -68,7 +68,7 @@ def tune(
     known = by_shape(read(kept))
     dtypes = tuple(chosen.value for chosen in dtype or TUNED)
     wanted: Iterator[Shape] = (
-        iter(read_shapes(shapes, dtypes)) if shapes else log_uniform_shapes(dtypes, SEED)
+        iter(read_shapes(shapes, dtypes)) if shapes else shapes_to_tune(dtypes, SEED)
     )
     timer = EventTimer(l2_bytes())
     spent_s, budget_s = 0.0, 60 * budget_minutes

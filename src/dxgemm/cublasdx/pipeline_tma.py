@@ -96,6 +96,7 @@ CONFIGS = (
     Config(128, 128, threads=128, stages=3, blocks_per_sm=2),
     Config(128, 128, threads=256, stages=4),
     Config(128, 64, threads=128, stages=4, blocks_per_sm=2),
+    Config(128, 64, threads=256, stages=8),
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
@@ -108,6 +109,7 @@ _EFFICIENCY = {
     (128, 128): ((9.9, 9.0, 8.0), 5.2, 37.0),
     (128, 256): ((8.4, 6.1, 5.0), 4.5, 29.0),
     (64, 128): ((7.0, 7.0, 6.0), 3.4, 26.0),
+    (64, 256): ((5.5, 5.4, 4.6), 2.7, 20.0),
 }
 
 

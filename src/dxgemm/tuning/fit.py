@@ -13,7 +13,7 @@ from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
 from dxgemm._registry import Implementation, find_implementation
-from dxgemm._speeds import Speed
+from dxgemm._speeds import Speed, name_of
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Measured
 
@@ -34,7 +34,7 @@ RANGES = {
 }
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
 SHARPNESS = 3.0  # fits the H200 better than 2, or a kink
-FEWEST = 12  # observations of a config, for it to be in the table
+FEWEST = 8  # observations of a config, for it to be in the table
 
 # Of the correction: observations that weigh as much as a slope's preference for zero; standard
 # deviations of what it learns, and of a measured time, both of logarithms.
@@ -59,26 +59,31 @@ class Fit:
 def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[str, str], Fit]:
     """A speed for each dtype and config that was measured often enough.
 
+    Not for what the automatic choice leaves out as a rule, unless it was the best once. Batches are
+    fitted apart from single products, see `dxgemm._speeds.name_of`.
+
     Raises:
         MissingPackageError: SciPy is not installed.
     """
     points: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    let_in = set()
     for one in measured:
-        dtype, m, n, k = one.shape
-        problem = contiguous_problem(dtype, m, n, k)
-        for observation in one.observations:
+        dtype, problem = one.shape.dtype, contiguous_problem(*one.shape)
+        own = [o for o in one.observations if find_implementation(o.implementation).is_own]
+        for observation in own:
             implementation = find_implementation(observation.implementation)
-            if not implementation.is_own:
-                continue
             config = find_config(implementation, dtype, observation.config)
             if config is None:
                 continue  # of an earlier version
             sliced = problem
             if observation.slices > 1:
                 sliced = sliced_problem(problem, observation.slices)
-            key = dtype, f"{observation.implementation} {observation.config}"
+            key = dtype, name_of(implementation, config, problem)
             points[key].append(Point(implementation, config, sliced, observation.us))
-    return {key: _fit(of, device) for key, of in points.items() if len(of) >= FEWEST}
+            is_best = observation.us == min(o.us for o in own)
+            if is_best or implementation.is_automatic(dtype):
+                let_in.add(key)
+    return {key: _fit(points[key], device) for key in let_in if len(points[key]) >= FEWEST}
 
 
 class Point(NamedTuple):

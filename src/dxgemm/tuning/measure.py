@@ -49,7 +49,7 @@ def candidates(problem: Problem, device: DeviceFacts) -> Iterator[tuple[Implemen
     """Implementation, config and slices of k: what may be best, by the model."""
     ways = []
     for implementation in IMPLEMENTATIONS:
-        if not implementation.is_automatic(problem.dtype) or implementation.supports(problem):
+        if not implementation.is_searched(problem.dtype) or implementation.supports(problem):
             continue
         if implementation.runs_on(device.arch):
             continue
@@ -153,15 +153,20 @@ def make_samplers(
 
 def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> list[Any]:
     """Sets of a, b and out, so many that a call finds none of its own in the L2 cache, or most."""
-    dtype, m, n, k = shape
-    set_bytes = ITEM_SIZES[dtype] * (m * k + k * n + m * n)
+    dtype, m, n, k, batch = shape
+    matrices = (batch,) if batch > 1 else ()
+    set_bytes = ITEM_SIZES[dtype] * batch * (m * k + k * n + m * n)
     cache_bytes = 0
     if not simulator_enabled():
         from dxgemm.tuning.timing import l2_bytes
 
         cache_bytes = l2_bytes()
     return [
-        (fill((m, k), dtype=dtype), fill((k, n), dtype=dtype), xp.empty((m, n), dtype))
+        (
+            fill((*matrices, m, k), dtype=dtype),
+            fill((*matrices, k, n), dtype=dtype),
+            xp.empty((*matrices, m, n), dtype),
+        )
         for _ in range(sets_of_operands(set_bytes, cache_bytes, most))
     ]
 

@@ -4,27 +4,41 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
 from dxgemm._errors import ShapeError
 
 SMALLEST, LARGEST = 16, 16384
+SMALLEST_IN_BATCH, LARGEST_IN_BATCH = 4, 128
+FEWEST_MATRICES, MOST_MATRICES = 16, 2**17
+BATCHES = 4  # every so many-th problem is a batch
 ALIGNED = 16  # elements: rows of every dtype begin at multiples of 16 bytes then
 MOST_ELEMENTS = 2**28  # of a matrix
+MOST_IN_BATCH = 2**26  # of all matrices of a batch
 
 
 class Shape(NamedTuple):
-    """Of one product: a is (m, k), b is (k, n)."""
+    """Of one product, or of each of a batch: a is (m, k), b is (k, n)."""
 
     dtype: str
     m: int
     n: int
     k: int
+    batch: int = 1
 
     def __str__(self) -> str:
-        return f"{self.dtype} {self.m} x {self.n} x {self.k}"
+        times = f"{self.batch} of " if self.batch > 1 else ""
+        return f"{self.dtype} {times}{self.m} x {self.n} x {self.k}"
+
+
+def shapes_to_tune(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
+    """Without end: single products, with batches among them."""
+    singles, batches = log_uniform_shapes(dtypes, seed), log_uniform_batches(dtypes, seed)
+    while True:
+        yield from islice(singles, (BATCHES - 1) * len(dtypes))
+        yield from islice(batches, len(dtypes))
 
 
 def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
@@ -44,11 +58,34 @@ def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
         yield Shape(dtypes[index % len(dtypes)], m, n, k)
 
 
+def log_uniform_batches(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
+    """The same of batches: extents from SMALLEST_IN_BATCH to LARGEST_IN_BATCH, in every other one
+    m = n = k and a multiple of SMALLEST_IN_BATCH; FEWEST_MATRICES to MOST_MATRICES of them.
+    """
+    numbers = random.Random(seed)
+
+    def between(least: int, most: int) -> int:
+        return round(least * (most / least) ** numbers.random())
+
+    for index in count():
+        is_square = index // len(dtypes) % 2 == 0
+        while True:
+            m, n, k = (between(SMALLEST_IN_BATCH, LARGEST_IN_BATCH) for _ in range(3))
+            if is_square:
+                m = n = k = round(m / SMALLEST_IN_BATCH) * SMALLEST_IN_BATCH
+            batch = between(FEWEST_MATRICES, MOST_MATRICES)
+            if batch * max(m * n, m * k, k * n) <= MOST_IN_BATCH:
+                break
+        yield Shape(dtypes[index % len(dtypes)], m, n, k, batch)
+
+
 def read_shapes(path: Path, dtypes: tuple[str, ...]) -> list[Shape]:
     """From a text file with m, n and k on each line, for every dtype; `#` begins a comment.
 
+    A fourth number is that of the matrices of a batch.
+
     Raises:
-        ShapeError: a line is not three positive integers.
+        ShapeError: a line is not three or four positive integers.
     """
     shapes = []
     for number, line in enumerate(path.read_text().splitlines(), start=1):
@@ -56,10 +93,12 @@ def read_shapes(path: Path, dtypes: tuple[str, ...]) -> list[Shape]:
         if not words:
             continue
         try:
-            m, n, k = map(int, words)
+            m, n, k, batch = map(int, words if len(words) == 4 else [*words, "1"])
         except ValueError:
-            m = n = k = 0
-        if min(m, n, k) < 1:
-            raise ShapeError(f"{path}:{number}: {line.strip()!r} is not m, n and k.")
-        shapes += [Shape(dtype, m, n, k) for dtype in dtypes]
+            m = n = k = batch = 0
+        if min(m, n, k, batch) < 1:
+            raise ShapeError(
+                f"{path}:{number}: {line.strip()!r} is not m, n and k, or these and a batch."
+            )
+        shapes += [Shape(dtype, m, n, k, batch) for dtype in dtypes]
     return shapes
