@@ -112,11 +112,16 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 
 def test_no_kernel_uses_local_memory(kernels):
-    # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
-    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0
-    stacks = {kernel["name"]: kernel["stack_bytes"] for kernel in kernels}
-    spilled = {name: stack for name, stack in stacks.items() if stack > tolerated}
-    assert not spilled, "stack bytes a thread"
+    # But for some addresses, where a kernel is held to few registers for more blocks on an SM.
+    tolerated = {"tensor_batch": 40}
+    if re.search(r"nvjitlink\S* 13\.0", toolkit_text()):
+        tolerated = dict.fromkeys((kernel["implementation"] for kernel in kernels), 40)
+    stacks = {
+        kernel["name"]: kernel["stack_bytes"]
+        for kernel in kernels
+        if kernel["stack_bytes"] > tolerated.get(kernel["implementation"], 0)
+    }
+    assert not stacks, "stack bytes a thread"
 
 
 def test_arithmetic_is_fused_or_done_by_tensor_cores(kernels):

@@ -242,7 +242,7 @@ for dtype, config, variant in (
     ("float64", tensor_batch.CONFIGS[0], ("col16", "col", "alike")),
 ):
     record = compile_kernel(_spec(config, dtype, variant), "sm_90a").record
-    assert record.stack_bytes == 0, (config, record.stack_bytes)
+    assert record.stack_bytes <= 64, (config, record.stack_bytes)  # of addresses
     assert record.registers * record.threads <= 65536, config
 """
 

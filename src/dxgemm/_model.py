@@ -42,8 +42,8 @@ ADDING_BYTES_PER_US = 2.5e6
 # What a block without a pipeline waits for memory before each step along k.
 WAIT_US = 0.5
 
-# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to be so
-# much slower than its kernel file says. Batches of some sizes are rare in any search.
+# A config that the table of its kernel leaves out was hardly ever near the best: it is taken to
+# reach this part of what its kernel file says. Of batches it may just have been rare.
 UNTUNED = 0.7
 
 # What a config of these reaches in batches its kernel file knows better than single products do.
