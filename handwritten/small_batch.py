@@ -97,6 +97,10 @@ class Config:
         """Tiles that share a multiprocessor, to fill it."""
         return self.matrices * self.min_blocks("float32")
 
+    def rows_together(self, dtype: str) -> int:
+        """Of a thread, neighbours, so that one access reads them where a lies along m."""
+        return gcd(VECTOR_BYTES // np.dtype(dtype).itemsize, self.thread_m)
+
     def line_bytes(self, length: int, dtype: str) -> int:
         """From one line of an operand's tile in shared memory to the next.
 
@@ -265,8 +269,7 @@ def make_compute_tile(
     a_row_bytes, a_k_bytes = (
         (a_line_bytes, item_size) if a_is_along_k else (item_size, a_line_bytes)
     )
-    # A thread's rows: neighbours where a lies along m, to be read together.
-    row_width = 1 if a_is_along_k else min(width, thread_m)
+    row_width = 1 if a_is_along_k else config.rows_together(dtype)
     row_group, col_group = threads_m * row_width, threads_n * width
     unrolled_k = gcd(tile_k, MOST_UNROLLED_K)
     # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
