@@ -1,11 +1,10 @@
 """What kernels reach on a GPU, as `dxgemm tune` measured it: a table by dtype, kernel and config.
 
 One JSON file a GPU, named by it: {"gpu": name, "measured": date, "packages": {name: version},
-"shapes": how many, "error": root mean square of ln(predicted / measured),
-"speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}, "tuned 64x64x8 ... in batches":
-...}}}. What a correction goes by are
-float16 numbers, compressed by zlib, as text in base 64. A file in the user's configuration
-directory takes the place of the one in the package.
+"shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}, "tuned
+64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers, compressed by
+zlib, as text in base 64. A file in the user's configuration directory takes the place of the one in
+the package.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
     for one in measured:
         dtype, problem = one.shape.dtype, contiguous_problem(*one.shape)
         own = [o for o in one.observations if find_implementation(o.implementation).is_own]
+        best_us = min((o.us for o in own), default=0.0)
         for observation in own:
             implementation = find_implementation(observation.implementation)
             config = find_config(implementation, dtype, observation.config)
@@ -80,8 +81,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
                 sliced = sliced_problem(problem, observation.slices)
             key = dtype, name_of(implementation, config, problem)
             points[key].append(Point(implementation, config, sliced, observation.us))
-            is_best = observation.us == min(o.us for o in own)
-            if is_best or implementation.is_automatic(dtype):
+            if observation.us == best_us or implementation.is_automatic(dtype):
                 let_in.add(key)
     return {key: _fit(points[key], device) for key in let_in if len(points[key]) >= FEWEST}
 
