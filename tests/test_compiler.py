@@ -84,6 +84,10 @@ TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
 REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "split_wgmma", "widening_tile"}
+# Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
+HELD_TO_FEW_REGISTERS = {
+    "tensor_batch 96x96x48 warp 48x32 matrices 1 parts 3 float64 row16 row16": 40
+}
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 255
 SMEM_BYTES_PER_BLOCK = 227 * 1024
@@ -112,16 +116,11 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 
 def test_no_kernel_uses_local_memory(kernels):
-    # But for some addresses, where a kernel is held to few registers for more blocks on an SM.
-    tolerated = {"tensor_batch": 40}
-    if re.search(r"nvjitlink\S* 13\.0", toolkit_text()):
-        tolerated = dict.fromkeys((kernel["implementation"] for kernel in kernels), 40)
-    stacks = {
-        kernel["name"]: kernel["stack_bytes"]
-        for kernel in kernels
-        if kernel["stack_bytes"] > tolerated.get(kernel["implementation"], 0)
-    }
-    assert not stacks, "stack bytes a thread"
+    # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
+    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0
+    stacks = {kernel["name"]: kernel["stack_bytes"] for kernel in kernels}
+    spilled = {name: stack for name, stack in stacks.items() if stack > tolerated}
+    assert spilled == HELD_TO_FEW_REGISTERS, "stack bytes a thread"
 
 
 def test_arithmetic_is_fused_or_done_by_tensor_cores(kernels):

@@ -164,11 +164,11 @@ def speed_of(
     Where the table knows of single products alone, a batch goes by these as far as it can.
     """
     dtype, is_batch = problem.dtype, problem.batch > 1
-    measured = device.speeds.get((dtype, name_of(implementation, config, problem)))
+    measured = device.speeds.get((dtype, name_of(implementation, config, is_batch)))
     if measured is not None:
         return measured
     if is_batch and implementation.name not in FOR_BATCHES:
-        measured = device.speeds.get((dtype, f"{implementation.name} {config}"))
+        measured = device.speeds.get((dtype, name_of(implementation, config, False)))
     stated = measured or _stated_speed(implementation, config, problem, device)
     if is_batch:
         share = BATCH_MEMORY_SHARE

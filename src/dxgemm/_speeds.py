@@ -74,12 +74,12 @@ Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and `name_of` of a config
 IN_BATCHES = " in batches"
 
 
-def name_of(implementation: Any, config: Any, problem: Any) -> str:
+def name_of(implementation: Any, config: Any, is_batch: bool) -> str:
     """A config's name in tables: of batches it has a speed of its own.
 
     Their matrices are small, and the blocks of one run beside those of others.
     """
-    return f"{implementation.name} {config}{IN_BATCHES if problem.batch > 1 else ''}"
+    return f"{implementation.name} {config}{IN_BATCHES if is_batch else ''}"
 
 
 def table_file(gpu: str) -> Path:

@@ -79,7 +79,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
             sliced = problem
             if observation.slices > 1:
                 sliced = sliced_problem(problem, observation.slices)
-            key = dtype, name_of(implementation, config, problem)
+            key = dtype, name_of(implementation, config, problem.batch > 1)
             points[key].append(Point(implementation, config, sliced, observation.us))
             if observation.us == best_us or implementation.is_automatic(dtype):
                 let_in.add(key)

@@ -49,7 +49,7 @@ def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
     for index in count():
         is_aligned = index // len(dtypes) % 2 == 0
         while True:
-            sizes = [round(SMALLEST * (LARGEST / SMALLEST) ** numbers.random()) for _ in range(3)]
+            sizes = [_log_uniform(numbers, SMALLEST, LARGEST) for _ in range(3)]
             if is_aligned:
                 sizes = [round(size / ALIGNED) * ALIGNED for size in sizes]
             m, n, k = sizes
@@ -63,20 +63,20 @@ def log_uniform_batches(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
     m = n = k and a multiple of SMALLEST_IN_BATCH; FEWEST_MATRICES to MOST_MATRICES of them.
     """
     numbers = random.Random(seed)
-
-    def between(least: int, most: int) -> int:
-        return round(least * (most / least) ** numbers.random())
-
     for index in count():
         is_square = index // len(dtypes) % 2 == 0
         while True:
-            m, n, k = (between(SMALLEST_IN_BATCH, LARGEST_IN_BATCH) for _ in range(3))
+            m, n, k = (_log_uniform(numbers, SMALLEST_IN_BATCH, LARGEST_IN_BATCH) for _ in range(3))
             if is_square:
                 m = n = k = round(m / SMALLEST_IN_BATCH) * SMALLEST_IN_BATCH
-            batch = between(FEWEST_MATRICES, MOST_MATRICES)
+            batch = _log_uniform(numbers, FEWEST_MATRICES, MOST_MATRICES)
             if batch * max(m * n, m * k, k * n) <= MOST_IN_BATCH:
                 break
         yield Shape(dtypes[index % len(dtypes)], m, n, k, batch)
+
+
+def _log_uniform(numbers: random.Random, least: int, most: int) -> int:
+    return round(least * (most / least) ** numbers.random())
 
 
 def read_shapes(path: Path, dtypes: tuple[str, ...]) -> list[Shape]:
