@@ -9,13 +9,15 @@ the quickest of these over a row's. All are checked first and then timed interle
 built before, in parallel.
 
 Reductions of the result, which is not stored, are timed fused and split, and against cuBLAS with
-what CuPy (`cublas_cupy_reduction`) and torch (`cublas_torch_reduction`) reduce its matrix with.
+what CuPy (`cublas_cupy_reduction`) and torch (`cublas_torch_reduction`) reduce its matrix with; in
+float32 also with precision="split", against the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,14 +90,17 @@ def own_choices(case: FusedCase) -> dict[str, Any]:
 
 def list_reduced_cases() -> list[ReducedCase]:
     if SMOKE:
-        return [ReducedCase("float32", 6, 5, 3, reduction=text) for text in REDUCERS]
+        cases = [ReducedCase("float32", 6, 5, 3, reduction=text) for text in REDUCERS]
+        return [*cases, replace(cases[0], precision="split")]
     nearest = ReducedCase("float32", 65536, 16384, 64, reduction="argmin(axis=1)")
     shapes = {"smallest(2, axis=None)": (8192, 8192, 256), "sum(axis=1)": (4096, 4096, 4096)}
-    return [nearest] + [
+    cases = [nearest] + [
         ReducedCase(dtype, *shape, reduction=text)
         for text, shape in shapes.items()
         for dtype in ("float32", "float64")
     ]
+    split = [replace(case, precision="split") for case in cases if case.dtype == "float32"]
+    return [*cases, *split]
 
 
 PARAMETERS = [

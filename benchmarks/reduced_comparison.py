@@ -1,7 +1,8 @@
 """Reductions of the result, fused and split, and by other means: checked first, then interleaved.
 
 Like `fused_comparison.py`, for results that are reduced and not stored. The others are cuBLAS,
-which stores them, and functions of CuPy or torch.
+which stores them, and functions of CuPy or torch. A case with a precision permits it to dxgemm;
+cuBLAS computes in the dtype.
 """
 
 from __future__ import annotations
@@ -130,7 +131,11 @@ def own_call(implementation: Any, fused: bool | None) -> Callable[[ReducedCase, 
     def make(case: ReducedCase, operands: Operands) -> dxgemm.Plan:
         reduction = replace(case.reducer.bind(), fused=fused)
         return dxgemm.plan(
-            operands.a, operands.b, epilogue=reduction, implementation=implementation
+            operands.a,
+            operands.b,
+            epilogue=reduction,
+            implementation=implementation,
+            precision=case.precision,
         )
 
     return make
@@ -139,19 +144,27 @@ def own_call(implementation: Any, fused: bool | None) -> Callable[[ReducedCase, 
 def plain_call(implementation: Any) -> Callable[[ReducedCase, Operands], Call]:
     def make(case: ReducedCase, operands: Operands) -> dxgemm.Plan:
         return dxgemm.plan(
-            operands.a, operands.b, out=operands.matrix, implementation=implementation
+            operands.a,
+            operands.b,
+            out=operands.matrix,
+            implementation=implementation,
+            precision=case.precision,
         )
 
     return make
 
 
+def cublas_call(case: ReducedCase, operands: Operands) -> dxgemm.Plan:
+    return dxgemm.plan(operands.a, operands.b, out=operands.matrix, implementation="cublas")
+
+
 def cublas_cupy_call(case: ReducedCase, operands: Operands) -> Call:
-    product = plain_call("cublas")(case, operands)
+    product = cublas_call(case, operands)
     return lambda: case.reducer.in_cupy(product())
 
 
 def cublas_torch_call(case: ReducedCase, operands: Operands) -> Call:
-    product, matrix = plain_call("cublas")(case, operands), as_tensor(operands.matrix)
+    product, matrix = cublas_call(case, operands), as_tensor(operands.matrix)
 
     def call() -> object:
         product()

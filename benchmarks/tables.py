@@ -392,7 +392,8 @@ def reduction_ways(results: Results) -> list[Part]:
     """One row a case: dxgemm fused and split, and the best other; empty where there are none."""
     cases: dict[tuple[str, ...], list[Extra]] = {}
     for row in filter(is_reduction, extras(results)):
-        cases.setdefault((row["dtype"], epilogue_text(row), size_of(row)), []).append(row)
+        key = asked_arithmetic(row), epilogue_text(row), size_of(row)
+        cases.setdefault(key, []).append(row)
     lines = []
     for key, rows in cases.items():
         others = [row for row in rows if row["way"] is None]
@@ -417,6 +418,12 @@ def reduction_ways(results: Results) -> list[Part]:
     header += ["automatic x other", "fused x product alone"]
     title = "Reductions of the result, which is not stored where they are fused:"
     return [Table(title, header, lines, text_columns=5)]
+
+
+def asked_arithmetic(row: Extra) -> str:
+    """The dtype, and the precision if one was asked for."""
+    precision = row.get("precision")
+    return f"{row['dtype']}, {precision}" if precision else str(row["dtype"])
 
 
 def epilogue_best(results: Results) -> list[Part]:
@@ -486,7 +493,7 @@ def reduction_full(results: Results) -> list[Part]:
     """Every row of reductions; empty where there are none."""
     lines = []
     for row in filter(is_reduction, extras(results)):
-        text = [epilogue_text(row), row["dtype"], size_of(row)]
+        text = [epilogue_text(row), asked_arithmetic(row), size_of(row)]
         text += [row["implementation"], row["config"] or "", row["way"] or ""]
         figures = map(figure, (row["gpu_us"], row["tflops"]))
         lines.append([*text, *figures, ratio(row["vs_cublas"]), ratio(row["vs_plain"])])

@@ -3,7 +3,7 @@
 A tile is copied whole, k included, and then multiplied: a block of a few warps lives for some
 thousand clocks, and what it does around the product counts. So strides and places are 32-bit
 numbers, of which one instruction makes an address, unless the strides of a matrix need more; and
-the common case, a whole tile that replaces what out held, has a way of its own through the kernel.
+the common case, whole vectors that replace what out held, has a way of its own through the kernel.
 """
 
 from __future__ import annotations
@@ -72,11 +72,12 @@ def make_line_copy(
     """
     from numba import int32, int64
 
-    from dxgemm.handwritten.cached_copy import copy_async_cached
+    from dxgemm.handwritten.cached_copy import copy_async_cached, copy_async_part_cached
     from dxgemm.handwritten.intrinsics import copy_async, copy_async_part, device_function
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
     start_copy = copy_async_cached if is_cached else copy_async
+    start_part = copy_async_part_cached if is_cached else copy_async_part
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size if is_vector else 1
     size, units = width * item_size, length // width
@@ -122,25 +123,41 @@ def make_line_copy(
                     + int64(int32(unit_steps[i] * width)) * int64(stride),
                 )
 
+    def make_guarded_copy(piece: int) -> Any:
+        """`copy_guarded`, so many elements at a time: a unit, or one."""
+        pieces = width // piece
+        piece_bytes = piece * item_size
+
+        def copy_pieces(target, first, line, unit, stride, line_stride, length_left, lines_left):
+            for i in static_range(copies):
+                if not partial[i] or line < lines - line_steps[i]:
+                    for part in static_range(pieces):
+                        place = unit_steps[i] * width + part * piece
+                        is_inside = line_steps[i] < lines_left and place < length_left
+                        start_part(
+                            piece_bytes,
+                            target,
+                            line_steps[i] * line_bytes
+                            + (unit_steps[i] * width + part * piece) * unit_bytes,
+                            first
+                            + int64(int32(line_steps[i])) * int64(line_stride)
+                            + int64(int32(place)) * int64(stride),
+                            int32(piece_bytes * is_inside),
+                        )
+
+        return device_function(unroll_static_loops(copy_pieces))
+
+    copy_units, copy_elements = make_guarded_copy(width), make_guarded_copy(1)
+
     def copy_guarded(thread, smem, source, stride, line_stride, length_left, lines_left):
         line, unit, target, first = begin(thread, smem, source, stride, line_stride)
+        has_units = length_left % width == 0
         length_left = int32(length_left - unit * width)
         lines_left = int32(lines_left - line)
-        for i in static_range(copies):
-            if not partial[i] or line < lines - line_steps[i]:
-                for part in static_range(width):
-                    is_inside = (
-                        line_steps[i] < lines_left and unit_steps[i] * width + part < length_left
-                    )
-                    copy_async_part(
-                        item_size,
-                        target,
-                        line_steps[i] * line_bytes + (unit_steps[i] * width + part) * unit_bytes,
-                        first
-                        + int64(int32(line_steps[i])) * int64(line_stride)
-                        + int64(int32(unit_steps[i] * width + part)) * int64(stride),
-                        int32(item_size * is_inside),
-                    )
+        if is_vector and has_units:
+            copy_units(target, first, line, unit, stride, line_stride, length_left, lines_left)
+        else:
+            copy_elements(target, first, line, unit, stride, line_stride, length_left, lines_left)
 
     functions = copy, copy_guarded
     copy, copy_guarded = (device_function(unroll_static_loops(f)) for f in functions)
@@ -151,7 +168,7 @@ def make_store_tile(
     thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str,
     epilogue: Any, row_width: int, index: Any,
 ) -> Any:  # fmt: skip
-    """`tiles.make_store_result` with a short way for whole tiles that replace what out held.
+    """`tiles.make_store_result` with a short way for whole vectors that replace what out held.
 
     Args:
         index: int32 or int64, the type of strides in bytes.
@@ -177,9 +194,10 @@ def make_store_tile(
         target = global_address(out_gmem) + out_start * item_size
         stride = index(out_stride_m * item_size)
         if (
-            is_plain and is_inside and beta == 0 and out_stride_n == 1
+            is_plain and (is_inside or n % width == 0) and beta == 0 and out_stride_n == 1
             and (target | stride) % 16 == 0
         ):  # fmt: skip
+            rows, cols = int32(m - row), int32(n - col)
             target += int64(int32(row)) * int64(stride) + int32(col) * item_size
             for i in static_range(thread_m):
                 step = i // row_width * row_group + i % row_width
@@ -189,7 +207,8 @@ def make_store_tile(
                     for element in static_range(width):
                         value = (alpha * acc[i * thread_n + j * width + element],)
                         values = values + value
-                    store_global(line, j * col_group * item_size, values)
+                    if step < rows and j * col_group < cols:
+                        store_global(line, j * col_group * item_size, values)
         else:
             store_result(
                 acc, row, col, is_inside, m, n, alpha, beta,

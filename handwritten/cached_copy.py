@@ -28,3 +28,17 @@ if not _config.ENABLE_CUDASIM:
             return context.get_dummy_value()
 
         return signature(types.void, size, types.int32, target_offset, types.int64), generate
+
+    @intrinsic
+    def copy_async_part_cached(typing_context, size, target, target_offset, source, count):
+        """`intrinsics.copy_async_part`, through L1."""
+        full, start = literal(size), literal(target_offset)
+
+        def generate(context, builder, sig, args):
+            text = f"cp.async.ca.shared.global [$0+{start}], [$1], {full}, $2;"
+            operands = [args[1], args[3], args[4]]
+            inline_ptx(builder, ir.VoidType(), text, "r,l,r,~{memory}", operands)
+            return context.get_dummy_value()
+
+        result = signature(types.void, size, types.int32, target_offset, types.int64, types.int32)
+        return result, generate

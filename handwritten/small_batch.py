@@ -55,6 +55,8 @@ class Config:
 
     Attributes:
         matrices: tiles a block computes, each by threads of its own.
+        parts: of k, each multiplied as soon as it is there. The name of a config is without them:
+            no two differ in nothing else.
     """
 
     tile_m: int
@@ -62,7 +64,8 @@ class Config:
     tile_k: int
     thread_m: int
     thread_n: int
-    matrices: int
+    matrices: int = 1
+    parts: int = 1
 
     dynamic_smem = True
     address_registers = 32
@@ -70,8 +73,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
             raise ValueError(f"{self}: thread tiles must fill the tile")
-        if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % 4:
-            raise ValueError(f"{self}: tiles are read in vectors of 4")
+        if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % (4 * self.parts):
+            raise ValueError(f"{self}: tiles, and parts of k, are read in vectors of 4")
         if not 1 <= self.threads <= 1024:
             raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
 
@@ -149,20 +152,21 @@ class Config:
 
 # Tiles of many sizes: on the H200 float32 of 80 x 80 takes 1.7 times as long in tiles of 16, of
 # 40 x 40 1.4 times in tiles of 20. The second ones of a size have more warps, for few matrices.
+# Parts of 16 to 40 k save up to a tenth; below 40 what they cost is what they save.
 CONFIGS = (
-    Config(80, 80, 80, thread_m=10, thread_n=4, matrices=1),
-    Config(72, 72, 72, thread_m=9, thread_n=4, matrices=1),
-    Config(64, 64, 64, thread_m=8, thread_n=4, matrices=1),
-    Config(56, 56, 56, thread_m=7, thread_n=4, matrices=1),
-    Config(48, 48, 48, thread_m=6, thread_n=4, matrices=1),
-    Config(48, 48, 48, thread_m=3, thread_n=4, matrices=1),
-    Config(40, 40, 40, thread_m=5, thread_n=4, matrices=1),
-    Config(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
-    Config(32, 32, 32, thread_m=2, thread_n=4, matrices=1),
+    Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
+    Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),
+    Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
+    Config(56, 56, 56, thread_m=7, thread_n=4, parts=2),
+    Config(48, 48, 48, thread_m=6, thread_n=4, parts=3),
+    Config(48, 48, 48, thread_m=3, thread_n=4, parts=3),
+    Config(40, 40, 40, thread_m=5, thread_n=4, parts=2),
+    Config(32, 32, 32, thread_m=4, thread_n=4),
+    Config(32, 32, 32, thread_m=2, thread_n=4),
     Config(24, 24, 24, thread_m=3, thread_n=4, matrices=2),
     Config(20, 20, 20, thread_m=5, thread_n=4, matrices=4),
     Config(16, 16, 16, thread_m=2, thread_n=4, matrices=2),
-    Config(16, 16, 16, thread_m=1, thread_n=4, matrices=1),
+    Config(16, 16, 16, thread_m=1, thread_n=4),
     Config(12, 12, 12, thread_m=3, thread_n=4, matrices=8),
     Config(8, 8, 8, thread_m=2, thread_n=4, matrices=8),
     Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
@@ -263,15 +267,17 @@ def make_compute_tile(
     threads_m, threads_n = config.threads_m, config.threads_n
     tile_threads = config.tile_threads
     a_is_along_k = a_mode.startswith("row")
-    a_line, a_lines = (tile_k, tile_m) if a_is_along_k else (tile_m, tile_k)
-    a_line_bytes, b_line_bytes = config.line_bytes(a_line, dtype), config.line_bytes(tile_n, dtype)
+    parts, part_k = config.parts, tile_k // config.parts
+    a_line, a_lines = (part_k, tile_m) if a_is_along_k else (tile_m, part_k)
+    a_line_bytes = config.line_bytes(tile_k if a_is_along_k else tile_m, dtype)
+    b_line_bytes = config.line_bytes(tile_n, dtype)
     a_bytes = config.operand_bytes(tile_m, dtype)
     a_row_bytes, a_k_bytes = (
         (a_line_bytes, item_size) if a_is_along_k else (item_size, a_line_bytes)
     )
     row_width = 1 if a_is_along_k else config.rows_together(dtype)
     row_group, col_group = threads_m * row_width, threads_n * width
-    unrolled_k = gcd(tile_k, MOST_UNROLLED_K)
+    unrolled_k = gcd(part_k, MOST_UNROLLED_K)
     # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
     # memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
@@ -282,11 +288,11 @@ def make_compute_tile(
     b_is_along_k = b_mode == "col"
     if b_is_along_k:  # transposed on the way
         b_copy, b_copy_guarded = make_line_copy(
-            False, tile_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
+            False, part_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
         )
     else:
         b_copy, b_copy_guarded = make_line_copy(
-            b_mode.endswith("16"), tile_n, tile_k, item_size, b_line_bytes, tile_threads, dtype,
+            b_mode.endswith("16"), tile_n, part_k, item_size, b_line_bytes, tile_threads, dtype,
             is_cached=True,
         )  # fmt: skip
     store_tile = make_store_tile(
@@ -322,63 +328,75 @@ def make_compute_tile(
         )  # fmt: skip
 
         acc = zeros(scalar, thread_m * thread_n)
-        for _ in range(steps):
+        for step in range(steps):
             if is_inside and left >= tile_k:
-                if a_is_along_k:
-                    a_copy(thread, smem, a_source, a_bytes_k, a_bytes_m)
-                else:
-                    a_copy(thread, smem, a_source, a_bytes_m, a_bytes_k)
-                if b_is_along_k:
-                    b_copy(thread, b_smem, b_source, b_bytes_k, b_bytes_n)
-                else:
-                    b_copy(thread, b_smem, b_source, b_bytes_n, b_bytes_k)
+                for part in static_range(parts):
+                    a_to = int32(smem + part * part_k * a_k_bytes)
+                    b_to = int32(b_smem + part * part_k * b_line_bytes)
+                    if a_is_along_k:
+                        a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
+                    else:
+                        a_copy(thread, a_to, a_source, a_bytes_m, a_bytes_k)
+                    if b_is_along_k:
+                        b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
+                    else:
+                        b_copy(thread, b_to, b_source, b_bytes_n, b_bytes_k)
+                    commit_copies()
+                    a_source += int64(int32(part_k)) * int64(a_bytes_k)
+                    b_source += int64(int32(part_k)) * int64(b_bytes_k)
             else:
-                if a_is_along_k:
-                    a_copy_guarded(thread, smem, a_source, a_bytes_k, a_bytes_m, left, rows)
-                else:
-                    a_copy_guarded(thread, smem, a_source, a_bytes_m, a_bytes_k, rows, left)
-                if b_is_along_k:
-                    b_copy_guarded(thread, b_smem, b_source, b_bytes_k, b_bytes_n, left, cols)
-                else:
-                    b_copy_guarded(thread, b_smem, b_source, b_bytes_n, b_bytes_k, cols, left)
-            commit_copies()
-            wait_copies(0)
-            cuda.syncthreads()
+                for part in static_range(parts):
+                    a_to = int32(smem + part * part_k * a_k_bytes)
+                    b_to = int32(b_smem + part * part_k * b_line_bytes)
+                    depth = int32(left - part * part_k)
+                    if a_is_along_k:
+                        a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
+                    else:
+                        a_copy_guarded(thread, a_to, a_source, a_bytes_m, a_bytes_k, rows, depth)
+                    if b_is_along_k:
+                        b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
+                    else:
+                        b_copy_guarded(thread, b_to, b_source, b_bytes_n, b_bytes_k, cols, depth)
+                    commit_copies()
+                    a_source += int64(int32(part_k)) * int64(a_bytes_k)
+                    b_source += int64(int32(part_k)) * int64(b_bytes_k)
 
             a_step, b_step = a_address, b_address
-            for _ in range(tile_k // unrolled_k):
-                for first_k in static_range(0, unrolled_k, width):
-                    a_frags = ()
-                    if a_is_along_k:
-                        for i in static_range(thread_m):
-                            a_frags = a_frags + load_shared(
-                                scalar, width, a_step,
-                                i * row_group * a_row_bytes + first_k * a_k_bytes,
-                            )  # fmt: skip
-                    else:
-                        for kk in static_range(first_k, first_k + width):
-                            for i in static_range(thread_m // row_width):
+            for part in static_range(parts):
+                wait_copies(parts - 1 - part)
+                cuda.syncthreads()
+                for _ in range(part_k // unrolled_k):
+                    for first_k in static_range(0, unrolled_k, width):
+                        a_frags = ()
+                        if a_is_along_k:
+                            for i in static_range(thread_m):
                                 a_frags = a_frags + load_shared(
-                                    scalar, row_width, a_step,
-                                    i * row_group * a_row_bytes + kk * a_k_bytes,
+                                    scalar, width, a_step,
+                                    i * row_group * a_row_bytes + first_k * a_k_bytes,
                                 )  # fmt: skip
-                    for kk in static_range(width):
-                        a_frag, b_frag = (), ()
-                        for i in static_range(thread_m):
-                            place = i * width + kk if a_is_along_k else kk * thread_m + i
-                            a_frag = a_frag + (a_frags[place],)
-                        for j in static_range(thread_n // width):
-                            b_frag = b_frag + load_shared(
-                                scalar, width, b_step,
-                                (first_k + kk) * b_line_bytes + j * col_group * item_size,
-                            )  # fmt: skip
-                        acc = outer_product(acc, a_frag, b_frag)
-                a_step = int32(a_step + unrolled_k * a_k_bytes)
-                b_step = int32(b_step + unrolled_k * b_line_bytes)
+                        else:
+                            for kk in static_range(first_k, first_k + width):
+                                for i in static_range(thread_m // row_width):
+                                    a_frags = a_frags + load_shared(
+                                        scalar, row_width, a_step,
+                                        i * row_group * a_row_bytes + kk * a_k_bytes,
+                                    )  # fmt: skip
+                        for kk in static_range(width):
+                            a_frag, b_frag = (), ()
+                            for i in static_range(thread_m):
+                                place = i * width + kk if a_is_along_k else kk * thread_m + i
+                                a_frag = a_frag + (a_frags[place],)
+                            for j in static_range(thread_n // width):
+                                b_frag = b_frag + load_shared(
+                                    scalar, width, b_step,
+                                    (first_k + kk) * b_line_bytes + j * col_group * item_size,
+                                )  # fmt: skip
+                            acc = outer_product(acc, a_frag, b_frag)
+                    a_step = int32(a_step + unrolled_k * a_k_bytes)
+                    b_step = int32(b_step + unrolled_k * b_line_bytes)
             left = int32(left - tile_k)
-            cuda.syncthreads()  # before the next tile overwrites this one
-            a_source += int64(int32(tile_k)) * int64(a_bytes_k)
-            b_source += int64(int32(tile_k)) * int64(b_bytes_k)
+            if step + 1 < steps:
+                cuda.syncthreads()  # before the next tile overwrites this one
 
         if exists:
             store_tile(

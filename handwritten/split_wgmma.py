@@ -30,6 +30,7 @@ from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 
 DTYPES = ("float32",)
+FUSES_ROW_REDUCTIONS = True
 ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
@@ -198,6 +199,7 @@ def make_kernel(
 
     from dxgemm.handwritten.hopper import limit_registers, tensor_map
     from dxgemm.handwritten.intrinsics import global_address, load_vector, shared_address
+    from dxgemm.handwritten.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
     from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
     from dxgemm.handwritten.wgmma_store import CHUNK_COLS, make_store
@@ -218,8 +220,11 @@ def make_kernel(
         "float32", True, False, True, epilogue
     )
     is_fused = bool(epilogue.stages)
-    row_factors = len(epilogue.stage_operands)  # its place in `extra`
+    is_reduced = epilogue.reduction is not None
+    partials, counted = len(epilogue.stage_operands), epilogue.reduction.count if is_reduced else 1
+    row_factors = len(epilogue.operands) - 3  # its place in `extra`
     col_factors, verdict = row_factors + 1, row_factors + 2
+    reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
     locate = make_locate(tile_m, tile_n, config.band_m)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
@@ -291,6 +296,10 @@ def make_kernel(
             if beta != 0:
                 has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
 
+            slots = int32(0)
+            if is_reduced:  # of a row: the elements of the first buffer tell
+                slots = int32(extra[partials][1] // (counted * m * batch))
+
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
@@ -311,31 +320,43 @@ def make_kernel(
                     matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
                 )
                 rows, cols = int32(m - top), int32(n - col)
-                for chunk in static_range(chunks):
-                    frag = scale_back(
-                        total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
-                        at + chunk * CHUNK_COLS,
-                    )  # fmt: skip
-                    if has_vectors:
-                        if is_fused:
-                            store_finished(
-                                frag, chunk_smem, lane, rows, cols,
-                                alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                matrix, top, int32(col + chunk * CHUNK_COLS), extra,
-                            )  # fmt: skip
-                        else:
-                            store_vectors(
-                                frag, chunk_smem, lane, rows, cols,
-                                alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                            )  # fmt: skip
-                    else:
-                        store_elements(
-                            frag, chunk_smem, lane, rows, cols, alpha,
-                            beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
-                            out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                if is_reduced:
+                    scaled = ()
+                    for chunk in static_range(chunks):
+                        scaled = scaled + scale_back(
+                            total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
+                            at + chunk * CHUNK_COLS,
                         )  # fmt: skip
-                    c_at += c_chunk_bytes
-                    out_at += out_chunk_bytes
-                    cols = int32(cols - CHUNK_COLS)
+                    reduce_fragments(
+                        scaled, lane, matrix, slots, top, col, m, n, alpha, beta,
+                        c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n, extra,
+                    )  # fmt: skip
+                else:
+                    for chunk in static_range(chunks):
+                        frag = scale_back(
+                            total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
+                            at + chunk * CHUNK_COLS,
+                        )  # fmt: skip
+                        if has_vectors:
+                            if is_fused:
+                                store_finished(
+                                    frag, chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                    matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                                )  # fmt: skip
+                            else:
+                                store_vectors(
+                                    frag, chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                )  # fmt: skip
+                        else:
+                            store_elements(
+                                frag, chunk_smem, lane, rows, cols, alpha,
+                                beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
+                                out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                            )  # fmt: skip
+                        c_at += c_chunk_bytes
+                        out_at += out_chunk_bytes
+                        cols = int32(cols - CHUNK_COLS)
 
     return split_wgmma_kernel

@@ -137,11 +137,12 @@ def fused() -> Iterator[Callable[[], None]]:
     """Epilogues with vectors, matrices and an output; reductions, fused and not."""
     for name, dtype, (m, n, k) in product(("tuned", "async_copy"), ("float32", "float64"), SIZES):
         yield lambda name=name, dtype=dtype, size=(m, n, k): fuse(name, dtype, *size)
-    for reduction, (m, n, k) in product(
+    for case in product(
         (reductions.sum(0), reductions.argmin(1), reductions.smallest(2), reductions.norm(None)),
+        (None, "split"),
         SIZES,
     ):
-        yield lambda reduction=reduction, size=(m, n, k): reduce(reduction, *size)
+        yield lambda case=case: reduce(*case)
 
 
 def fuse(name: str, dtype: str, m: int, n: int, k: int) -> None:
@@ -157,14 +158,15 @@ def fuse(name: str, dtype: str, m: int, n: int, k: int) -> None:
     check((name, dtype, m, n, k), result, np.maximum(sums, 0) * wide(factors)[:, None] + added)
 
 
-def reduce(reduction: Any, m: int, n: int, k: int) -> None:
+def reduce(reduction: Any, precision: str | None, size: tuple[int, int, int]) -> None:
+    m, n, k = size
     a, b = integers((m, k), "float32"), integers((k, n), "float32")
-    found = dxgemm.gemm(home.send(a), home.send(b), epilogue=reduction)
+    found = dxgemm.gemm(home.send(a), home.send(b), epilogue=reduction, precision=precision)
     expected = reduction.on_host(a @ b)
     pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
     for mine, theirs in pairs:
         if not np.allclose(home.fetch(mine), theirs, rtol=1e-5):
-            raise SystemExit(f"wrong result: {reduction} of {(m, n, k)}")
+            raise SystemExit(f"wrong result: {reduction} of {size}, precision {precision}")
 
 
 def series() -> Iterator[Callable[[], None]]:

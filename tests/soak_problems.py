@@ -13,7 +13,9 @@ from contract import fitting_layouts, inability
 
 import dxgemm
 from dxgemm import epilogues, reductions
+from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
 from dxgemm._registry import Pipelined
 from dxgemm.testing.compare import compare
 from dxgemm.testing.inputs import random
@@ -137,21 +139,30 @@ def kernels() -> tuple[Kernel, ...]:
             found.append(replace(automatic[0], deterministic=True))
             found.append(replace(automatic[0], extra="relu"))
     for implementation in dxgemm.implementations():
-        for kind in ("float32", "float64"):
-            is_left_out = not (implementation.fuses_reductions or implementation.name == PLAIN)
-            if is_left_out or not implementation.is_automatic(kind):
+        for kind in ("float32", "float64", "split"):
+            is_left_out = not (fuses(implementation, kind) or implementation.name == PLAIN)
+            if is_left_out or not implementation.is_automatic(KINDS[kind].dtype):
                 continue
             if inability(implementation, kind) is None:
                 way = (implementation.name, whole_k(implementation, kind))
                 found += [
                     Kernel(kind, way, next(layouts), extra)
                     for extra in EXTRAS
-                    if implementation.fuses_reductions or extra != FUSED
+                    if extra != FUSED or fuses(implementation, kind)
                 ]
     for kind in ("float32", "float64"):
         found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
         found += [Kernel(kind, way, next(layouts)) for way in sliced(kind)]
     return tuple(found)
+
+
+def fuses(implementation: Any, kind: str) -> bool:
+    """Whether it reduces the rows of a result that it does not store."""
+    wanted, reduction = KINDS[kind], FusedReduction("sum", 1, ("float64",))
+    problem = contiguous_problem(wanted.dtype, 64, 64, 64, precision=wanted.precision)
+    fusion = Fusion((), reduction.buffers, reduction=reduction)
+    fused: bool = implementation.fuses_reduction(replace(problem, epilogue=fusion))
+    return fused
 
 
 def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:

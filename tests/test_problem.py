@@ -105,6 +105,18 @@ def test_a_column_major_result_is_computed_transposed():
     assert not define(a, b, layout((3, 4), (4, 1))).is_transposed
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_what_multiplies_parts_is_given_rows_to_reduce(n):
+    operands = layout((3, 2), (2, 1)), layout((2, n), (n, 1)), None, None
+    options = {"alpha_is_zero": False, "beta_is_zero": True, "precision": "split"}
+    for axis, is_transposed in ((0, True), (1, False), (None, n == 1)):
+        problem, shape = define_problem(*operands, **options, is_reduced=True, reduced_axis=axis)
+        assert problem.is_transposed == is_transposed and shape == (3, n)
+        assert (problem.m, problem.n) == ((n, 3) if is_transposed else (3, n))
+    is_stored = define_problem(*operands, **options, is_reduced=True)[0]
+    assert is_stored.is_transposed == (n == 1)
+
+
 def test_alpha_zero_leaves_no_inner_dimension():
     operands = layout((3, 5), (5, 1)), layout((5, 4), (4, 1)), layout((3, 4), (4, 1))
     assert define(*operands, alpha_is_zero=True).k == 0

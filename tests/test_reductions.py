@@ -23,7 +23,7 @@ from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed
 from dxgemm.testing.padded import Padded
 
-KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8")
+KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "split")
 AXES = (None, 0, 1)
 SORTED = ("smallest", "largest")
 NAMES = ("sum", "min", "max", "argmin", "argmax", "abs_max", "norm", *SORTED)
@@ -34,10 +34,11 @@ SIZES = [RAGGED, (5, 1, 2), (1, 6, 3)]
 if not simulator_enabled():
     SIZES = [RAGGED, (257, 1, 33), (1, 270, 40), (256, 512, 64)]
 
-FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong")
+FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong", "split_wgmma")
+FUSING_UNSTORED = ("split_wgmma",)  # only if the matrix is not stored
 # A fused kernel takes seconds to build, and each reduction and axis needs one. On a GPU all of them
 # are built for these, and for the others one of each sort; the simulator runs all for float32.
-FULLY = (("tuned", "float32"), ("tensor_core", "float64"))
+FULLY = (("tuned", "float32"), ("tensor_core", "float64"), ("split_wgmma", "split"))
 SORTS = ("sum", "argmin", "smallest")
 
 
@@ -53,15 +54,27 @@ class Way:
 
     def skip_unless_it_computes(self, kind: str) -> None:
         if self.implementation is not None:
-            reason = inability(find_implementation(self.implementation), kind)
+            reason = inability(find_implementation(self.implementation), self.kind(kind))
             if reason is not None:
                 pytest.skip(reason)
+
+    def kind(self, dtype: str) -> str:
+        """What it computes of that dtype."""
+        return "split" if self.implementation == "split_wgmma" and dtype == "float32" else dtype
+
+    def precision(self, kind: str) -> str | None:
+        """What permits it."""
+        return KINDS[self.kind(kind)].precision
+
+    def reduces_what_it_stores(self) -> bool:
+        """Whether its kernels do, if they shall."""
+        return not (self.fused and self.implementation in FUSING_UNSTORED)
 
     def is_full(self, kind: str) -> bool:
         """Whether every reduction is built for it."""
         if simulator_enabled():
             return kind == "float32"
-        return (self.implementation, kind) in FULLY
+        return (self.implementation, self.kind(kind)) in FULLY
 
     def pinned(self, dtype: str) -> Any:
         """The implementation and its smallest tile, so that tests share kernels."""
@@ -73,7 +86,7 @@ class Way:
     def layouts(self, kind: str) -> tuple[str, str, str]:
         if self.implementation is None:
             return plain_layouts(kind)
-        return fitting_layouts(find_implementation(self.implementation), kind)
+        return fitting_layouts(find_implementation(self.implementation), self.kind(kind))
 
 
 FORMS = {None: "fastest", True: "fused", False: "split"}
@@ -200,6 +213,7 @@ def reduced(home):
             home.send(b),
             epilogue=replaced(home.send(values)) | case.bind(way),
             implementation=way.pinned(values.dtype.name),
+            precision=way.precision(values.dtype.name),
         )
         return fetched(home, result)
 
@@ -230,7 +244,7 @@ def test_every_reduction_of_every_kind(make, home, name, way, kind):
                 beta,
                 epilogue=case.bind(way),
                 implementation=way.implementation,
-                precision=wanted.precision,
+                precision=wanted.precision or way.precision(kind),
             )
             values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
             assert_equal(
@@ -283,7 +297,7 @@ def test_only_some_implementations_fuse(make, implementation):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
 def test_a_chain_comes_first(make, home, way, dtype):
     way.skip_unless_it_computes(dtype)
     m, n, k = RAGGED
@@ -303,7 +317,11 @@ def test_a_chain_comes_first(make, home, way, dtype):
             | case.bind(way)
         )
         result = dxgemm.gemm(
-            a_sent.array, b_sent.array, epilogue=chain, implementation=way.implementation
+            a_sent.array,
+            b_sent.array,
+            epilogue=chain,
+            implementation=way.implementation,
+            precision=way.precision(dtype),
         )
         kept = a.astype(float) @ b.astype(float) + row.astype(float)
         values = np.maximum(kept, 0.0) + matrix
@@ -356,7 +374,7 @@ def test_on_host_knows_special_values(case, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
 @pytest.mark.parametrize("axis", AXES)
 def test_special_values(reduced, axis, way, dtype):
     way.skip_unless_it_computes(dtype)
@@ -383,7 +401,7 @@ def special_along(case: Case, axis: int | None) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
 def test_special_values_in_every_tile(reduced, way, dtype):
     """Few different values, so that most are ties, and lines of nothing but NaN or infinity."""
     way.skip_unless_it_computes(dtype)
@@ -437,8 +455,9 @@ def test_axes_count_from_the_end_too(reduced):
         assert_equal(found, case.expected(values), case)
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
+@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
 def test_batches(make, home, way):
+    way.skip_unless_it_computes("float32")
     m, n, k = RAGGED
     for batch in (1, 3):
         a, a_sent = make((batch, m, k), "float32")
@@ -454,6 +473,7 @@ def test_batches(make, home, way):
                 beta=2.0,
                 epilogue=epilogues.bias(rows_sent.array) | case.bind(way),
                 implementation=way.implementation,
+                precision=way.precision("float32"),
             )
             assert_equal(fetched(home, result), case.expected(values), case)
         c_sent.assert_unchanged()
@@ -498,10 +518,17 @@ def test_random_data_is_reduced_as_it_is_stored(home, way, dtype):
     m, n, k = (6, 7, 3) if simulator_enabled() else (385, 641, 130)
     rng = np.random.default_rng(5)
     a, b = (home.send(rng.normal(size=shape).astype(dtype)) for shape in ((m, k), (k, n)))
+    if not way.reduces_what_it_stores():
+        pytest.skip("it reduces only what it does not store")
     for case in (Case("argmin", 1), Case("largest", 0, 3), Case("smallest", None, 8)):
         out = home.send(np.full((m, n), NAN, dtype))
         result = dxgemm.gemm(
-            a, b, out=out, epilogue=case.bind(way), implementation=way.implementation
+            a,
+            b,
+            out=out,
+            epilogue=case.bind(way),
+            implementation=way.implementation,
+            precision=way.precision(dtype),
         )
         found = fetched(home, result)
         assert_equal(found, case.expected(home.fetch(out)), case)
@@ -606,8 +633,9 @@ def test_of_nothing(reduced):
                     reduced(values, case)
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
+@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
 def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
+    way.skip_unless_it_computes("float32")
     rng = np.random.default_rng(6)
     values = rng.normal(size=(5, 9) if simulator_enabled() else (1003, 3001)).astype(np.float32)
     for axis in AXES:
@@ -619,9 +647,10 @@ def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
         assert np.all(abs(found - exact) <= limit), case
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
+@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
 def test_sums_of_float32_are_exact_where_those_of_runs_are(reduced, way):
     """Integers of which 256, simulated 16, fit float32 together; longer sums do not, but cancel."""
+    way.skip_unless_it_computes("float32")
     rng = np.random.default_rng(9)
     rows, columns, bits = (3, 75, 20) if simulator_enabled() else (501, 3001, 16)
     upper = rng.integers(2 ** (bits - 1), 2**bits, (rows, columns))
@@ -660,10 +689,11 @@ def test_every_run_gives_the_same_bits(home, way, dtype):
     m, n, k, runs = (5, 9, 3, 2) if simulator_enabled() else (1025, 2049, 65, 20)
     rng = np.random.default_rng(8)
     a, b = (home.send(rng.normal(size=shape).astype(dtype)) for shape in ((m, k), (k, n)))
+    options = {"implementation": way.implementation, "precision": way.precision(dtype)}
     for case in (Case("sum", 1), Case("sum", 0), Case("norm", None)):
-        plan = dxgemm.plan(a, b, epilogue=case.bind(way), implementation=way.implementation)
+        plan = dxgemm.plan(a, b, epilogue=case.bind(way), **options)
         found = {home.fetch(plan()).tobytes() for _ in range(runs)}
-        result = dxgemm.gemm(a, b, epilogue=case.bind(way), implementation=way.implementation)
+        result = dxgemm.gemm(a, b, epilogue=case.bind(way), **options)
         assert found == {home.fetch(result).tobytes()}, case
 
 
@@ -847,8 +877,9 @@ def test_results_on_another_gpu_are_refused(home):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ways("tuned"))
+@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
 def test_very_many_rows(make, home, way):
+    way.skip_unless_it_computes("float32")
     m, n, k = 100_352, 129, 8
     a, a_sent = make((m, k), "float32")
     b, b_sent = make((k, n), "float32")
@@ -860,26 +891,30 @@ def test_very_many_rows(make, home, way):
                 b_sent.array,
                 epilogue=case.bind(way),
                 implementation=way.implementation,
+                precision=way.precision("float32"),
             )
             found = fetched(home, result)
             assert_equal(found, case.expected(a @ b), case)
 
 
 @pytest.mark.gpu
-def test_more_elements_than_32_bits_count():
+@pytest.mark.parametrize("implementation", ["tuned", "split_wgmma"])
+def test_more_elements_than_32_bits_count(implementation):
     """Fused, so that they need no memory; every value is 0 but the last one."""
     import cupy
 
     m, n = 65_600, 32_800
     a, b = cupy.zeros((m, 1), "float32"), cupy.zeros((1, n), "float32")
     a[-1] = b[0, -1] = 1.0
-    way = Way("tuned", True)
+    way = Way(implementation, True)
+    way.skip_unless_it_computes("float32")
+    options = {"implementation": implementation, "precision": way.precision("float32")}
     for case, expected in (
         (Case("argmax", None), [m - 1, n - 1]),
         (Case("argmin", None), [0, 0]),
         (Case("sum", None), 1.0),
     ):
-        found = dxgemm.gemm(a, b, epilogue=case.bind(way), implementation="tuned")
+        found = dxgemm.gemm(a, b, epilogue=case.bind(way), **options)
         np.testing.assert_array_equal(found.get(), expected, str(case))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import errors, reductions
+from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import operand_parts
 from dxgemm._problem import Strides, contiguous_problem
-from dxgemm._split import verdict_problem, verdict_spec
+from dxgemm._split import native_config, partial_results, verdict_problem, verdict_spec
 from dxgemm.handwritten import split_wgmma
+from dxgemm.handwritten.reduction import slot_count
 from dxgemm.handwritten.split_parts import UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
@@ -317,6 +320,51 @@ def test_what_cannot_be_split_is_multiplied_as_it_is(hopper):
     for result in results:
         np.testing.assert_array_equal(np.isnan(result.get()), np.isnan(expected))
         np.testing.assert_array_equal(np.isinf(result.get()), np.isinf(expected))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 65, 128, 200, 513])
+@pytest.mark.parametrize("is_split", [True, False])
+def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_split):
+    """Of one row nothing is scaled within the bound, so that all are multiplied as they are."""
+    rng = np.random.default_rng(n)
+    a, b = (rng.integers(-9, 10, size).astype(np.float32) for size in ((300, 40), (40, n)))
+    if not is_split:
+        a[7] = np.where(np.arange(40) % 2, 2.0**100, 2.0**-100)
+    product, before = a.astype(float) @ b, dxgemm.split_fallbacks()
+    sent = hopper.asarray(a), hopper.asarray(b)
+    for config in split_wgmma.CONFIGS:
+        for reduction, expected in (
+            (reductions.argmin(axis=1), product.argmin(axis=1)),
+            (reductions.max(axis=1), product.max(axis=1).astype(np.float32)),
+            (reductions.argmax(), np.unravel_index(product.argmax(), product.shape)),
+        ):
+            for right in (sent[1], dxgemm.prepare(sent[1])):
+                found = dxgemm.gemm(
+                    sent[0],
+                    right,
+                    epilogue=replace(reduction, fused=True),
+                    implementation=("split_wgmma", config),
+                    precision="split",
+                )
+                np.testing.assert_array_equal(found.get(), expected, f"{config} {reduction}")
+    fallbacks = 0 if is_split else 2 * 3 * len(split_wgmma.CONFIGS)
+    assert dxgemm.split_fallbacks() == before + fallbacks
+
+
+def test_both_products_leave_as_many_partial_results():
+    """That of parts has a tile for each, or else fills it: it never has more."""
+    for kind, partials, axis in itertools.product(("smallest", "sum"), (("float32",),), (1, None)):
+        reduction = FusedReduction(kind, axis, partials)
+        for m, n in ((1, 1), (64, 64), (129, 257), (70000, 200), (8, 30000), (4096, 4096)):
+            plain = contiguous_problem("float32", m, n, 64, precision="split")
+            fusion = Fusion((), reduction.buffers, reduction=reduction)
+            problem = replace(plain, epilogue=fusion, must_fuse=True)
+            for config in split_wgmma.CONFIGS:
+                native = native_config(problem, config)
+                tile = native.tile_m, native.tile_n
+                slots = slot_count(native, tile, reduction, (m, n), 4)
+                assert partial_results(config, problem) == slots >= -(-n // config.tile_n)
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ from dxgemm._parts import operand_residues, parts_of_problem
 from dxgemm._problem import MODULI_COUNTS, Strides, contiguous_problem
 from dxgemm._split import native_config
 from dxgemm._split_int8 import reconstruct_spec
-from dxgemm.handwritten import moduli, reconstruct, residues, split_int8, tensor_core
+from dxgemm.handwritten import moduli, reconstruct, residues, split_int8
 from dxgemm.handwritten.split_parts import PADDING, UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
@@ -407,7 +407,7 @@ def test_the_kernels_of_a_problem():
         ("mn", "element", "13"),
     ]
     assert parts["a"].part_items == 13 * 512 * 1008
-    assert native_config(tensor_core, problem).tile_left
+    assert native_config(problem).tile_left
     a_map, _ = split_int8.tensor_maps(split_int8.CONFIGS[0], problem)
     assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
 

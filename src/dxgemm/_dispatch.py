@@ -133,7 +133,8 @@ def _ways(implementation: Implementation, problem: Problem) -> list[Problem]:
     """What its kernel may compute: the problem, or the matrix of which another makes the rest."""
     if problem.reduction is None:
         return [problem]
-    fused = [problem] if implementation.fuses_reductions and problem.must_fuse is not False else []
+    may_fuse = problem.must_fuse is not False and implementation.fuses_reduction(problem)
+    fused = [problem] if may_fuse else []
     return fused if problem.must_fuse else [*fused, stored_problem(problem)]
 
 

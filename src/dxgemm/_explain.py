@@ -375,7 +375,7 @@ def _explain(
         slices=candidate.problem.slices,
         rule=candidate.reason,
         accuracy=implementation.accuracy(candidate.problem),
-        fallback=implementation.fallback(candidate.problem),
+        fallback=implementation.fallback(candidate.problem, candidate.config),
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),

@@ -8,6 +8,7 @@ from dxgemm._errors import ArrayTypeError, PrecisionError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import IMPLEMENTATIONS, parts_of_problem
 from dxgemm._problem import ALIGNMENTS, ITEM_SIZES, SPLIT, Layout, define_problem
+from dxgemm._reduced import ReducedLaunch
 from dxgemm._registry import find_implementation
 from dxgemm._split import PartsLaunch
 from dxgemm.runtime.arrays import HOST, libraries, library_of
@@ -32,7 +33,7 @@ class PreparedOperand:
 
     def bind(self, launch: Any, operand: str) -> Any:
         """The launch with these parts of "a" or "b", if it multiplies parts."""
-        if self._parts is None or not isinstance(launch, PartsLaunch):
+        if self._parts is None or not isinstance(launch, (PartsLaunch, ReducedLaunch)):
             return launch
         return launch.prepared(operand, self._parts.pointer)
 

@@ -313,6 +313,7 @@ def define_problem(
     precision: Any = None,
     has_epilogue: bool = False,
     is_reduced: bool = False,
+    reduced_axis: int | None = None,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other.
 
@@ -324,6 +325,7 @@ def define_problem(
         precision: None, or what is permitted instead of the dtype's own arithmetic.
         has_epilogue: whether int32 sums may become something else.
         is_reduced: whether c is only read, and nothing is allocated for the result.
+        reduced_axis: of the caller's result, if that is reduced and not stored.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -374,6 +376,9 @@ def define_problem(
         reads_c=not beta_is_zero,
         in_place=out is None and not (is_reduced and c),
     )
+    if problem.dtype == "float32" and precision == SPLIT and reduced_axis is not None:
+        # What multiplies parts reduces rows alone, and nothing lies in memory to the contrary.
+        return _exchanged(problem) if reduced_axis == 0 else problem, result_shape
     return _oriented(problem), result_shape
 
 
@@ -549,6 +554,11 @@ def _oriented(problem: Problem) -> Problem:
     rows_are_contiguous = problem.m > 1 and abs(problem.out.row) < abs(problem.out.col)
     if (problem.n > 1 and not rows_are_contiguous) or problem.m <= 1:
         return problem
+    return _exchanged(problem)
+
+
+def _exchanged(problem: Problem) -> Problem:
+    """The transposed product."""
     return replace(
         problem,
         m=problem.n,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 from dxgemm._dispatch import Candidate
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Problem, Strides
+from dxgemm._problem import ITEM_SIZES, Layout, Problem, Strides
 from dxgemm._series import Call, LaunchSeries
+from dxgemm._split import PartsLaunch
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -123,6 +125,13 @@ class ReducedLaunch(LaunchSeries):
         else:
             self._bind_merging(self._bind_split(candidate))
 
+    def prepared(self, operand: str, parts: int) -> ReducedLaunch:
+        """This launch with the parts of "a" or "b" that are at an address, if it takes parts."""
+        launch = copy(self)
+        if isinstance(self._product, PartsLaunch):
+            launch._product = self._product.prepared(operand, parts)
+        return launch
+
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         stages = len(operands) - len(self._results)
         operands, addresses = operands[:stages], operands[stages:]
@@ -144,14 +153,14 @@ class ReducedLaunch(LaunchSeries):
     def _bind_fused(self, candidate: Candidate) -> Buffers:
         """The product's launch, which leaves the partial results."""
         implementation, config = candidate.implementation, candidate.config
-        tile = implementation.result_tile(config, self._problem)
-        width = MAX_ALIGNMENT // ITEM_SIZES[self._problem.out_dtype]
-        self._partials = self._partial_results(config, tile, width)
+        self._partials = self._buffers_of(implementation.partial_results(config, self._problem))
         self._product = implementation.bind(self._problem, config, self._arch, self._ordinal)
         return self._partials
 
     def _bind_split(self, candidate: Candidate) -> Buffers:
         """The product's launch, and the one that makes partial results of the matrix."""
+        from dxgemm.handwritten.reduction import slot_count
+
         problem, way = self._problem, candidate.problem
         self._product = candidate.implementation.bind(
             way, candidate.config, self._arch, self._ordinal
@@ -161,7 +170,14 @@ class ReducedLaunch(LaunchSeries):
             self._matrix = self._take(problem.batch * way.out.batch * item_size)
         file = import_module("dxgemm.handwritten.reduce_tiles")
         config = _configs(file)[0]
-        partials = self._partial_results(config, (config.tile_m, config.tile_n), file.READ_WIDTH)
+        slots = slot_count(
+            config,
+            (config.tile_m, config.tile_n),
+            self._reduction,
+            (problem.m, problem.n),
+            file.READ_WIDTH,
+        )
+        partials = self._buffers_of(slots)
         matrix = self._kernel_problem(problem.m, problem.n, problem.n, ())
         self._add_step(
             file,
@@ -262,13 +278,10 @@ class ReducedLaunch(LaunchSeries):
         launch = launch_kernel(spec, problem, blocks, self._arch, self._ordinal)
         self._steps.append(_Step(launch, reads_matrix, arguments))
 
-    def _partial_results(self, config: Any, tile: tuple[int, int], width: int) -> Buffers:
-        """That the blocks of a kernel leave which reduces tiles."""
-        from dxgemm.handwritten.reduction import slot_count
-
-        m, n = self._problem.m, self._problem.n
-        slots = slot_count(config, tile, self._reduction, (m, n), width)
-        return self._buffers(slots, n if self._reduction.axis == 0 else m)
+    def _buffers_of(self, slots: int) -> Buffers:
+        """What the blocks of a kernel leave that reduces tiles."""
+        reduces_columns = self._reduction.axis == 0
+        return self._buffers(slots, self._problem.n if reduces_columns else self._problem.m)
 
     def _buffers(self, slots: int, lines: int) -> Buffers:
         """In the workspace, which grows by them."""

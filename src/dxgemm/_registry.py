@@ -14,6 +14,8 @@ from dxgemm._errors import UnknownImplementationError
 from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import (
+    ITEM_SIZES,
+    MAX_ALIGNMENT,
     PRECISIONS,
     RESULT_DTYPES,
     Problem,
@@ -97,10 +99,18 @@ class Implementation(ABC):
         """The kernel that `bind` would have to build first, if that takes long."""
         return None
 
-    @property
-    def fuses_reductions(self) -> bool:
-        """Whether its kernels reduce the tiles they compute."""
+    def fuses_reduction(self, problem: Problem) -> bool:
+        """Whether its kernels can reduce the tiles they compute as the problem wants it."""
         return False
+
+    def partial_results(self, config: Any, problem: Problem) -> int:
+        """How many its kernel leaves of each row, or column, of the result that it reduces."""
+        from dxgemm.handwritten.reduction import slot_count
+
+        tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
+        width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
+        partial_results: int = slot_count(config, tile, problem.reduction, sizes, width)
+        return partial_results
 
     @property
     def slices_k(self) -> bool:
@@ -115,7 +125,7 @@ class Implementation(ABC):
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         """Make everything ready for one problem, building its kernel if need be."""
 
-    def fallback(self, problem: Problem) -> str | None:
+    def fallback(self, problem: Problem, config: Any = None) -> str | None:
         """What computes the problem instead where the operands' values ask for it."""
         return None
 
@@ -251,9 +261,11 @@ class KernelFile(Implementation):
         tiles: int = getattr(file, "tile_count", file.block_count)(config, problem)
         return tiles
 
-    @property
-    def fuses_reductions(self) -> bool:
-        fuses: bool = getattr(self._kernel_file, "FUSES_REDUCTIONS", False)
+    def fuses_reduction(self, problem: Problem) -> bool:
+        file, reduction = self._kernel_file, problem.reduction
+        fuses: bool = getattr(file, "FUSES_REDUCTIONS", False)
+        if reduction is not None and reduction.axis != 0 and not reduction.is_stored:
+            fuses = fuses or getattr(file, "FUSES_ROW_REDUCTIONS", False)
         return fuses
 
     @property
@@ -350,13 +362,16 @@ class SplitProduct(Handwritten):
                 specs |= dict.fromkeys(self._series.other_specs(problem))
         return list(specs)
 
-    def fallback(self, problem: Problem) -> str | None:
+    def fallback(self, problem: Problem, config: Any = None) -> str | None:
         if problem.dtype not in self.dtypes:
             return None
         split = import_module("dxgemm._split")
-        file = split.NATIVE[problem.dtype]
-        name = file.__name__.rpartition(".")[2]
-        return f"{name} {split.native_config(file, problem)}, decided on the GPU"
+        name = split.NATIVE[problem.dtype].__name__.rpartition(".")[2]
+        return f"{name} {split.native_config(problem, config)}, decided on the GPU"
+
+    def partial_results(self, config: Any, problem: Problem) -> int:
+        partial_results: int = self._series.partial_results(config, problem)
+        return partial_results
 
     def accuracy(self, problem: Problem) -> str | None:
         stated: str = self._kernel_file.accuracy(problem)

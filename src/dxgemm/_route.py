@@ -97,6 +97,7 @@ class Route:
             precision=precision,
             has_epilogue=epilogue is not None and bool(epilogue.functions),
             is_reduced=self.reduction is not None,
+            reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
         )
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()

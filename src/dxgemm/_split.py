@@ -21,6 +21,8 @@ from dxgemm._problem import Problem
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tensor_core, tuned
+from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.reduction import slot_count
 from dxgemm.handwritten.split_parts import CHOSEN
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
@@ -36,12 +38,12 @@ def product_spec(config: Any, problem: Problem) -> KernelSpec:
     return series_spec(split_wgmma, config, _product_problem(problem), variant)
 
 
-def other_specs(problem: Problem) -> list[KernelSpec]:
-    """The kernels before it, and the one in its place."""
+def other_specs(problem: Problem, config: Any = None) -> list[KernelSpec]:
+    """The kernels before it, and the one in its place; see `native_config` for the arguments."""
     parts = parts_of_problem(problem)
     judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
     verdict = verdict_spec(judged)
-    return [*(part.spec for part in parts.values()), verdict, native_spec(problem)]
+    return [*(part.spec for part in parts.values()), verdict, native_spec(problem, config)]
 
 
 def verdict_spec(problem: Problem) -> KernelSpec:
@@ -66,28 +68,50 @@ def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
     )
 
 
-def native_config(file: Any, problem: Problem) -> Any:
-    """Of a kernel file: that of the shortest predicted time, rounds of tiles at its speed."""
+def native_config(problem: Problem, config: Any = None) -> Any:
+    """What multiplies a and b themselves: of the shortest predicted time, rounds of tiles.
+
+    Where a reduction is fused, it leaves at least as many partial results as the product of parts:
+    that fills what it has no tile for.
+
+    Args:
+        config: of the product of parts; where none is given, a reduction does not matter.
+    """
+    file, reduction = NATIVE[problem.dtype], problem.reduction
 
     def predicted(config: Any) -> float:
         rounds = -(-file.block_count(config, problem) // split_wgmma.SM_COUNT)
         work = config.tile_m * config.tile_n / config.split_k
         return rounds * work / file.efficiency(config, problem)
 
-    return min(file.CONFIGS, key=predicted)
+    configs = file.CONFIGS
+    if reduction is not None and config is not None:
+        tiles = -(-problem.n // config.tile_n)
+        configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
+    return min(configs, key=predicted)
 
 
-def native_spec(problem: Problem) -> KernelSpec:
+def partial_results(config: Any, problem: Problem) -> int:
+    """How many are left of each row: by both products as many, since only the GPU knows which."""
+    return _native_partial_results(native_config(problem, config), problem)
+
+
+def _native_partial_results(config: Any, problem: Problem) -> int:
+    tile, sizes = (config.tile_m, config.tile_n), (problem.m, problem.n)
+    return slot_count(config, tile, problem.reduction, sizes, VECTOR_BYTES // NUMBER_BYTES)
+
+
+def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
     """The kernel that multiplies a and b themselves if the verdict says so."""
     file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
-    config = native_config(file, problem)
+    config = native_config(problem, config)
     return series_spec(guarded, config, own, file.variant(config, own))
 
 
-def native_launch(problem: Problem, arch: str, ordinal: int) -> Launch:
+def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     """The launch of that kernel where there is no verdict, since nothing is multiplied."""
     file = NATIVE[problem.dtype]
-    config = native_config(file, problem)
+    config = native_config(problem, config)
     spec = series_spec(file, config, problem, file.variant(config, problem))
     return launch_kernel(spec, problem, file.block_count(config, problem), arch, ordinal)
 
@@ -95,7 +119,7 @@ def native_launch(problem: Problem, arch: str, ordinal: int) -> Launch:
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     """The launch of a problem: a `SplitLaunch`, or `tuned` where nothing is multiplied."""
     if problem.k == 0:
-        return native_launch(problem, arch, ordinal)
+        return native_launch(problem, config, arch, ordinal)
     return SplitLaunch(problem, config, arch, ordinal)
 
 
@@ -106,11 +130,12 @@ class PartsLaunch(LaunchSeries):
     other's blocks leave at once.
     """
 
-    def __init__(self, problem: Problem, arch: str, ordinal: int) -> None:
+    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
         """Build the kernels that are not there.
 
         Args:
             problem: what to compute; k is not 0.
+            config: of the product of parts.
             arch, ordinal: of the GPU.
         """
         super().__init__(ordinal)
@@ -120,7 +145,7 @@ class PartsLaunch(LaunchSeries):
         judge = verdict_spec(judged)
         self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
-        native, own = native_spec(problem), with_buffers(problem, "int32")
+        native, own = native_spec(problem, config), with_buffers(problem, "int32")
         blocks = NATIVE[problem.dtype].block_count(native.config, problem)
         self._native = launch_kernel(native, own, blocks, arch, ordinal)
         self._prepared: dict[str, int] = {}
@@ -181,7 +206,7 @@ class SplitLaunch(PartsLaunch):
             config: of `split_wgmma`.
             arch, ordinal: of the GPU.
         """
-        super().__init__(problem, arch, ordinal)
+        super().__init__(problem, config, arch, ordinal)
         own, spec = _product_problem(problem), product_spec(config, problem)
         self._product = launch_kernel(
             spec,

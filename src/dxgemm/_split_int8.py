@@ -37,7 +37,7 @@ def other_specs(problem: Problem) -> list[KernelSpec]:
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     """The launch of a problem: a `ResidueLaunch`, or the native one where nothing is multiplied."""
     if problem.k == 0:
-        return native_launch(problem, arch, ordinal)
+        return native_launch(problem, config, arch, ordinal)
     return ResidueLaunch(problem, config, arch, ordinal)
 
 
@@ -52,7 +52,7 @@ class ResidueLaunch(PartsLaunch):
             config: of `split_int8`.
             arch, ordinal: of the GPU.
         """
-        super().__init__(problem, arch, ordinal)
+        super().__init__(problem, config, arch, ordinal)
         self._count = moduli_count(problem)
         self._remainder_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
         self._product = launch_kernel(

@@ -24,6 +24,7 @@ import numpy as np
 from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
+from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
@@ -47,6 +48,7 @@ class Config:
         stages: k tiles in shared memory.
         split_k: blocks, of one cluster, that share a tile of the result.
         blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
+        band_m: rows of tiles that are computed together, so that they share what is in L2.
     """
 
     dtype: str
@@ -57,13 +59,14 @@ class Config:
     stages: int
     split_k: int = 1
     blocks_per_sm: int = 1
+    band_m: int = USUAL_BAND_M
 
     dynamic_smem: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.tile_m % 32 or self.tile_n % 32 or min(self.tile_m, self.tile_n) < 32:
             raise ValueError(f"{self}: tile_m and tile_n must be multiples of 32")
-        for name in ("tile_k", "threads", "split_k"):
+        for name in ("tile_k", "threads", "split_k", "band_m"):
             extent = getattr(self, name)
             if extent < 1 or extent & (extent - 1):
                 raise ValueError(f"{self}: {name} must be a power of two")
@@ -111,16 +114,20 @@ class Config:
 
     def __str__(self) -> str:
         split = f" split {self.split_k}" if self.split_k > 1 else ""
+        band = f" band {self.band_m}" if self.band_m != USUAL_BAND_M else ""
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} threads {self.threads} "
-            f"stages {self.stages}{split}"
+            f"stages {self.stages}{split}{band}"
         )
 
 
 # Two deep stages beat four shallow ones in float64: between two k tiles of a block its warps wait
 # for each other, and nothing of the next tile is in registers yet. 96 x 96 is for what 64 x 128
-# spreads badly over multiprocessors: m = n = 1536 or 3072 on 132 of them.
+# spreads badly over multiprocessors: m = n = 1536 or 3072 on 132 of them. 32 rows of 64 x 128 make
+# the tiles under way at a time nearly a square, which reads the least: 16384^3 takes 0.91 of the
+# time of 8 rows. Elsewhere, and in float32 and float16, the memory has time to spare.
 CONFIGS = (
+    Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2, band_m=32),
     Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),
     Config("float64", 64, 128, 32, threads=128, stages=2, split_k=2, blocks_per_sm=2),
     Config("float64", 96, 96, 32, threads=128, stages=2, blocks_per_sm=2),
@@ -264,7 +271,7 @@ def make_kernel(
     from numba import cuda, int32, int64, types
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
-    from dxgemm.cublasdx.result_tile import BAND, make_store_result
+    from dxgemm.cublasdx.result_tile import make_store_result
     from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.unroll import unroll_static_loops
 
@@ -272,7 +279,7 @@ def make_kernel(
     sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
     scalar = np.dtype(sums).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-    stages, split_k = config.stages, config.split_k
+    stages, split_k, band_m = config.stages, config.split_k, config.band_m
     is_a_row, is_b_row = a_direction == "row", b_direction == "row"
     elements = functions.fragment_size
     smem_row_bytes = row_bytes(tile_n, sums)
@@ -302,12 +309,12 @@ def make_kernel(
         if batch > 1:
             matrix = divide(block, int32(tiles_m * tiles_n))
             block = int32(block - matrix * int32(tiles_m * tiles_n))
-        if tiles_m > BAND:
-            band = divide(block, int32(BAND * tiles_n))
-            block = int32(block - band * int32(BAND * tiles_n))
-        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
+        if tiles_m > band_m:
+            band = divide(block, int32(band_m * tiles_n))
+            block = int32(block - band * int32(band_m * tiles_n))
+        band_rows = min(int32(tiles_m - band * band_m), int32(band_m))
         col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows + band * BAND)
+        row_tile = int32(block - col_tile * band_rows + band * band_m)
         tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
 
         # What the pipeline reads begins here: at an edge, further inwards than the block's tile.

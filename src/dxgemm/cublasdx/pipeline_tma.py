@@ -25,6 +25,7 @@ import numpy as np
 from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
+from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
 
@@ -48,6 +49,7 @@ class Config:
         threads: of a block.
         stages: k tiles in shared memory.
         blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
+        band_m: rows of tiles that are computed together, so that they share what is in L2.
     """
 
     tile_m: int
@@ -55,6 +57,7 @@ class Config:
     threads: int
     stages: int
     blocks_per_sm: int = 1
+    band_m: int = USUAL_BAND_M
 
     dynamic_smem: ClassVar[bool] = True
 
@@ -88,7 +91,8 @@ class Config:
         return self.tile_m * self.tile_n // self.threads * 4
 
     def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n} threads {self.threads} stages {self.stages}"
+        band = f" band {self.band_m}" if self.band_m != USUAL_BAND_M else ""
+        return f"{self.tile_m}x{self.tile_n} threads {self.threads} stages {self.stages}{band}"
 
 
 CONFIGS = (
@@ -243,7 +247,7 @@ def make_kernel(
     smem_row_bytes = row_bytes(tile_n, sums)
     element = getattr(types, sums)
     _, multiply_boxes, _, put_tile, _ = make_intrinsics(functions, element, element)
-    find_tile = make_find_tile(tile_m, tile_n)
+    find_tile = make_find_tile(tile_m, tile_n, config.band_m)
     store_result = make_store_result(
         tile_m, tile_n, config.threads, 1, sums, out_dtype or dtype, epilogue
     )

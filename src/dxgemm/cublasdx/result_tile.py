@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+USUAL_BAND_M = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
-def make_find_tile(tile_m: int, tile_n: int) -> Callable[..., Any]:
+def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
     """A device function: block, m, n and batch to matrix, row and column of the block's tile.
 
-    Rows and columns count tiles. Matrix follows matrix, band follows band, and within a band
-    column follows column.
+    Rows and columns count tiles. Matrix follows matrix, band of band_m rows follows band, and
+    within a band column follows column.
     """
     from numba import cuda, int32
 
@@ -25,12 +25,12 @@ def make_find_tile(tile_m: int, tile_n: int) -> Callable[..., Any]:
         if batch > 1:
             matrix = divide(block, int32(tiles_m * tiles_n))
             block = int32(block - matrix * int32(tiles_m * tiles_n))
-        if tiles_m > BAND:
-            band = divide(block, int32(BAND * tiles_n))
-            block = int32(block - band * int32(BAND * tiles_n))
-        band_rows = min(int32(tiles_m - band * BAND), int32(BAND))
+        if tiles_m > band_m:
+            band = divide(block, int32(band_m * tiles_n))
+            block = int32(block - band * int32(band_m * tiles_n))
+        band_rows = min(int32(tiles_m - band * band_m), int32(band_m))
         col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows + band * BAND)
+        row_tile = int32(block - col_tile * band_rows + band * band_m)
         return matrix, row_tile, col_tile
 
     return cuda.jit(device=True, forceinline=True)(find_tile)
