@@ -25,6 +25,7 @@ NEAR_BYTES = 1 << 31
 # Of a multiprocessor, as far as small blocks share it. A block takes a little memory besides its
 # own, and more threads would have too few registers each.
 SMEM_BYTES, RESERVED_SMEM_BYTES, THREADS = 227 << 10, 1 << 10, 1024
+EPILOGUE_REGISTERS = 32  # of a thread, for the functions and their operands
 
 
 def resident_blocks(threads: int, registers: int, smem_bytes: int) -> int:

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.batch_tiles import (
+    EPILOGUE_REGISTERS,
     FAR,
     SHARED_A,
     batch_notes,
@@ -139,11 +140,18 @@ class Config:
         A thread needs room for its elements, a vector a row, 16 other operands, and addresses. Most
         time is spent waiting for memory, which takes many blocks to fill.
         """
+        return self._resident_blocks(dtype, self.address_registers)
+
+    def min_blocks_fused(self, dtype: str) -> int:
+        """The same where an epilogue takes registers too."""
+        return self._resident_blocks(dtype, self.address_registers + EPILOGUE_REGISTERS)
+
+    def _resident_blocks(self, dtype: str, registers: int) -> int:
+        """Blocks that share a multiprocessor, if a thread takes so many beside its elements."""
         size = np.dtype(dtype).itemsize
         elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 16
-        return resident_blocks(
-            self.threads, self.address_registers + elements * size // 4, self.smem_bytes(dtype)
-        )
+        registers += elements * size // 4
+        return resident_blocks(self.threads, registers, self.smem_bytes(dtype))
 
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.batch_tiles import (
+    EPILOGUE_REGISTERS,
     FAR,
     SHARED_A,
     batch_notes,
@@ -41,7 +42,6 @@ from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90
 ITEM_BYTES = 8
-EPILOGUE_REGISTERS = 32
 A_LINES, B_LINES = 1, 2  # rows of a, columns of b from one group of four lanes to the next
 
 
