@@ -50,26 +50,28 @@ def distance(problem: Any) -> tuple[str, ...]:
 
 
 def make_line_copy(
-    is_vector: bool, length: int, lines: int, unit_bytes: int, line_bytes: int, threads: int,
-    dtype: str, most_line_threads: int = 1024, is_cached: bool = False,
+    is_along_k: bool, is_vector: bool, tile_k: int, tile_outer: int, unit_bytes: int,
+    line_bytes: int, threads: int, dtype: str, most_line_threads: int = 1024,
+    is_cached: bool = False,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """Device functions that start copying a tile, all `threads` of it together.
+    """Device functions that start copying a tile of an operand, all `threads` of it together.
 
-    The tile is lines of neighbouring elements, whichever way the operand lies: a is lines along k
-    or along m. Strides are bytes of int32, or of int64.
+    The tile is lines of neighbouring elements, along k or along the operand's other index, its
+    outer one. Strides are bytes of int32, or of int64.
 
     Args:
+        is_along_k: whether lines are along k.
         is_vector: whether 16 bytes are copied at a time, else single elements.
-        length, lines: elements in a line, lines in the tile.
-        unit_bytes, line_bytes: from an element to the next, and from a line to the next, in shared
-            memory. Vectors need elements that lie together there too.
+        tile_k, tile_outer: extents of the tile.
+        unit_bytes, line_bytes: from an element of a line to the next, and from a line to the next,
+            in shared memory. Vectors need elements that lie together there too.
         most_line_threads: neighbours that copy neighbouring units.
         is_cached: whether vectors go through L1.
 
     Returns:
-        copy: (thread, smem, source, stride, line_stride), for a tile inside the operand.
-        copy_guarded: the same with (length_left, lines_left), of which what is inside is copied;
-            the rest becomes zero.
+        copy: (thread, smem, source, k_stride, outer_stride), for a tile inside the operand.
+        copy_guarded: the same with (k_left, outer_left), of which what is inside is copied; the
+            rest becomes zero.
     """
     from numba import int32, int64
 
@@ -77,6 +79,7 @@ def make_line_copy(
     from dxgemm.handwritten.intrinsics import copy_async, copy_async_part, device_function
     from dxgemm.handwritten.unroll import static_range, unroll_static_loops
 
+    length, lines = (tile_k, tile_outer) if is_along_k else (tile_outer, tile_k)
     start_copy = copy_async_cached if is_cached else copy_async
     start_part = copy_async_part_cached if is_cached else copy_async_part
     item_size = np.dtype(dtype).itemsize
@@ -111,7 +114,10 @@ def make_line_copy(
 
     begin = device_function(begin)
 
-    def copy(thread, smem, source, stride, line_stride):
+    def copy(thread, smem, source, k_stride, outer_stride):
+        stride, line_stride = k_stride, outer_stride
+        if not is_along_k:
+            stride, line_stride = outer_stride, k_stride
         line, _, target, first = begin(thread, smem, source, stride, line_stride)
         for i in static_range(copies):
             if not partial[i] or line < lines - line_steps[i]:
@@ -150,7 +156,11 @@ def make_line_copy(
 
     copy_units, copy_elements = make_guarded_copy(width), make_guarded_copy(1)
 
-    def copy_guarded(thread, smem, source, stride, line_stride, length_left, lines_left):
+    def copy_guarded(thread, smem, source, k_stride, outer_stride, k_left, outer_left):
+        stride, line_stride, length_left, lines_left = k_stride, outer_stride, k_left, outer_left
+        if not is_along_k:
+            stride, line_stride = outer_stride, k_stride
+            length_left, lines_left = outer_left, k_left
         line, unit, target, first = begin(thread, smem, source, stride, line_stride)
         has_units = length_left % width == 0
         length_left = int32(length_left - unit * width)

@@ -276,7 +276,6 @@ def make_compute_tile(
     tile_threads = config.tile_threads
     a_is_along_k = a_mode.startswith("row")
     parts, part_k = config.parts, tile_k // config.parts
-    a_line, a_lines = (part_k, tile_m) if a_is_along_k else (tile_m, part_k)
     a_line_bytes = config.line_bytes(tile_k if a_is_along_k else tile_m, dtype)
     b_line_bytes = config.line_bytes(tile_n, dtype)
     a_bytes = config.operand_bytes(tile_m, dtype)
@@ -290,18 +289,17 @@ def make_compute_tile(
     # memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
     a_copy, a_copy_guarded = make_line_copy(
-        a_mode.endswith("16"), a_line, a_lines, item_size, a_line_bytes, tile_threads, dtype,
-        is_cached=SHARED_A in notes,
+        a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item_size, a_line_bytes,
+        tile_threads, dtype, is_cached=SHARED_A in notes,
     )  # fmt: skip
-    b_is_along_k = b_mode == "col"
-    if b_is_along_k:  # transposed on the way
+    if b_mode == "col":  # transposed on the way
         b_copy, b_copy_guarded = make_line_copy(
-            False, part_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
+            True, False, part_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
         )
     else:
         b_copy, b_copy_guarded = make_line_copy(
-            b_mode.endswith("16"), tile_n, part_k, item_size, b_line_bytes, tile_threads, dtype,
-            is_cached=True,
+            False, b_mode.endswith("16"), part_k, tile_n, item_size, b_line_bytes,
+            tile_threads, dtype, is_cached=True,
         )  # fmt: skip
     store_tile = make_store_tile(
         thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width, index
@@ -341,14 +339,8 @@ def make_compute_tile(
                 for part in static_range(parts):
                     a_to = int32(smem + part * part_k * a_k_bytes)
                     b_to = int32(b_smem + part * part_k * b_line_bytes)
-                    if a_is_along_k:
-                        a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
-                    else:
-                        a_copy(thread, a_to, a_source, a_bytes_m, a_bytes_k)
-                    if b_is_along_k:
-                        b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
-                    else:
-                        b_copy(thread, b_to, b_source, b_bytes_n, b_bytes_k)
+                    a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
+                    b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
                     commit_copies()
                     a_source += int64(int32(part_k)) * int64(a_bytes_k)
                     b_source += int64(int32(part_k)) * int64(b_bytes_k)
@@ -357,14 +349,8 @@ def make_compute_tile(
                     a_to = int32(smem + part * part_k * a_k_bytes)
                     b_to = int32(b_smem + part * part_k * b_line_bytes)
                     depth = int32(left - part * part_k)
-                    if a_is_along_k:
-                        a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    else:
-                        a_copy_guarded(thread, a_to, a_source, a_bytes_m, a_bytes_k, rows, depth)
-                    if b_is_along_k:
-                        b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
-                    else:
-                        b_copy_guarded(thread, b_to, b_source, b_bytes_n, b_bytes_k, cols, depth)
+                    a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
+                    b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                     commit_copies()
                     a_source += int64(int32(part_k)) * int64(a_bytes_k)
                     b_source += int64(int32(part_k)) * int64(b_bytes_k)

@@ -215,20 +215,18 @@ def make_compute_tile(
     tile_threads, parts = config.tile_threads, config.parts
     part_k = tile_k // parts
     a_is_along_k, b_is_along_k = a_mode.startswith("row"), b_mode.startswith("col")
-    a_line, a_lines = (part_k, tile_m) if a_is_along_k else (tile_m, part_k)
-    b_line, b_lines = (part_k, tile_n) if b_is_along_k else (tile_n, part_k)
     a_line_bytes = config.k_line_bytes(A_LINES) if a_is_along_k else config.line_bytes(tile_m)
     b_line_bytes = config.k_line_bytes(B_LINES) if b_is_along_k else config.line_bytes(tile_n)
     a_row_bytes, a_k_bytes = (a_line_bytes, item) if a_is_along_k else (item, a_line_bytes)
     b_col_bytes, b_k_bytes = (b_line_bytes, item) if b_is_along_k else (item, b_line_bytes)
     a_bytes = config.operand_bytes(tile_m, A_LINES)
     a_copy, a_copy_guarded = make_line_copy(
-        a_mode.endswith("16"), a_line, a_lines, item, a_line_bytes, tile_threads, dtype,
-        is_cached=SHARED_A in notes,
+        a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item, a_line_bytes,
+        tile_threads, dtype, is_cached=SHARED_A in notes,
     )  # fmt: skip
     b_copy, b_copy_guarded = make_line_copy(
-        b_mode.endswith("16"), b_line, b_lines, item, b_line_bytes, tile_threads, dtype,
-        is_cached=True,
+        b_is_along_k, b_mode.endswith("16"), part_k, tile_n, item, b_line_bytes,
+        tile_threads, dtype, is_cached=True,
     )  # fmt: skip
     store_tile = make_store_tile(
         2 * mmas_m, 2 * mmas_n, MMA_COLS, MMA_ROWS, dtype, epilogue, 2, index
@@ -260,24 +258,12 @@ def make_compute_tile(
                 a_to = int32(smem + part * part_k * a_k_bytes)
                 b_to = int32(b_smem + part * part_k * b_k_bytes)
                 if is_inside and left >= tile_k:
-                    if a_is_along_k:
-                        a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
-                    else:
-                        a_copy(thread, a_to, a_source, a_bytes_m, a_bytes_k)
-                    if b_is_along_k:
-                        b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
-                    else:
-                        b_copy(thread, b_to, b_source, b_bytes_n, b_bytes_k)
+                    a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
+                    b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
                 else:
                     depth = int32(left - part * part_k)
-                    if a_is_along_k:
-                        a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    else:
-                        a_copy_guarded(thread, a_to, a_source, a_bytes_m, a_bytes_k, rows, depth)
-                    if b_is_along_k:
-                        b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
-                    else:
-                        b_copy_guarded(thread, b_to, b_source, b_bytes_n, b_bytes_k, cols, depth)
+                    a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
+                    b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                 commit_copies()
                 a_source += int64(int32(part_k)) * int64(a_bytes_k)
                 b_source += int64(int32(part_k)) * int64(b_bytes_k)
