@@ -423,7 +423,7 @@ def reduction_ways(results: Results) -> list[Part]:
 def asked_arithmetic(row: Extra) -> str:
     """The dtype, and the precision if one was asked for."""
     precision = row.get("precision")
-    return f"{row['dtype']}, {precision}" if precision else str(row["dtype"])
+    return f'{row["dtype"]}, precision="{precision}"' if precision else str(row["dtype"])
 
 
 def epilogue_best(results: Results) -> list[Part]:
