@@ -88,5 +88,11 @@ def arithmetic_to(row: Extra) -> str:
     return f"{row['dtype']} to {row['result_dtype']}" if row["result_dtype"] else row["dtype"]
 
 
+def asked_arithmetic(row: Extra) -> str:
+    """The dtype, and the precision if one was asked for."""
+    precision = row.get("precision")
+    return f'{row["dtype"]}, precision="{precision}"' if precision else str(row["dtype"])
+
+
 def is_reduction(row: Extra) -> bool:
     return "way" in row

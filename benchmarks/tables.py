@@ -15,6 +15,7 @@ from result_files import (
     Results,
     arithmetic,
     arithmetic_to,
+    asked_arithmetic,
     distinct,
     extras,
     is_plain,
@@ -418,12 +419,6 @@ def reduction_ways(results: Results) -> list[Part]:
     header += ["automatic x other", "fused x product alone"]
     title = "Reductions of the result, which is not stored where they are fused:"
     return [Table(title, header, lines, text_columns=5)]
-
-
-def asked_arithmetic(row: Extra) -> str:
-    """The dtype, and the precision if one was asked for."""
-    precision = row.get("precision")
-    return f'{row["dtype"]}, precision="{precision}"' if precision else str(row["dtype"])
 
 
 def epilogue_best(results: Results) -> list[Part]:

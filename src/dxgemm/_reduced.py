@@ -127,9 +127,10 @@ class ReducedLaunch(LaunchSeries):
 
     def prepared(self, operand: str, parts: int) -> ReducedLaunch:
         """This launch with the parts of "a" or "b" that are at an address, if it takes parts."""
+        if not isinstance(self._product, PartsLaunch):
+            return self
         launch = copy(self)
-        if isinstance(self._product, PartsLaunch):
-            launch._product = self._product.prepared(operand, parts)
+        launch._product = self._product.prepared(operand, parts)
         return launch
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
