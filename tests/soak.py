@@ -10,8 +10,8 @@ slices of k, groups, and the automatic choice. Sizes, batches, scalars, data, st
 run. Most data are small integers, whose results must be right to the last bit; the others are
 judged by the acceptance rule. Operands lie between guards.
 
-It stops at the first wrong result, and when the GPU's memory has grown since each kernel of the
-list was loaded. `--out` writes the counts, which docs/reliability.md shows.
+It stops at the first wrong result, and when what it takes of the GPU's memory has grown since each
+kernel of the list was loaded. `--out` writes the counts, which docs/reliability.md shows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -109,7 +110,7 @@ class Soak:
                 self.step(number)
 
     def run(self, minutes: float, threads: int) -> list[int]:
-        """Compute problems in several threads; returns samples of the GPU's memory, in bytes."""
+        """Compute problems in several threads; returns samples of the memory it takes, in bytes."""
         until = time.monotonic() + 60 * minutes
         samples = [memory_bytes()]
         with ThreadPoolExecutor(threads) as pool:
@@ -118,20 +119,41 @@ class Soak:
                 samples.append(memory_bytes())
                 growth = samples[-1] - samples[:WARM_UP][-1]
                 if growth > MOST_GROWTH and not self.failure:
-                    self.failure = f"the GPU's memory has grown by {growth} bytes: {samples}"
+                    self.failure = f"memory on the GPU has grown by {growth} bytes: {samples}"
         for worker in workers:
             worker.result()
         return [*samples, memory_bytes()]
 
 
 def memory_bytes() -> int:
-    """What is taken of the GPU's memory, but for what CuPy keeps for its arrays."""
+    """What this process takes of the GPU's memory, but for what CuPy keeps for its arrays.
+
+    Where the driver does not know the process by its number, as in most containers, it is what all
+    processes take.
+    """
     if simulator_enabled():
         return 0
     import cupy
 
     free, total = cupy.cuda.runtime.memGetInfo()
-    return int(total - free - cupy.get_default_memory_pool().total_bytes())
+    taken = own_memory_bytes(nvidia_smi()) or total - free
+    return int(taken - cupy.get_default_memory_pool().total_bytes())
+
+
+def nvidia_smi() -> str:
+    """What it says of processes on GPUs: lines of number and MiB."""
+    columns = "--query-compute-apps=pid,used_gpu_memory"
+    asked = ["nvidia-smi", columns, "--format=csv,noheader,nounits"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def own_memory_bytes(processes: str) -> int:
+    """What this process takes according to `nvidia_smi`; 0 if that does not know it."""
+    lines = (line.split(", ") for line in processes.splitlines())
+    return sum(int(mib) << 20 for pid, mib in lines if int(pid) == os.getpid() and mib.isdigit())
 
 
 def build(seed: int, number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -74,7 +75,15 @@ def test_memory_that_grows_stops_it(monkeypatch):
     monkeypatch.setattr(soak, "SAMPLE_S", 0.05)
     run = Soak(SEED)
     run.run(minutes=1, threads=1)
-    assert "memory has grown by 1073741824 bytes" in run.failure
+    assert "memory on the GPU has grown by 1073741824 bytes" in run.failure
+
+
+def test_memory_is_that_of_the_process_itself():
+    listed = f"1, 1080\n{os.getpid()}, 1358\n2, [N/A]\n"
+    assert soak.own_memory_bytes(listed) == 1358 << 20
+    assert soak.own_memory_bytes(f"{os.getpid()}, [N/A]\n") == 0  # then all processes count
+    assert soak.own_memory_bytes("1, 1080\n") == 0
+    assert soak.own_memory_bytes("") == 0
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -34,7 +34,9 @@ RANGES = {
 }
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
 SHARPNESS = 3.0  # fits the H200 better than 2, or a kink
-FEWEST = 8  # observations of a config, for it to be in the table
+# Observations of a config, for it to be in the table. Single products differ more than batches do:
+# what was fitted to a dozen of them has promised half the time of others.
+FEWEST, FEWEST_IN_BATCHES = 30, 8
 
 # Of the correction: observations that weigh as much as a slope's preference for zero; standard
 # deviations of what it learns, and of a measured time, both of logarithms.
@@ -83,7 +85,11 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
             points[key].append(Point(implementation, config, sliced, observation.us))
             if observation.us == best_us or implementation.is_automatic(dtype):
                 let_in.add(key)
-    return {key: _fit(points[key], device) for key in let_in if len(points[key]) >= FEWEST}
+    return {key: _fit(points[key], device) for key in let_in if _are_enough(points[key])}
+
+
+def _are_enough(points: Sequence[Point]) -> bool:
+    return len(points) >= (FEWEST_IN_BATCHES if points[0].problem.batch > 1 else FEWEST)
 
 
 class Point(NamedTuple):
