@@ -152,8 +152,8 @@ def nvidia_smi() -> str:
 
 def own_memory_bytes(processes: str) -> int:
     """What this process takes according to `nvidia_smi`; 0 if that does not know it."""
-    lines = (line.split(", ") for line in processes.splitlines())
-    return sum(int(mib) << 20 for pid, mib in lines if int(pid) == os.getpid() and mib.isdigit())
+    lines = (line.partition(", ") for line in processes.splitlines())
+    return sum(int(mib) << 20 for pid, _, mib in lines if pid == str(os.getpid()) and mib.isdigit())
 
 
 def build(seed: int, number: int) -> str:

@@ -82,7 +82,7 @@ def test_memory_is_that_of_the_process_itself():
     listed = f"1, 1080\n{os.getpid()}, 1358\n2, [N/A]\n"
     assert soak.own_memory_bytes(listed) == 1358 << 20
     assert soak.own_memory_bytes(f"{os.getpid()}, [N/A]\n") == 0  # then all processes count
-    assert soak.own_memory_bytes("1, 1080\n") == 0
+    assert soak.own_memory_bytes("1, 1080\nInsufficient Permissions\n") == 0
     assert soak.own_memory_bytes("") == 0
 
 
