@@ -184,6 +184,21 @@ def test_the_fit_finds_what_the_times_were_made_with(configs_of_a_gpu):
         assert abs(math.log(correction_of(fit.speed, config, one.shape))) < 0.02
 
 
+def test_the_fit_wants_fewer_batches(configs_of_a_gpu):
+    pytest.importorskip("scipy")
+    from dxgemm.tuning.fit import FEWEST_IN_BATCHES, fit_speeds
+
+    kernel = find_implementation("small_batch")
+    config = kernel.configs("float32")[0]
+    measured = []
+    for shape in islice(log_uniform_batches(("float32",), 5), FEWEST_IN_BATCHES):
+        us = predict_us(kernel, config, contiguous_problem(*shape), H200, Speed(0.7))
+        measured.append(Measured(shape, (Observation("small_batch", str(config), 1, us),)))
+    fits = fit_speeds(measured, H200)
+    assert fits.keys() == {("float32", f"small_batch {config}{IN_BATCHES}")}
+    assert not fit_speeds(measured[1:], H200)
+
+
 def test_the_fit_corrects_what_the_model_does_not_know(configs_of_a_gpu):
     pytest.importorskip("scipy")
     from dxgemm.tuning.fit import fit_speeds
@@ -309,9 +324,10 @@ def test_the_table_lets_in_what_the_choice_leaves_out_as_a_rule(configs_of_a_gpu
 def test_without_a_gpu_it_says_so(monkeypatch):
     no_gpu = GpuStatus(None, 0, "There is none.")
     monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: no_gpu)
-    result = CliRunner().invoke(app, ["tune"])
-    assert result.exit_code != 0
-    assert "tuning needs a GPU" in result.output
+    for options in ([], ["--dtypes", "float32", "--dtype", "float64"]):
+        result = CliRunner().invoke(app, ["tune", *options])
+        assert result.exit_code != 0
+        assert "tuning needs a GPU" in result.output
 
 
 def test_measuring_checks_and_times_every_candidate():

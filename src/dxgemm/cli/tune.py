@@ -29,7 +29,8 @@ PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 def tune(
     dtype: Annotated[
-        list[Dtype] | None, typer.Option(help="Repeatable; default: float32 and float64.")
+        list[Dtype] | None,
+        typer.Option("--dtype", "--dtypes", help="Repeatable; default: float32 and float64."),
     ] = None,
     budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
     shapes: Annotated[
