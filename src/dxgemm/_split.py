@@ -38,12 +38,12 @@ def product_spec(config: Any, problem: Problem) -> KernelSpec:
     return series_spec(split_wgmma, config, _product_problem(problem), variant)
 
 
-def other_specs(problem: Problem, config: Any = None) -> list[KernelSpec]:
-    """The kernels before it, and the one in its place; see `native_config` for the arguments."""
+def other_specs(problem: Problem) -> list[KernelSpec]:
+    """The kernels before it, and the one in its place."""
     parts = parts_of_problem(problem)
     judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
     verdict = verdict_spec(judged)
-    return [*(part.spec for part in parts.values()), verdict, native_spec(problem, config)]
+    return [*(part.spec for part in parts.values()), verdict, native_spec(problem)]
 
 
 def verdict_spec(problem: Problem) -> KernelSpec:
