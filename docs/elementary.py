@@ -3,9 +3,13 @@
     python docs/elementary.py            # rewrite them
     python docs/elementary.py --check    # exit 1 if they are others
 
-Each is the interpolant at the zeros of a Chebyshev polynomial, computed with 50 digits and rounded
-once. No polynomial of its degree is closer by more than a small factor. Needs mpmath.
-Source: L. N. Trefethen, "Approximation Theory and Approximation Practice", 2013, chapters 2 and 16.
+Where all arguments matter alike, it is the interpolant at the zeros of a Chebyshev polynomial: no
+polynomial of its degree is closer by more than a small factor. Else it is fitted by least squares,
+again and again, with more weight where the error was large. All with 50 digits or more, rounded
+once. Needs mpmath.
+Sources: L. N. Trefethen, "Approximation Theory and Approximation Practice", 2013, chapters 2 and
+16; J. R. Rice and K. H. Usow, "The Lawson algorithm and extensions", Mathematics of Computation 22,
+1968.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from mpmath import mpf
 
 FILE = Path(__file__).parents[1] / "handwritten" / "elementary.py"
 BEGIN, END = "# fit:begin\n", "# fit:end\n"
+LAWSON_STEPS = 4
+NORMAL_ROOT_END = 8.3  # Phi(-8.3) is less than half a unit in the last place of 1
 
 
 def interpolant(function: Callable[[Any], Any], terms: int) -> list[Any]:
@@ -73,6 +79,31 @@ def normal_tail(shift: float, end: float, terms: int) -> str:
 )"""
 
 
+def normal_root(end: float, terms: int) -> list[Any]:
+    """(Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to an end, the highest power first."""
+    count = 4 * terms
+    points = [end * (1 - mpmath.cospi((i + mpf(1) / 2) / count)) / 2 for i in range(count)]
+    roots = [mpmath.ncdf(-x) ** mpf("0.25") for x in points]
+    wanted = [(root - mpf("0.5") ** mpf("0.25")) / x for x, root in zip(points, roots, strict=True)]
+    # Of what the polynomial is off, Phi(-x) is off by as many times more.
+    factors = [4 * root**3 * x for x, root in zip(points, roots, strict=True)]
+    emphasis = [mpf(1)] * count
+    for _ in range(LAWSON_STEPS):
+        scales = [f * mpmath.sqrt(e) for f, e in zip(factors, emphasis, strict=True)]
+        rows = [
+            [scale * x**i for i in range(terms)] for scale, x in zip(scales, points, strict=True)
+        ]
+        values = [scale * value for scale, value in zip(scales, wanted, strict=True)]
+        coefficients = list(mpmath.lu_solve(mpmath.matrix(rows), mpmath.matrix(values)))[::-1]
+        errors = [
+            abs(factor * (mpmath.polyval(coefficients, x) - value))
+            for factor, x, value in zip(factors, points, wanted, strict=True)
+        ]
+        emphasis = [e * error for e, error in zip(emphasis, errors, strict=True)]
+        emphasis = [e * count / mpmath.fsum(emphasis) for e in emphasis]
+    return coefficients
+
+
 def listed(coefficients: list[Any], indent: str = "") -> str:
     """The text of a tuple, a number a line."""
     lines = "".join(f"{indent}    {float(c)!r},\n" for c in coefficients)
@@ -80,11 +111,16 @@ def listed(coefficients: list[Any], indent: str = "") -> str:
 
 
 def fitted() -> str:
+    with mpmath.workdps(100):  # equations in powers of x are ill-conditioned
+        root = normal_root(NORMAL_ROOT_END, terms=24)
     with mpmath.workdps(50):
         return f"""# (exp(r) - 1 - r) / r**2 for |r| up to ln(2) / 2, the highest power first.
 EXPM1_REST = {listed(expm1_rest())}
 NORMAL_TAIL_FLOAT32 = {normal_tail(shift=2.0, end=15.0, terms=11)}
 NORMAL_TAIL_FLOAT64 = {normal_tail(shift=4.0, end=39.0, terms=24)}
+# (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
+NORMAL_ROOT_END = {NORMAL_ROOT_END}
+NORMAL_ROOT = {listed(root)}
 """
 
 

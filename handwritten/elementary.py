@@ -3,8 +3,8 @@
 libdevice takes another formula for arguments of another size, and IEEE division has a slow path. In
 an epilogue, whose elements are of all sizes, a warp runs every side of such a branch, and a thread
 finishes one element before it begins the next. Here an element is one straight line, so that those
-of a thread overlap. Results are within 5 units in the last place, subnormal ones too; NaN stays
-NaN.
+of a thread overlap. Results are within 5 units in the last place, subnormal ones too, but for
+float64's `times_normal_cdf` of negative numbers; NaN stays NaN.
 
 The functions take float32 or float64, by the type of their argument; integers become float64. One
 is for integers: the product that random numbers are made of.
@@ -113,7 +113,38 @@ NORMAL_TAIL_FLOAT64 = NormalTail(
         0.8153242877866808,
     ),
 )
+# (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
+NORMAL_ROOT_END = 8.3
+NORMAL_ROOT = (
+    3.102467970355473e-20,
+    -2.246383098002978e-18,
+    7.497949987861461e-17,
+    -1.527177525378766e-15,
+    2.1149898067233255e-14,
+    -2.09256137673177e-13,
+    1.4942576379089384e-12,
+    -7.28060302294152e-12,
+    1.6697697268259432e-11,
+    7.878962347241809e-11,
+    -1.0367783193507974e-09,
+    5.302301838097877e-09,
+    -1.4941871179270163e-08,
+    2.599670725974765e-08,
+    7.4014717976467856e-09,
+    -1.0880831791896876e-06,
+    6.391472001896405e-06,
+    1.6112634756288202e-05,
+    -0.0002045741483844041,
+    -0.00018165310566885603,
+    0.0039157280939021806,
+    0.004596948881092754,
+    -0.050187307918655485,
+    -0.1677345667413498,
+)
 # fit:end
+
+TWICE_FOURTH_ROOT_OF_HALF = 2.0 * 0.5**0.25
+TWICE_ROOT_OF_HALF = 2.0 * 0.5**0.5
 
 LOG2_E = 1.4426950408889634
 LN2_HIGH = 0.6931471805599453  # and what is left of ln 2
@@ -125,6 +156,8 @@ HEADROOM = 128
 # From here on exp(-x) rounds to 0, and tanh to 1.
 LOGISTIC_END_FLOAT32, LOGISTIC_END_FLOAT64 = 104.0, 746.0
 TANH_END = 20.0
+# Below, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
+TIMES_NORMAL_CDF_END = -40.0
 
 if _config.ENABLE_CUDASIM:
 
@@ -133,7 +166,8 @@ if _config.ENABLE_CUDASIM:
         b, c = scalar(b), scalar(c)
         if not all(map(math.isfinite, (a, b, c))):
             return a * b + c
-        return scalar(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        return scalar(exact) if exact else a * b + c  # which has the sign of a zero
 
     def wide_product(a: Any, b: Any) -> Any:
         return np.uint64(a) * np.uint64(b)
@@ -143,6 +177,11 @@ if _config.ENABLE_CUDASIM:
 
     def power_of_two(integer: Any) -> Any:
         return math.ldexp(1.0, int(integer - TO_INTEGER)) if integer == integer else math.nan
+
+    without_sign = abs
+
+    def positive_part(x: Any) -> Any:
+        return -0.0 if np.signbit(x) else x
 
 else:
     from llvmlite import ir
@@ -195,6 +234,31 @@ else:
             return builder.bitcast(builder.add(shifted, bits(1023 << 52)), args[0].type)
 
         return signature(types.float64, types.float64), generate
+
+    def _on_words(text: str) -> Any:
+        """An operation on the two words of a float64, which the compiler does not look into.
+
+        It would make it one of the FP64 unit, which is busy, where there are others for integers.
+        """
+
+        @intrinsic
+        def operate(typing_context, x):
+            def generate(context, builder, sig, args):
+                function = ir.FunctionType(args[0].type, [args[0].type])
+                words = "{ .reg .b32 low, high, sign; mov.b64 {low, high}, $1; "
+                whole = f"{words}{text} mov.b64 $0, {{low, high}}; }}"
+                return builder.call(ir.InlineAsm(function, whole, "=d,d", False), args)
+
+            return signature(types.float64, types.float64), generate
+
+        return operate
+
+    without_sign = _on_words("and.b32 high, high, 0x7fffffff;")
+    # x, or -0.0 where it has a sign.
+    positive_part = _on_words(
+        "shr.s32 sign, high, 31; lop3.b32 high, high, sign, 0x80000000, 0xb8; "
+        "not.b32 sign, sign; and.b32 low, low, sign;"
+    )
 
 
 def _make_polynomial(coefficients: tuple[float, ...]) -> Callable[..., Any]:
@@ -294,6 +358,35 @@ def _make_normal_cdf(scalar: Any, exp: Callable[..., Any], tail: NormalTail) -> 
     return device_function(normal_cdf)
 
 
+_normal_cdf_float32 = _make_normal_cdf(np.float32, _exp_float32, NORMAL_TAIL_FLOAT32)
+_normal_root = _make_polynomial(NORMAL_ROOT)
+
+
+@device_function
+def _times_normal_cdf_float32(x):
+    bounded = np.float32(TIMES_NORMAL_CDF_END)
+    bounded = bounded if x < bounded else x
+    return bounded * _normal_cdf_float32(bounded)
+
+
+@device_function
+def _times_normal_cdf_float64(x):
+    """max(x, 0) - |x| Phi(-|x|) in half the instructions of x times `normal_cdf`.
+
+    The error is some 2 units in the last place of x, as with erf, and of the result where x is
+    positive. A fourth power takes the place of exp: it is tiny where the polynomial is only small.
+    The polynomial leaves out its value at 0, and so does the square, so that little is lost to
+    rounding: (r + v)**2 - r**2 = v * (v + 2 * r).
+    """
+    magnitude = without_sign(x)
+    is_far = magnitude > NORMAL_ROOT_END
+    bounded = NORMAL_ROOT_END if is_far else magnitude
+    above = bounded * _normal_root(bounded)
+    above = above * (above + TWICE_FOURTH_ROOT_OF_HALF)
+    upper = 0.0 if is_far else fma(above, above + TWICE_ROOT_OF_HALF, 0.5)
+    return fma(-bounded, upper, positive_part(x))
+
+
 def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable[..., Any]:
     """One device function of two, the former for float32."""
     if _config.ENABLE_CUDASIM:
@@ -316,9 +409,10 @@ FUNCTIONS = {
         _make_logistic(np.float64, _exp_float64, LOGISTIC_END_FLOAT64),
     ),
     "normal_cdf": _by_type(
-        _make_normal_cdf(np.float32, _exp_float32, NORMAL_TAIL_FLOAT32),
+        _normal_cdf_float32,
         _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLOAT64),
     ),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
+    "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
 }

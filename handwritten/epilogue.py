@@ -22,6 +22,8 @@ from dxgemm.handwritten.intrinsics import device_function, read_vector, store_ve
 from dxgemm.handwritten.operands import VECTOR_BYTES
 from dxgemm.handwritten.widening import NARROW, WIDEN, stored_type
 
+LINE_BYTES = 128  # of the L2 cache
+
 # The type of Python's floats in the function, by the dtype of sums.
 LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
 
@@ -66,6 +68,51 @@ def make_finish(
     source = "def finish(values, matrix, row, col, extra):\n    " + "\n    ".join(lines)
     exec(source, known)
     return device_function(known["finish"])
+
+
+def make_prefetch(
+    epilogue: Any, tile_m: int, tile_n: int, threads: int
+) -> Callable[..., None] | None:
+    """A device function: ask the L2 cache for what the epilogue reads of matrices for a tile.
+
+    Called before the tile is multiplied, it spares the epilogue the way to memory, which a few
+    blocks an SM do not hide. All threads call it, with the matrix, the tile's first row and column,
+    m, n and extra. None if no matrix is read.
+
+    Args:
+        epilogue: None, or a `dxgemm._fusion.Fusion`.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.intrinsics import global_address, prefetch_line
+    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+
+    operands = epilogue.stage_operands if epilogue is not None else ()
+    numbers = tuple(
+        number
+        for number, operand in enumerate(operands)
+        if operand.kind == "array" and operand.has_rows and operand.access == "vector"
+    )
+    if not numbers:
+        return None
+    count = len(numbers)
+    item_bytes = tuple(np.dtype(stored_type(operands[number].dtype)).itemsize for number in numbers)
+    lines = tuple(-(-tile_n * size // LINE_BYTES) for size in item_bytes)
+    turns = tuple(-(-tile_m * per_row // threads) for per_row in lines)
+
+    def prefetch(matrix, tile_row, tile_col, m, n, extra):
+        thread = int32(cuda.threadIdx.x & 1023)
+        for i in static_range(count):
+            pointer, batch_step, row_step, _ = extra[numbers[i]]
+            start = global_address(pointer) + matrix * batch_step * item_bytes[i]
+            for turn in static_range(turns[i]):
+                line = int32(thread + turn * threads)
+                row = tile_row + line // lines[i]
+                col = tile_col + line % lines[i] * (LINE_BYTES // item_bytes[i])
+                if row < min(m, tile_row + tile_m) and col < n:
+                    prefetch_line(start + (row * row_step + col) * item_bytes[i])
+
+    return device_function(unroll_static_loops(prefetch))
 
 
 def _reading(operands: Any, columns: range) -> list[str]:

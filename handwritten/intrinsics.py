@@ -432,6 +432,18 @@ else:
         return statement
 
     # The copies started since the last commit become a group; groups complete in order.
+    @intrinsic
+    def prefetch_line(typing_context, address):
+        """Ask the L2 cache for the line of this global address."""
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(ir.VoidType(), [_int64])
+            prefetch = ir.InlineAsm(function, "prefetch.global.L2 [$0];", "l", True)
+            builder.call(prefetch, args)
+            return context.get_dummy_value()
+
+        return signature(types.void, types.int64), generate
+
     commit_copies = _make_statement("cp.async.commit_group;")
 
     @intrinsic

@@ -184,6 +184,7 @@ def make_kernel(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.epilogue import make_prefetch
     from dxgemm.handwritten.intrinsics import (
         commit_copies,
         divide,
@@ -221,6 +222,10 @@ def make_kernel(
     is_direct = split_k == 1 and epilogue is None
     store = make_store(a_is_left, dtype)
     store_through_smem = make_store_through_smem(config, a_is_left, dtype, epilogue)
+    # The blocks of a cluster ask for a part of the tile's rows each.
+    shared_rows = (tile_left if a_is_left else tile_right) // split_k
+    prefetch = make_prefetch(epilogue, shared_rows, tile_right if a_is_left else tile_left, threads)
+    is_prefetching = prefetch is not None
 
     def tensor_core_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -339,6 +344,9 @@ def make_kernel(
             left_source += left_advance
             right_source += right_advance
             write = int32(write + stage_bytes)
+        if is_prefetching:
+            first_row, first_col = (tile_row, tile_col) if a_is_left else (tile_col, tile_row)
+            prefetch(result, first_row + rank * shared_rows, first_col, m, n, extra)
         # The mainloop takes every register: what comes after it waits in shared memory.
         if thread == 0:
             store_shared(smem, ring_bytes, (result, row_tile, col_tile, tiles))

@@ -156,14 +156,12 @@ def make_store_from_smem(
         return inlined(unroll_static_loops(sum_neighbours))
 
     def add_c(values, beta, c_gmem, c_index):
-        if adds_c and beta != 0:
-            added = load_vector(scalar, width, c_gmem, c_index)
-            sums = ()
-            for element in static_range(width):
-                total = values[element] + beta * added[element]
-                sums = sums + (scalar(total),)
-            values = sums
-        return values
+        added = load_vector(scalar, width, c_gmem, c_index)
+        sums = ()
+        for element in static_range(width):
+            total = values[element] + beta * added[element]
+            sums = sums + (scalar(total),)
+        return sums
 
     def put(address, values, out_gmem, out_index):
         if is_reduced:
@@ -196,8 +194,16 @@ def make_store_from_smem(
                 # that follow it.
                 sums = ()
                 for member in static_range(together):
-                    values = sum_vector(int32(address + member * row_step * smem_row_bytes))
-                    sums = sums + (add_c(values, beta, c_gmem, c_index + member * c_step),)
+                    place = int32(address + member * row_step * smem_row_bytes)
+                    sums = sums + (sum_vector(place),)
+                # One branch for all: without it, each of them would be looked at and skipped.
+                if adds_c and beta != 0:
+                    totals = ()
+                    for member in static_range(together):
+                        totals = totals + (
+                            add_c(sums[member], beta, c_gmem, c_index + member * c_step),
+                        )
+                    sums = totals
                 results = ()
                 for member in static_range(together):
                     results = results + (
@@ -218,7 +224,8 @@ def make_store_from_smem(
                 if row < m and col < n:
                     address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
                     values = sum_vector(address)
-                    values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
+                    if adds_c and beta != 0:
+                        values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
                     values = finish_vector(values, matrix, row, col, extra)
                     put(address, values, out_gmem, out_start + row * out_stride_m + col)
         else:

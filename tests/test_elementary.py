@@ -57,10 +57,10 @@ def computed(home, epilogue, values):
     return home.fetch(dxgemm.gemm(home.send(a), home.send(b), c, 0.0, 1.0, epilogue=epilogue))
 
 
-def units(result, exact):
-    """The error in units in the last place of the exact value, subnormal or not."""
+def units(result, exact, of=None):
+    """The error in units in the last place of a number, subnormal or not: of the exact value."""
     info = np.finfo(result.dtype)
-    exponent = max(mpmath.frexp(exact)[1] - 1, info.minexp)
+    exponent = max(mpmath.frexp(exact if of is None else of)[1] - 1, info.minexp)
     return float(abs(mpmath.mpf(float(result)) - exact) / mpmath.mpf(2) ** (exponent - info.nmant))
 
 
@@ -84,6 +84,33 @@ def test_results_are_within_units_of_the_last_place(home, name, dtype):
             for value, result in zip(values.flat, results.flat, strict=True)
         ]
     assert max(errors) < 5, f"{values.flat[np.argmax(errors)]!r}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gelu_is_within_units_of_the_last_place_of_its_argument(home, dtype):
+    rng = np.random.default_rng(4)
+    count = 100 if simulator_enabled() else 5000
+    small = np.exp(rng.uniform(-80, 0, count))
+    values = np.abs(np.stack([rng.normal(0, 1, count), rng.uniform(0, 12, count), small]))
+    values = values.astype(dtype)
+    positive, negative = (computed(home, epilogues.gelu, sign * values) for sign in (1, -1))
+    with mpmath.workdps(50):
+        exact = [mpmath.mpf(float(value)) for value in values.flat]
+        above = [units(y, x * mpmath.ncdf(x)) for x, y in zip(exact, positive.flat, strict=True)]
+        below = [
+            units(y, -x * mpmath.ncdf(-x), of=x) for x, y in zip(exact, negative.flat, strict=True)
+        ]
+    assert max(above) < (3 if dtype == "float64" else 5), f"{values.flat[np.argmax(above)]!r}"
+    assert max(below) < 2, f"-{values.flat[np.argmax(below)]!r}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_limits_of_gelu(home, dtype):
+    huge = float(np.finfo(dtype).max)
+    values = np.array([[-math.inf, -huge, 0.0, huge, math.inf, math.nan, -math.nan]], dtype)
+    results = computed(home, epilogues.gelu, values)
+    np.testing.assert_array_equal(results, [[0, 0, 0, huge, math.inf, math.nan, math.nan]])
+    assert np.signbit(results[0, :5]).tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

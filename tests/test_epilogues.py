@@ -322,3 +322,28 @@ def test_the_same_epilogue_is_one_kernel(make):
         plan = dxgemm.plan(a.array, b.array, epilogue=epilogues.scale(factor))
         fusions.add(plan.route.problem.epilogue)
     assert len(fusions) == 1
+
+
+COUNT_PREFETCHES = """
+from dataclasses import replace
+from dxgemm import epilogues
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import compile_kernel
+
+(spec, *_) = find_implementation("tensor_core").common_specs(("float64",))
+residual, bias = (e.stage_function for e in (epilogues.residual, epilogues.bias))
+for stage, operand in (
+    (residual, FusedOperand("array", "float64", "vector")),
+    (residual, FusedOperand("array", "float64", "element")),
+    (bias, FusedOperand("array", "float64", "vector", has_rows=False)),
+):
+    fused = replace(spec, epilogue=Fusion((stage,), (operand,)))
+    threads = spec.config.threads
+    lines = spec.config.tile_left * spec.config.tile_right * 8 // 128
+    print(compile_kernel(fused, "sm_90a").ptx.count("prefetch.global.L2") == lines // threads)
+"""
+
+
+def test_tensor_core_fetches_its_part_of_a_matrix_ahead(run_python):
+    assert run_python(COUNT_PREFETCHES).split() == ["True", "False", "False"]

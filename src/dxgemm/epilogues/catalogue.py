@@ -10,15 +10,15 @@ import math
 
 import numpy as np
 
-from dxgemm.epilogues.elementary import logistic, normal_cdf
+from dxgemm.epilogues.elementary import logistic, times_normal_cdf
 from dxgemm.epilogues.elementary import tanh as hyperbolic_tangent
 from dxgemm.epilogues.function import epilogue
 from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, RowVector, Scalar
 from dxgemm.epilogues.philox import philox_4x32
 
 TWICE_SQRT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
-# Below these, gelu and silu are -0.0 in every dtype; minus infinity times zero would be NaN.
-GELU_VANISHES = -40.0
+# Below these, gelu_tanh and silu are -0.0 in every dtype; minus infinity times 0 would be NaN.
+GELU_TANH_VANISHES = -40.0
 SILU_VANISHES = -1000.0
 UNIT = 2.0**-24  # the distance of two random numbers: all are exact in float32
 UNUSED_BITS = np.uint32(8)
@@ -70,8 +70,7 @@ def gelu(value, row, col):
 
     Hendrycks and Gimpel, "Gaussian error linear units (GELUs)", arXiv:1606.08415.
     """
-    bounded = GELU_VANISHES if value < GELU_VANISHES else value
-    return bounded * normal_cdf(bounded)
+    return times_normal_cdf(value)
 
 
 @epilogue
@@ -83,7 +82,7 @@ def gelu_tanh(value, row, col):
     The approximation of Hendrycks and Gimpel, "Gaussian error linear units (GELUs)",
     arXiv:1606.08415, section 2.
     """
-    bounded = GELU_VANISHES if value < GELU_VANISHES else value
+    bounded = GELU_TANH_VANISHES if value < GELU_TANH_VANISHES else value
     return bounded * logistic(TWICE_SQRT_2_OVER_PI * bounded * (1.0 + 0.044715 * bounded * bounded))
 
 

@@ -30,6 +30,11 @@ def tanh(x: Any) -> Any:
     return math.tanh(x)
 
 
+def times_normal_cdf(x: Any) -> Any:
+    """x * Phi(x); -0.0 at minus infinity; NaN stays NaN."""
+    return x * normal_cdf(x) if x != -math.inf else -0.0
+
+
 def wide_product(a: Any, b: Any) -> Any:
     """a * b of two uint32, as uint64."""
     return np.uint64(a) * np.uint64(b)
