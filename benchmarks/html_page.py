@@ -59,6 +59,7 @@ COLORS = {
     "coalesced": ("#8a8a00", "#d6cf4a"),
     "small_batch": ("#c2477f", "#f08ab8"),
     "tensor_batch": ("#8f3fa8", "#cf8ae6"),
+    "block_batch": ("#4f7f2f", "#94c973"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     BASELINE: ("#6b7177", "#9aa3ab"),
 }

@@ -92,14 +92,16 @@ def products(name: str, are_few: bool) -> Iterator[Callable[[], None]]:
     (implementation,) = (i for i in dxgemm.implementations() if i.name == name)
     for kind in KINDS.values():
         configs = implementation.configs(kind.dtype)
-        for case in product(
-            dict.fromkeys((*configs[:1], *configs[-1:])),
-            SIZES[:1] if are_few else SIZES,
-            orders[::3] if are_few else orders,
-            (True, False),
-            (1,) if are_few else (0, 1),
-        ):
-            yield lambda kind=kind, case=case: multiply(name, kind, *case)
+        for config in dict.fromkeys((*configs[:1], *configs[-1:])):
+            sizes = [config.only_shape] if hasattr(config, "only_shape") else SIZES
+            for case in product(
+                (config,),
+                sizes[:1] if are_few else sizes,
+                orders[::3] if are_few else orders,
+                (True, False),
+                (1,) if are_few else (0, 1),
+            ):
+                yield lambda kind=kind, case=case: multiply(name, kind, *case)
 
 
 def multiply(

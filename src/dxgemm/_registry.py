@@ -247,6 +247,9 @@ class KernelFile(Implementation):
         return list(specs)
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
+        only_shape = getattr(config, "only_shape", None)
+        if only_shape is not None:
+            return [contiguous_problem(dtype, *only_shape)]
         problems = common_problems(dtype)
         if self.slices_k and config.split_k == 1:
             problems += [sliced_problem(problem, 2) for problem in problems]
@@ -438,6 +441,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         series="dxgemm._split_int8",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
+    Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),
     Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
     Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),

@@ -5,14 +5,26 @@ from __future__ import annotations
 import hashlib
 import threading
 import zlib
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from dxgemm._errors import BuildError
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.toolkit import NVRTC, installed_versions
-from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_functions
+from dxgemm.cublasdx.mathdx import (
+    BlockDescriptor,
+    BlockFunctions,
+    Descriptor,
+    DeviceFunctions,
+    Storage,
+    build_block_functions,
+    build_functions,
+)
+
+Described = TypeVar("Described", Descriptor, BlockDescriptor)
+Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)
 
 # Part of every key: raise it when what is built or kept changes.
 FORMAT = 1
@@ -30,16 +42,32 @@ def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
     Raises:
         MissingPackageError, BuildError: as `build_functions` does.
     """
+    return _obtain(descriptor, build_functions, DeviceFunctions)
+
+
+@cache
+def obtain_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
+    """The same for a block's product.
+
+    Raises:
+        MissingPackageError, BuildError: as `build_block_functions` does.
+    """
+    return _obtain(descriptor, build_block_functions, BlockFunctions)
+
+
+def _obtain(
+    descriptor: Described, build: Callable[[Described], Functions], kind: type[Functions]
+) -> Functions:
     files, key = kernel_store().device_functions, _key(descriptor)
     entry = files.load(key)
     if entry is not None:
-        return _restore(*entry)
+        return _restore(kind, *entry)
     with files.lock(key):
         entry = files.load(key)
         if entry is not None:
-            return _restore(*entry)
+            return _restore(kind, *entry)
         with _build_lock:
-            functions = build_functions(descriptor)
+            functions = build(descriptor)
         header = asdict(functions)
         files.save(key, header, zlib.compress(header.pop("ltoir")))
     return functions
@@ -60,7 +88,7 @@ def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceF
     return functions
 
 
-def _key(descriptor: Descriptor) -> str:
+def _key(descriptor: Descriptor | BlockDescriptor) -> str:
     """Unlike a cubin's, it names the libraries: LTO-IR is linked by what is installed with them."""
     identity = (FORMAT, descriptor, _versions())
     return hashlib.sha256(repr(identity).encode()).hexdigest()
@@ -71,9 +99,9 @@ def _versions() -> dict[str, str]:
     return installed_versions(_LIBRARIES)
 
 
-def _restore(header: dict[str, Any], payload: bytes) -> DeviceFunctions:
+def _restore(kind: type[Functions], header: dict[str, Any], payload: bytes) -> Functions:
     fields: dict[str, Any] = {
         name: Storage(**value) if isinstance(value, dict) and "alignment" in value else value
         for name, value in header.items()
     }
-    return DeviceFunctions(ltoir=zlib.decompress(payload), **fields)
+    return kind(ltoir=zlib.decompress(payload), **fields)

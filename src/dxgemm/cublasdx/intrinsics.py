@@ -24,7 +24,7 @@ _pointer, _void = _byte.as_pointer(), ir.VoidType()
 GLOBAL, SHARED = 1, 3  # LLVM's address spaces
 
 
-def _struct(name: str, *members: Any) -> Any:
+def struct_type(name: str, *members: Any) -> Any:
     """A named type: the linker recognises the library's own structs by their names."""
     struct = ir.global_context.get_identified_type(name)
     if struct.is_opaque:
@@ -32,7 +32,7 @@ def _struct(name: str, *members: Any) -> Any:
     return struct
 
 
-def _values(builder: Any, struct: Any, *members: Any) -> Any:
+def struct_of(builder: Any, struct: Any, *members: Any) -> Any:
     value = ir.Constant(struct, ir.Undefined)
     for index, member in enumerate(members):
         value = builder.insert_value(value, member, index)
@@ -92,14 +92,14 @@ def make_intrinsics(
         builder.call(function, arguments)
 
     def object_at(builder: Any, pointer: Any, kind: str = "struct.libmathdx_pipeline") -> Any:
-        return _values(builder, _struct(kind, _pointer), pointer)
+        return struct_of(builder, struct_type(kind, _pointer), pointer)
 
     def tensor(builder: Any, address: Any, rows: Any, cols: Any, stride: Any) -> Any:
         shape, strides = ir.ArrayType(_int64, 2), ir.ArrayType(_int64, 1)
-        struct = _struct("struct.libmathdx_tensor_2s_1s", _pointer, shape, strides)
+        struct = struct_type("struct.libmathdx_tensor_2s_1s", _pointer, shape, strides)
         pointer = builder.inttoptr(address, _pointer)
-        extents = _values(builder, shape, rows, cols)
-        return _values(builder, struct, pointer, extents, _values(builder, strides, stride))
+        extents = struct_of(builder, shape, rows, cols)
+        return struct_of(builder, struct, pointer, extents, struct_of(builder, strides, stride))
 
     def sums_of(context: Any, builder: Any, device: Any, array: Any, indices: Any) -> Any:
         """Run a tile through the pipeline: the thread's sums."""

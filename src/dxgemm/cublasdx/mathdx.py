@@ -29,6 +29,8 @@ from dxgemm._errors import BuildError, MissingPackageError
 MOST_ERROR_LINES = 3
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is not known before the call
 
+ROW_ALIGNMENT = 16  # bytes, of the operands of a block's product
+
 # Oldest and first unsupported version of libmathdx: the argument lists were checked for these.
 OLDEST_LIBRARY, NEXT_LIBRARY = (0, 3, 1), (0, 4, 0)
 
@@ -52,14 +54,14 @@ _INPUT_STREAMING, _WITH_PIPELINE = 13, 14
 _MATRIX_MULTIPLY, _REAL, _BLOCK, _TENSORS = 0, 0, 1, 2
 _GLOBAL_MEMORY, _SUGGESTED, _FIXED_BLOCK_SIZE = 2, 0, 1
 # tensors and their traits, traits of pipelines,
-_REGISTERS, _ACCUMULATOR = 6, 10
+_A_IN_SHARED, _B_IN_SHARED, _REGISTERS, _A_IN_GLOBAL, _B_IN_GLOBAL, _ACCUMULATOR = 3, 4, 6, 7, 8, 10
 _TENSOR_BYTES, _TENSOR_ALIGNMENT, _TENSOR_SIZE = 0, 1, 5
 _STORAGE_BYTES, _STORAGE_ALIGNMENT, _BUFFER_BYTES, _BUFFER_ALIGNMENT, _PIPELINE_THREADS = (
     0, 1, 2, 3, 5,
 )  # fmt: skip
-# device functions and their symbol, options of the code.
-_EXECUTE, _COPY, _COORDINATES, _CREATE, _DESTROY = 0, 1, 6, 11, 12
-_SYMBOL = 1
+# device functions, their symbol and their option, options of the code.
+_EXECUTE, _COPY, _WAIT, _COORDINATES, _CREATE, _DESTROY = 0, 1, 2, 6, 11, 12
+_SYMBOL, _COPY_ALIGNMENT = 1, 1
 _TARGET_SM, _NVRTC_ARGUMENTS = 1, 4
 _ARCHITECTURE_SPECIFIC = 1
 
@@ -110,6 +112,36 @@ class Descriptor:
 
 
 @dataclass(frozen=True)
+class BlockDescriptor:
+    """A product of small matrices, which a block computes at once.
+
+    Elements of a, b and the sums lie along their rows; rows of a and b begin at multiples of
+    `ROW_ALIGNMENT` bytes.
+
+    Attributes:
+        tile_m, tile_n, tile_k: extents of the matrices.
+        threads: of a block.
+        dtype: of a, b and the sums.
+        arch: real architecture, such as "sm_90a".
+    """
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    threads: int
+    dtype: str
+    arch: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _PRECISIONS:
+            raise ValueError(f"{self}: cuBLASDx has no {self.dtype}")
+        if min(self.tile_m, self.tile_n, self.tile_k) < 1:
+            raise ValueError(f"{self}: extents must be positive")
+        if self.threads % 32 or not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads in whole warps")
+
+
+@dataclass(frozen=True)
 class Storage:
     """Memory of an opaque object: bytes, and what they are aligned to."""
 
@@ -142,6 +174,28 @@ class DeviceFunctions:
     buffer: Storage
     fragment_size: int
     threads: int
+
+
+@dataclass(frozen=True)
+class BlockFunctions:
+    """What a build of a block's product yields.
+
+    Attributes:
+        ltoir: all functions.
+        symbols: their names: copy_a(from global to shared memory), copy_b, wait() for the thread's
+            copies and for the block, execute(a, b, fragment), which adds to the fragment, and
+            coordinates(index, row, column), as libcublasdx.h describes each.
+        a_smem, b_smem: shared memory of a and of b.
+        fragment: storage of the thread's sums, which the kernel provides.
+        fragment_size: sums that a thread has.
+    """
+
+    ltoir: bytes
+    symbols: dict[str, str]
+    a_smem: Storage
+    b_smem: Storage
+    fragment: Storage
+    fragment_size: int
 
 
 class Library:
@@ -328,14 +382,71 @@ def _compile(descriptor: Descriptor) -> tuple[dict[str, str], bytes]:
         )
         for name, (kind, tensors, pipelines) in functions.items()
     }
+    return _finish(lib, handles, descriptor.arch)
+
+
+def build_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
+    """Compile the device functions of a block's product: some 20 seconds, and no GPU is needed.
+
+    Raises:
+        MissingPackageError: libmathdx or NVRTC is not installed.
+        BuildError: cuBLASDx does not offer this product, or NVRTC failed.
+    """
+    lib = library()
+    operators = _operators(descriptor, descriptor.dtype, ("row", "row"), ROW_ALIGNMENT)
+    handle = _describe(lib, operators)
+
+    def tensor(kind: int) -> int:
+        return lib.create("cublasdxCreateTensor", _int64(handle), kind)
+
+    a_gmem, b_gmem = tensor(_A_IN_GLOBAL), tensor(_B_IN_GLOBAL)
+    a_smem, b_smem, fragment = tensor(_A_IN_SHARED), tensor(_B_IN_SHARED), tensor(_REGISTERS)
+    lib.call("cublasdxFinalizeTensors", *_counted((a_smem, b_smem, fragment)))
+    functions = {
+        "copy_a": (_COPY, (a_gmem, a_smem)),
+        "copy_b": (_COPY, (b_gmem, b_smem)),
+        "wait": (_WAIT, ()),
+        "execute": (_EXECUTE, (a_smem, b_smem, fragment)),
+        "coordinates": (_COORDINATES, (fragment,)),
+    }
+    handles = {
+        name: lib.create("cublasdxCreateDeviceFunction", _int64(handle), kind, *_counted(tensors))
+        for name, (kind, tensors) in functions.items()
+    }
+    # Without it they copy element by element, whatever the descriptor says.
+    for name in ("copy_a", "copy_b"):
+        lib.call(
+            "cublasdxSetDeviceFunctionOptionInt64",
+            *(_int64(handles[name]), _COPY_ALIGNMENT, ctypes.c_longlong(ROW_ALIGNMENT)),
+        )
+
+    def trait(tensor: int, number: int) -> int:
+        return lib.trait("cublasdxGetTensorTraitInt64", tensor, number)
+
+    def storage(tensor: int) -> Storage:
+        return Storage(trait(tensor, _TENSOR_BYTES), trait(tensor, _TENSOR_ALIGNMENT))
+
+    symbols, ltoir = _finish(lib, handles, descriptor.arch)
+    return BlockFunctions(
+        ltoir=ltoir,
+        symbols=symbols,
+        a_smem=storage(a_smem),
+        b_smem=storage(b_smem),
+        fragment=storage(fragment),
+        fragment_size=trait(fragment, _TENSOR_SIZE),
+    )
+
+
+def _finish(lib: Library, functions: dict[str, int], arch: str) -> tuple[dict[str, str], bytes]:
+    """Symbols and LTO-IR of device functions, which are compiled here."""
     code = lib.create("commondxCreateCode")
-    target = _target(descriptor.arch)
+    target = _target(arch)
     lib.call("commondxSetCodeOptionInt64s", _int64(code), _TARGET_SM, *_counted(target))
     lib.call("commondxSetCodeOptionStr", _int64(code), _NVRTC_ARGUMENTS, b"-gen-opt-lto")
-    lib.call("cublasdxFinalizeDeviceFunctions", _int64(code), *_counted(tuple(handles.values())))
+    lib.call("cublasdxFinalizeDeviceFunctions", _int64(code), *_counted(tuple(functions.values())))
     symbols = {
         name: lib.text("cublasdxGetDeviceFunctionTraitStr", function, _SYMBOL)
-        for name, function in handles.items()
+        for name, function in functions.items()
     }
     return symbols, lib.ltoir(code)
 
@@ -353,7 +464,12 @@ class _Objects(NamedTuple):
 
 
 def _create_objects(lib: Library, descriptor: Descriptor) -> _Objects:
-    handle = _describe(lib, descriptor)
+    arrangement = descriptor.a_arrangement, descriptor.b_arrangement
+    operators = _operators(descriptor, descriptor.accumulator, arrangement, descriptor.alignment)
+    operators[_WITH_PIPELINE] = (1,)
+    if descriptor.streaming:
+        operators[_INPUT_STREAMING] = (1,)
+    handle = _describe(lib, operators)
     a = _global_tensor(lib, descriptor, descriptor.a_arrangement)
     b = _global_tensor(lib, descriptor, descriptor.b_arrangement)
     device = lib.create(
@@ -367,13 +483,22 @@ def _create_objects(lib: Library, descriptor: Descriptor) -> _Objects:
     return _Objects(handle, a, b, device, tile, accumulator, fragment)
 
 
-def _describe(lib: Library, descriptor: Descriptor) -> int:
-    """The library's handle of a descriptor."""
-    handle = lib.create("cublasdxCreateDescriptor")
-    item_bytes = ITEM_BYTES[descriptor.dtype]
-    arrangement = (descriptor.a_arrangement, descriptor.b_arrangement, "row")
-    precision = (descriptor.dtype, descriptor.dtype, descriptor.accumulator)
-    operators: dict[int, tuple[int, ...]] = {
+def _operators(
+    descriptor: Descriptor | BlockDescriptor,
+    accumulator: str,
+    arrangement: tuple[str, str],
+    alignment: int,
+) -> dict[int, tuple[int, ...]]:
+    """What describes a block's product to the library.
+
+    Args:
+        descriptor: the product.
+        accumulator: dtype of the sums.
+        arrangement: of a and b; the sums lie along rows.
+        alignment: of a and b in bytes.
+    """
+    precision = (descriptor.dtype, descriptor.dtype, accumulator)
+    return {
         _API: (_TENSORS,),
         _SIZE: (descriptor.tile_m, descriptor.tile_n, descriptor.tile_k),
         _PRECISION: tuple(_PRECISIONS[dtype] for dtype in precision),
@@ -383,12 +508,14 @@ def _describe(lib: Library, descriptor: Descriptor) -> int:
         _SM: _target(descriptor.arch),
         _BLOCK_DIM: (descriptor.threads, 1, 1),
         _STATIC_BLOCK_DIM: (1,),
-        _ARRANGEMENT: tuple(_ARRANGEMENTS[direction] for direction in arrangement),
-        _ALIGNMENT: (max(descriptor.alignment, item_bytes),) * 2 + (16,),
-        _WITH_PIPELINE: (1,),
+        _ARRANGEMENT: tuple(_ARRANGEMENTS[direction] for direction in (*arrangement, "row")),
+        _ALIGNMENT: (max(alignment, ITEM_BYTES[descriptor.dtype]),) * 2 + (16,),
     }
-    if descriptor.streaming:
-        operators[_INPUT_STREAMING] = (1,)
+
+
+def _describe(lib: Library, operators: dict[int, tuple[int, ...]]) -> int:
+    """The library's handle of what operators describe."""
+    handle = lib.create("cublasdxCreateDescriptor")
     for operator, values in operators.items():
         if len(values) == 1:
             lib.call(

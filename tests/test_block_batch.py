@@ -1,0 +1,351 @@
+"""A block of cuBLASDx a matrix: what it takes, when it is chosen, what it compiles to, its results.
+
+The contract's sizes are none of its own, so that it has cases here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+from known_devices import H200
+from ptx_flow import c_loads
+
+import dxgemm
+from dxgemm import errors
+from dxgemm._dispatch import choose
+from dxgemm._fusion import Fusion
+from dxgemm._problem import contiguous_problem
+from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
+from dxgemm._speeds import PACKAGED, Speed, name_of, read_speeds
+from dxgemm.compiler import kernel_store
+from dxgemm.cublasdx import block_batch, function_store, mathdx
+from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
+from dxgemm.testing.cases import Case
+from dxgemm.testing.check import check
+from dxgemm.testing.padded import Padded
+
+NAME, SIZE = "block_batch", 96
+(CONFIG,) = block_batch.CONFIGS
+TUNED_H200 = dataclasses.replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
+DESCRIPTOR = block_batch.descriptor(CONFIG, "float32", arch="sm_90a")
+FUNCTIONS = BlockFunctions(
+    ltoir=b"code" * 1000,
+    symbols={"execute": "cublasdx_execute_1"},
+    a_smem=Storage(36864, 16),
+    b_smem=Storage(36864, 16),
+    fragment=Storage(144, 16),
+    fragment_size=36,
+)
+
+
+def problem(batch=1000, **changes):
+    rows = contiguous_problem("float32", SIZE, SIZE, SIZE, batch)
+    return dataclasses.replace(rows, **changes)
+
+
+ROWS = problem()
+SUPPORTED = {
+    "one matrix": problem(1),
+    "the same a for all": problem(a=ROWS.a._replace(batch=0)),
+    "padded rows": problem(a=ROWS.a._replace(row=100), b=ROWS.b._replace(row=104)),
+    "odd rows of c and out": problem(
+        c=ROWS.c._replace(row=97), out=ROWS.out._replace(row=99), reads_c=True
+    ),
+    "columns of a c that is not read": problem(c=ROWS.c.transposed()),
+    "tf32 permitted": problem(precision="tf32"),
+}
+REFUSED = {
+    "another m": (problem(m=95), "96 x 96 x 96, not 95 x 96 x 96"),
+    "another n": (problem(n=97), "not 96 x 97 x 96"),
+    "another k": (problem(k=0), "not 96 x 96 x 0"),
+    "an epilogue": (problem(epilogue=Fusion((), ())), "epilogue"),
+    "a column-major": (problem(a=ROWS.a.transposed()), "of a do not lie along its rows"),
+    "b column-major": (problem(b=ROWS.b.transposed()), "of b do not lie along its rows"),
+    "every other column of b": (problem(b=ROWS.b._replace(row=192, col=2)), "of b"),
+    "odd rows of a": (problem(a=ROWS.a._replace(row=98)), "16 bytes"),
+    "odd matrices of b": (problem(b=ROWS.b._replace(batch=SIZE * SIZE + 2)), "16 bytes"),
+    "an odd address of a": (problem(a_alignment=8), "16 bytes"),
+    "out column-major": (problem(out=ROWS.out.transposed()), "of out do not lie"),
+    "c column-major": (problem(c=ROWS.c.transposed(), reads_c=True), "of c do not lie"),
+}
+
+
+@pytest.mark.parametrize("asked", SUPPORTED.values(), ids=SUPPORTED)
+def test_what_it_takes(asked):
+    assert block_batch.supports(asked) is None
+    assert block_batch.block_count(CONFIG, asked) == asked.batch
+
+
+@pytest.mark.parametrize("asked, reason", REFUSED.values(), ids=REFUSED)
+def test_what_it_declines_it_declines_with_a_reason(asked, reason):
+    assert reason in block_batch.supports(asked)
+
+
+def test_other_dtypes_and_gpus_are_refused(configs_of_a_gpu):
+    implementation = find_implementation(NAME)
+    assert implementation.configs("float32") == (CONFIG,)
+    assert CONFIG.accumulator_bytes("float32") <= MOST_ACCUMULATOR_BYTES
+    assert implementation.configs("float64") == ()
+    double = contiguous_problem("float64", SIZE, SIZE, SIZE)
+    assert "not float64" in implementation.supports(double)
+    assert "90 or later" in implementation.runs_on("sm_80")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"threads": 100}, "whole warps"),
+        ({"threads": 2048}, "whole warps"),
+        ({"thread_m": 5}, "evenly, in pairs"),
+        ({"threads": 512, "thread_m": 6}, "evenly, in pairs"),
+        ({"tile_k": 192}, "2 blocks leave 115712"),
+    ],
+)
+def test_configs_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **change)
+
+
+def test_each_sum_of_a_thread_is_in_one_pair():
+    indices = [index for pair in CONFIG.pairs for index in pair]
+    assert sorted(indices) == list(range(CONFIG.fragment_size))
+    assert CONFIG.pairs[:2] == ((0, 6), (12, 18)), "along a row"
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"dtype": "float8"}, "float8"),
+        ({"tile_k": 0}, "positive"),
+        ({"threads": 100}, "whole warps"),
+    ],
+)
+def test_descriptors_are_checked(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(DESCRIPTOR, **change)
+
+
+@pytest.fixture
+def store(monkeypatch, tmp_path):
+    """An empty store whose builds are counted instead of made."""
+    built = []
+
+    def build(descriptor):
+        built.append(descriptor)
+        return FUNCTIONS
+
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(function_store, "build_block_functions", build)
+    forget()
+    yield built
+    forget()
+
+
+def forget():
+    """Leave what is on disk only."""
+    function_store.obtain_block_functions.cache_clear()
+    kernel_store.cache_clear()
+
+
+def test_device_functions_are_built_once_and_kept(store):
+    for _ in range(2):
+        assert block_batch.device_functions(CONFIG, "float32", arch="sm_90a") == FUNCTIONS
+        forget()
+    assert store == [BlockDescriptor(SIZE, SIZE, SIZE, 256, "float32", "sm_90a")]
+
+
+@pytest.mark.parametrize(
+    "change", [{"a_smem": Storage(40000, 16)}, {"b_smem": Storage(1, 16)}, {"fragment_size": 40}]
+)
+def test_functions_of_another_layout_are_refused(store, monkeypatch, change):
+    other = dataclasses.replace(FUNCTIONS, **change)
+    monkeypatch.setattr(function_store, "build_block_functions", lambda descriptor: other)
+    with pytest.raises(errors.BuildError, match="36864, 36864 and 36 were expected"):
+        block_batch.device_functions(CONFIG, "float32", arch="sm_90a")
+
+
+BATCHES = (1, 3, 16, 100, 132, 264, 300, 1000, 10_000, 100_000)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("device", [H200, dataclasses.replace(H200, speeds=TUNED_H200.speeds)])
+def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch):
+    kept = {key: speed for key, speed in device.speeds.items() if not key[1].startswith(NAME)}
+    decision = choose(problem(batch), dataclasses.replace(device, speeds=kept))
+    assert decision.candidates[0].implementation.name != NAME
+    assert decision.rejected[NAME].startswith("slower")
+
+
+def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gpu):
+    key = "float32", name_of(find_implementation(NAME), CONFIG, is_batch=True)
+    measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
+    device = dataclasses.replace(TUNED_H200, speeds=measured)
+    assert choose(ROWS, device).candidates[0].implementation.name == NAME
+    for asked, other in (
+        (REFUSED["odd rows of a"][0], device),
+        (ROWS, dataclasses.replace(device, arch="sm_80")),
+    ):
+        decision = choose(asked, other)
+        assert NAME in decision.rejected
+        assert NAME not in [candidate.implementation.name for candidate in decision.candidates]
+
+
+def test_it_is_a_slow_build_and_built_ahead_for_its_size(configs_of_a_gpu, store):
+    implementation = find_implementation(NAME)
+    (spec,) = implementation.common_specs(("float32",))
+    assert spec == implementation.slow_build(CONFIG, ROWS, "sm_90a")
+
+
+COMPILE = """
+import dataclasses, json
+from importlib import import_module
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import build, compile_kernel
+from dxgemm.cublasdx import block_batch
+
+def linked(config):
+    functions = block_batch.device_functions(config, "float32", arch="sm_90a")
+    def make():
+        return block_batch.make_kernel(config, "float32", functions=functions)
+    spec = find_implementation("block_batch").spec(config, "float32")
+    code = build._compile(spec, "sm_90a", make, output="ltoir")
+    ptx = build._link(spec, "sm_90a", code, functions.ltoir, output="ptx")
+    return ptx.rstrip(b"\\0").decode()
+
+(config,) = block_batch.CONFIGS
+kernel = compile_kernel(find_implementation("block_batch").spec(config, "float32"), "sm_90a")
+other = dataclasses.replace(config, thread_m=3)
+print(json.dumps([dataclasses.asdict(kernel.record), linked(config), linked(other)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels(run_python):
+    """The kernel's record, its PTX, and that of one that expects other neighbours."""
+    try:
+        mathdx.library()
+    except errors.MissingPackageError as error:
+        pytest.skip(str(error))
+    return json.loads(run_python(COMPILE))
+
+
+def test_two_blocks_share_a_multiprocessor_with_their_sums_in_registers(kernels):
+    record, *_ = kernels
+    assert record["registers"] <= 128
+    assert record["stack_bytes"] == 0
+    assert 2 * (record["dynamic_smem_bytes"] + 1024) <= 228 * 1024
+
+
+def test_pairs_are_stored_together_and_nothing_is_left_of_their_coordinates(kernels):
+    _, ptx, _ = kernels
+    pairs, elements = len(CONFIG.pairs), CONFIG.fragment_size
+    assert stores(ptx, "v2") == 2 * pairs, "with c and without"
+    assert stores(ptx) == 2 * elements, "where addresses are odd"
+    # Threads that copy, beta, and addresses.
+    assert len(re.findall(r"^\s*@!?%p\d+\s+bra", ptx, re.M)) == 4
+
+
+def test_sums_that_are_no_neighbours_are_stored_one_by_one(kernels):
+    _, _, ptx = kernels
+    assert stores(ptx, "v2") == 0
+    assert stores(ptx) == 2 * CONFIG.fragment_size
+
+
+def stores(ptx, vector=""):
+    kind = rf"\.{vector}" if vector else ""
+    return len(re.findall(rf"\bst\.global{kind}\.(?:f|b|u)32\b", ptx))
+
+
+def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
+    for ptx in kernels[1:]:
+        assert c_loads(ptx, beta_is_zero=False) > 0
+        assert c_loads(ptx, beta_is_zero=True) == 0
+
+
+FACTORS = [(1.0, 0.0), (0.7, 0.0), (1.0, 1.0), (0.7, 1.3), (-1.0, 0.5)]
+BATCH_EXTENTS = {
+    "one": (None, None, None),
+    "three": (3, 3, 3),
+    "257": (257, 257, 257),
+    "the same a": (None, 3, 3),
+    "the same b": (5, 1, 5),
+}
+# Rows of c at multiples of 16, 8 and 4 bytes; its address too.
+LAYOUTS = [
+    ("row", "row", "row"),
+    ("row+1000", "row", "row@2"),
+    ("row", "row+1000", "row+1"),
+    ("row_aligned", "row+1000", "row@1"),
+    ("row", "row", "rows_reversed"),
+    ("rows_reversed", "row", "row+1000"),
+]
+
+
+def named(a, b, c, alpha, beta, **options):
+    return dxgemm.gemm(a, b, c, alpha, beta, implementation=NAME, **options)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("data", ["random", "integers"])
+@pytest.mark.parametrize("batch", BATCH_EXTENTS.values(), ids=BATCH_EXTENTS)
+def test_results_in_place(home, batch, data):
+    """Where beta is 0, c is full of NaN, as is all between and around the operands."""
+    skip_without(home)
+    layouts = LAYOUTS[:1] if 257 in batch else LAYOUTS
+    cases = [
+        Case("float32", SIZE, SIZE, SIZE, layout, *factors, data, batch)
+        for layout, factors in product(layouts, FACTORS)
+    ]
+    is_exact = data == "integers"
+    exact = [case for case in cases if case.alpha in (1, -1)] if is_exact else cases
+    assert check(exact, named, home, limit=0.0 if is_exact else 1.0) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("c_layout, out_layout", [("row", "row+1000"), ("row+1", "row@2")])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_out_apart_from_c(home, make, beta, c_layout, out_layout):
+    skip_without(home)
+    shape = 3, SIZE, SIZE
+    a_values, a = make(shape, "float32", "row+1000")
+    b_values, b = make(shape, "float32")
+    c_values, c = make(shape, "float32", c_layout)
+    out = Padded(home, np.full(shape, np.nan, np.float32), out_layout)
+    result = dxgemm.gemm(a.array, b.array, c.array, 3.0, beta, out=out.array, implementation=NAME)
+    assert result is out.array
+    assert np.array_equal(out.fetch(), 3 * (a_values @ b_values) + beta * c_values)
+    for operand in (a, b, c):
+        operand.assert_unchanged()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layouts", [("row+1", "row"), ("row", "row@1"), ("col", "row")])
+def test_what_it_refuses_another_computes(home, make, layouts):
+    skip_without(home)
+    shape = 3, SIZE, SIZE
+    (a_values, a), (b_values, b) = (make(shape, "float32", layout) for layout in layouts)
+    with pytest.raises(errors.UnsupportedProblemError, match="16 bytes"):
+        dxgemm.gemm(a.array, b.array, implementation=NAME)
+    assert np.array_equal(home.fetch(dxgemm.gemm(a.array, b.array)), a_values @ b_values)
+
+
+@pytest.mark.gpu
+def test_a_column_major_result_is_that_of_the_transposed_product(home, make):
+    skip_without(home)
+    shape = 3, SIZE, SIZE
+    a_values, a = make(shape, "float32", "col")
+    b_values, b = make(shape, "float32", "col_aligned")
+    out = Padded(home, np.full(shape, np.nan, np.float32), "col+1")
+    dxgemm.gemm(a.array, b.array, out=out.array, implementation=NAME)
+    assert np.array_equal(out.fetch(), a_values @ b_values)
+
+
+def skip_without(home):
+    reason = find_implementation(NAME).runs_on(dxgemm.runtime.device.device_facts(0).arch)
+    if reason is not None:
+        pytest.skip(reason)
