@@ -27,9 +27,10 @@ REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element on an SM that one block has for itself, that two share, or
-# more: bias, gelu and residual on the H200. Of two blocks in float64, one does not keep the tensor
-# cores busy while the other is at its epilogue.
-EPILOGUE_NS = {"float32": (0.27, 0.27, 0.18), "float64": (0.67, 1.05, 0.45)}
+# more: bias, gelu and residual on the H200. So many times that in kernels for batches, which take
+# the elements from registers and not, several rows at once, from shared memory.
+EPILOGUE_NS = {"float32": (0.28, 0.18, 0.16), "float64": (0.33, 0.34, 0.22)}
+EPILOGUE_FROM_REGISTERS = 2.8
 
 # Of the memory's peak, by matrices of a batch, where no batches were measured: with 48 x 48 and
 # less on the H200.
@@ -101,7 +102,7 @@ def predict_us(
     apart_us = speed.launch_us + cluster_us + adding_us(problem)
     # Arithmetic and memory hide behind each other in part.
     plain_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
-    arithmetic_us += _epilogue_us(config, problem, work.rounds, device)
+    arithmetic_us += _epilogue_us(implementation, config, problem, work.rounds, device)
     fused_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
     us = plain_us
     if speed.correction is not None:
@@ -140,7 +141,9 @@ def _longer(one_us: float, other_us: float, sharpness: float) -> float:
     return longer * (1 + (shorter / longer) ** sharpness) ** (1 / sharpness)
 
 
-def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts) -> float:
+def _epilogue_us(
+    implementation: Implementation, config: Any, problem: Problem, rounds: int, device: DeviceFacts
+) -> float:
     """What an epilogue and a fused reduction add to rounds of tiles."""
     if problem.epilogue is None:
         return 0.0
@@ -150,7 +153,10 @@ def _epilogue_us(config: Any, problem: Problem, rounds: int, device: DeviceFacts
     us = 0.0
     if is_fused:
         by_blocks = EPILOGUE_NS["float64" if problem.scalar_dtype == "float64" else "float32"]
-        us += elements * by_blocks[min(resident, len(by_blocks)) - 1] / 1e3
+        epilogue_ns = by_blocks[min(resident, len(by_blocks)) - 1]
+        if implementation.name in FOR_BATCHES:
+            epilogue_ns *= EPILOGUE_FROM_REGISTERS
+        us += elements * epilogue_ns / 1e3
     if problem.reduction is not None:
         us += (elements * REDUCTION_NS / 1e3 + rounds * REDUCTION_TILE_US) / resident
     return us
