@@ -431,7 +431,6 @@ else:
 
         return statement
 
-    # The copies started since the last commit become a group; groups complete in order.
     @intrinsic
     def prefetch_line(typing_context, address):
         """Ask the L2 cache for the line of this global address."""
@@ -444,6 +443,7 @@ else:
 
         return signature(types.void, types.int64), generate
 
+    # The copies started since the last commit become a group; groups complete in order.
     commit_copies = _make_statement("cp.async.commit_group;")
 
     @intrinsic
