@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from known_devices import H200
 from ptx_flow import c_loads
+from stored_functions import counted_builds, forget
 
 import dxgemm
 from dxgemm import errors
@@ -22,7 +23,6 @@ from dxgemm._fusion import Fusion
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
 from dxgemm._speeds import PACKAGED, Speed, name_of, read_speeds
-from dxgemm.compiler import kernel_store
 from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.testing.cases import Case
@@ -132,24 +132,8 @@ def test_descriptors_are_checked(change, message):
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
-    """An empty store whose builds are counted instead of made."""
-    built = []
-
-    def build(descriptor):
-        built.append(descriptor)
-        return FUNCTIONS
-
-    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(function_store, "build_block_functions", build)
-    forget()
-    yield built
-    forget()
-
-
-def forget():
-    """Leave what is on disk only."""
-    function_store.obtain_block_functions.cache_clear()
-    kernel_store.cache_clear()
+    with counted_builds(monkeypatch, tmp_path, "build_block_functions", FUNCTIONS) as built:
+        yield built
 
 
 def test_device_functions_are_built_once_and_kept(store):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from known_devices import H200
+from stored_functions import counted_builds, forget
 
 from dxgemm import errors
 from dxgemm._model import predict_us
@@ -40,24 +41,8 @@ FUNCTIONS = DeviceFunctions(
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
-    """An empty store whose builds are counted instead of made."""
-    built = []
-
-    def build(descriptor):
-        built.append(descriptor)
-        return FUNCTIONS
-
-    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(function_store, "build_functions", build)
-    forget()
-    yield built
-    forget()
-
-
-def forget():
-    """Leave what is on disk only."""
-    function_store.obtain_functions.cache_clear()
-    kernel_store.cache_clear()
+    with counted_builds(monkeypatch, tmp_path, "build_functions", FUNCTIONS) as built:
+        yield built
 
 
 def obtain_again():

@@ -1,0 +1,40 @@
+"""cuBLASDx's device functions in a store of their own, where builds are counted and not made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from dxgemm.compiler import kernel_store
+from dxgemm.cublasdx import function_store
+
+
+@contextmanager
+def counted_builds(
+    monkeypatch: Any, folder: Any, build: str, functions: Any
+) -> Iterator[list[Any]]:
+    """The descriptors that were built so far, in an empty store.
+
+    Args:
+        build: name of what builds them.
+        functions: what it returns.
+    """
+    built: list[Any] = []
+
+    def count(descriptor: Any) -> Any:
+        built.append(descriptor)
+        return functions
+
+    monkeypatch.setenv("DXGEMM_CACHE_DIR", str(folder))
+    monkeypatch.setattr(function_store, build, count)
+    forget()
+    yield built
+    forget()
+
+
+def forget() -> None:
+    """Leave what is on disk only."""
+    function_store.obtain_functions.cache_clear()
+    function_store.obtain_block_functions.cache_clear()
+    kernel_store.cache_clear()
