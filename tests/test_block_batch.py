@@ -27,6 +27,7 @@ from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import check
+from dxgemm.testing.inputs import planted_zeros, scaled_circulants
 from dxgemm.testing.padded import Padded
 
 NAME, SIZE = "block_batch", 96
@@ -305,6 +306,25 @@ def test_out_apart_from_c(home, make, beta, c_layout, out_layout):
     assert np.array_equal(out.fetch(), 3 * (a_values @ b_values) + beta * c_values)
     for operand in (a, b, c):
         operand.assert_unchanged()
+
+
+@pytest.mark.gpu
+def test_planted_zeros_stay_zero(home):
+    skip_without(home)
+    a, b, is_zero = planted_zeros(SIZE, SIZE, SIZE, "float32")
+    result = home.fetch(dxgemm.gemm(home.send(a), home.send(b), implementation=NAME))
+    assert not result[is_zero].any() and result[~is_zero].all()
+
+
+@pytest.mark.gpu
+def test_inner_scaling_by_powers_of_two_changes_no_bit(home):
+    skip_without(home)
+    exponents = np.finfo(np.float32).minexp // -2 - 3
+    results = []
+    for most in (0, exponents):
+        a, b = map(home.send, scaled_circulants(SIZE, most, "float32"))
+        results.append(home.fetch(dxgemm.gemm(a, b, implementation=NAME)))
+    assert results[0].tobytes() == results[1].tobytes()
 
 
 @pytest.mark.gpu

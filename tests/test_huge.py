@@ -51,14 +51,14 @@ def huge_extent(dtype):
 
 def fill(matrix, rows):
     """Has the rows of a matrix repeat."""
-    whole = len(matrix) // PERIOD * PERIOD
+    whole = len(matrix) // len(rows) * len(rows)
     matrix[:whole].reshape(-1, *rows.shape)[...] = rows
     matrix[whole:] = rows[: len(matrix) - whole]
 
 
 def repeats(matrix, rows):
     """Whether the rows of a matrix repeat exactly."""
-    whole = len(matrix) // PERIOD * PERIOD
+    whole = len(matrix) // len(rows) * len(rows)
     is_right = (matrix[:whole].reshape(-1, *rows.shape) == rows).all()
     return bool(is_right and (matrix[whole:] == rows[: len(matrix) - whole]).all())
 
@@ -101,6 +101,22 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
             pytest.skip(str(refusal))
         assert repeats(target, cupy.asarray((lines @ short).astype(out_dtype)))
         del a, b, out, long, other, target
+
+
+@pytest.mark.parametrize("name", ["block_batch", "small_batch"])
+def test_a_batch_of_more_elements_than_32_bits_count(name):
+    cupy = pytest.importorskip("cupy")
+    size, period = 96, 97
+    batch = 2**31 // size**2 + 1000
+    with memory(cupy, batch * size**2 * 9 + 2**30):
+        rng = np.random.default_rng(0)
+        matrices, other = (rng.integers(-2, 3, (count, size, size)) for count in (period, 1))
+        a, b = cupy.empty((batch, size, size), "float32"), cupy.asarray(other.astype("float32"))
+        out = cupy.full_like(a, -1)
+        fill(a, cupy.asarray(matrices.astype("float32")))
+        dxgemm.gemm(a, b, out=out, implementation=name)
+        assert repeats(out, cupy.asarray((matrices @ other).astype("float32")))
+        del a, out
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
