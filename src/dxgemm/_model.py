@@ -27,9 +27,9 @@ REDUCTION_TILE_US = 0.5
 READING_EFFICIENCY = 0.75
 
 # What an epilogue adds for an element on an SM that one block has for itself, that two share, or
-# more: bias, gelu and residual on the H200. Two blocks in float64 pay half of it after a short k. So
-# many times that in kernels for batches, which take the elements from registers and not, several
-# rows at once, from shared memory.
+# more: bias, gelu and residual on the H200. Two blocks in float64 pay half of it after a short k.
+# So many times that in kernels for batches, which take the elements from registers and not,
+# several rows at once, from shared memory.
 EPILOGUE_NS = {"float32": (0.28, 0.18, 0.16), "float64": (0.33, 0.7, 0.22)}
 EPILOGUE_FROM_REGISTERS = 2.8
 
