@@ -333,17 +333,18 @@ from dxgemm.compiler import compile_kernel
 
 (spec, *_) = find_implementation("tensor_core").common_specs(("float64",))
 residual, bias = (e.stage_function for e in (epilogues.residual, epilogues.bias))
+lines = spec.config.tile_left * spec.config.tile_right * 8 // 128
+print(lines // spec.config.threads)
 for stage, operand in (
     (residual, FusedOperand("array", "float64", "vector")),
     (residual, FusedOperand("array", "float64", "element")),
     (bias, FusedOperand("array", "float64", "vector", has_rows=False)),
 ):
     fused = replace(spec, epilogue=Fusion((stage,), (operand,)))
-    threads = spec.config.threads
-    lines = spec.config.tile_left * spec.config.tile_right * 8 // 128
-    print(compile_kernel(fused, "sm_90a").ptx.count("prefetch.global.L2") == lines // threads)
+    print(compile_kernel(fused, "sm_90a").ptx.count("prefetch.global.L2"))
 """
 
 
 def test_tensor_core_fetches_its_part_of_a_matrix_ahead(run_python):
-    assert run_python(COUNT_PREFETCHES).split() == ["True", "False", "False"]
+    of_a_thread, *counts = map(int, run_python(COUNT_PREFETCHES).split())
+    assert of_a_thread > 0 and counts == [of_a_thread, 0, 0]
