@@ -17,6 +17,8 @@ import numpy as np
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
+# Vectors of the result that a thread works on at a time, so that it waits for them once.
+VECTORS_TOGETHER = 4
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
 # Of a and b, those that allow accesses of 16 bytes and are built ahead of time, and the others.
 VECTOR_MODES = tuple(product(("row16", "col16"), ("row16", "col16")))
@@ -244,6 +246,7 @@ def make_store_result(
     row_width = row_width or width
     finish = make_finish(epilogue, dtype, dtype)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
+    vectors = thread_m * col_vectors
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def write_element(
@@ -254,25 +257,28 @@ def make_store_result(
             value += beta * c_gmem[c_index]
         out_gmem[out_index] = finish(value, matrix, row, col, extra)
 
-    def write_vector(
-        values, alpha, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
-    ):
+    def sum_vector(values, alpha, beta, c_gmem, c_index):
         result = ()
         if beta != 0:
             added = load_vector(scalar, width, c_gmem, c_index)
             for element in static_range(width):
                 total = (alpha * values[element] + beta * added[element],)
                 result = result + total
-            store_vector(out_gmem, out_index, finish_vector(result, matrix, row, col, extra))
         else:
             for element in static_range(width):
                 product = (alpha * values[element],)
                 result = result + product
-            store_vector(out_gmem, out_index, finish_vector(result, matrix, row, col, extra))
+        return result
+
+    def row_of(row, place):
+        """Of a vector, counted row by row of the thread's."""
+        i = place // col_vectors
+        return row + (i // row_width * row_group + i % row_width)
 
     # Functions of their own, because numba then works out their types once and not for each call.
     write_element = device_function(write_element)
-    write_vector = device_function(unroll_static_loops(write_vector))
+    sum_vector = device_function(unroll_static_loops(sum_vector))
+    row_of = device_function(row_of)
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
@@ -289,16 +295,37 @@ def make_store_result(
                 and (global_address(c_gmem) | (c_stride_m | c_start) * item_size) % 16 == 0
             )
         if is_vector:
-            for i in static_range(thread_m):
-                i_row = row + (i // row_width * row_group + i % row_width)
-                c_index = c_start + i_row * c_stride_m + col
-                out_index = out_start + i_row * out_stride_m + col
-                for j in static_range(col_vectors):
-                    write_vector(
-                        acc[i * thread_n + j * width : i * thread_n + (j + 1) * width], alpha, beta,
-                        c_gmem, c_index + j * col_group, out_gmem, out_index + j * col_group,
-                        matrix, i_row, col + j * col_group, extra,
-                    )  # fmt: skip
+            # Of some vectors everything is read, then computed, then written: a store would hold
+            # back the loads that follow it.
+            for first in static_range(0, vectors, VECTORS_TOGETHER):
+                sums, results = (), ()
+                for place in static_range(first, first + VECTORS_TOGETHER):
+                    if place < vectors:
+                        i_row = row_of(row, place)
+                        sums = sums + sum_vector(
+                            acc[place * width : place * width + width], alpha, beta, c_gmem,
+                            c_start + i_row * c_stride_m + col + place % col_vectors * col_group,
+                        )  # fmt: skip
+                for place in static_range(first, first + VECTORS_TOGETHER):
+                    if place < vectors:
+                        results = results + finish_vector(
+                            sums[(place - first) * width : (place - first) * width + width],
+                            matrix,
+                            row_of(row, place),
+                            col + place % col_vectors * col_group,
+                            extra,
+                        )  # fmt: skip
+                for place in static_range(first, first + VECTORS_TOGETHER):
+                    if place < vectors:
+                        i_row = row_of(row, place)
+                        store_vector(
+                            out_gmem,
+                            out_start
+                            + i_row * out_stride_m
+                            + col
+                            + place % col_vectors * col_group,
+                            results[(place - first) * width : (place - first) * width + width],
+                        )
         else:
             rows, cols = int32(min(m - row, far)), int32(min(n - col, far))
             for i in static_range(thread_m):
