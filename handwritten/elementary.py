@@ -364,8 +364,8 @@ _normal_root = _make_polynomial(NORMAL_ROOT)
 
 @device_function
 def _times_normal_cdf_float32(x):
-    bounded = np.float32(TIMES_NORMAL_CDF_END)
-    bounded = bounded if x < bounded else x
+    end = np.float32(TIMES_NORMAL_CDF_END)
+    bounded = end if x < end else x
     return bounded * _normal_cdf_float32(bounded)
 
 

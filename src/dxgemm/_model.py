@@ -31,7 +31,7 @@ READING_EFFICIENCY = 0.75
 # So many times that in kernels for batches, which take the elements from registers and not,
 # several rows at once, from shared memory.
 EPILOGUE_NS = {"float32": (0.28, 0.18, 0.16), "float64": (0.33, 0.7, 0.22)}
-EPILOGUE_FROM_REGISTERS = 2.8
+EPILOGUE_FROM_REGISTERS = 1.9
 
 # Of the memory's peak, by matrices of a batch, where no batches were measured: with 48 x 48 and
 # less on the H200.

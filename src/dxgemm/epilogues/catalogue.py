@@ -171,7 +171,7 @@ def dropout(value, row, col, probability: Scalar, seed: Integer):
 
     The random number of an element depends on its row, its column and the seed alone: every kernel,
     and every matrix of a batch, drops the same elements. It is u = w >> 8, in units of 2**-24, of
-    the first word w of Philox4x32-10 with the counter (row, col, 0, 0) and the seed as the key; the
+    the first word w of Philox4x32-7 with the counter (row, col, 0, 0) and the seed as the key; the
     element is dropped where u < probability. What is dropped is 0 even if it was NaN.
 
     Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent
