@@ -17,8 +17,10 @@ import numpy as np
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
-# Vectors of the result that a thread works on at a time, so that it waits for them once.
+# Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
+# there are registers for. What an epilogue's longer chains hold in between would not fit beside.
 VECTORS_TOGETHER = 4
+MOST_STAGES_TOGETHER = 3
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
 # Of a and b, those that allow accesses of 16 bytes and are built ahead of time, and the others.
 VECTOR_MODES = tuple(product(("row16", "col16"), ("row16", "col16")))
@@ -247,6 +249,10 @@ def make_store_result(
     finish = make_finish(epilogue, dtype, dtype)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
     vectors = thread_m * col_vectors
+    is_short = epilogue is None or (
+        len(epilogue.stages) <= MOST_STAGES_TOGETHER
+        and not any(stage.output_count for stage in epilogue.stages)
+    )
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def write_element(
@@ -275,10 +281,63 @@ def make_store_result(
         i = place // col_vectors
         return row + (i // row_width * row_group + i % row_width)
 
+    def write_apart(
+        acc, row, col, alpha, beta,
+        c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+    ):  # fmt: skip
+        for place in static_range(vectors):
+            i_row, i_col = row_of(row, place), col + place % col_vectors * col_group
+            c_index = c_start + i_row * c_stride_m + i_col
+            out_index = out_start + i_row * out_stride_m + i_col
+            values = acc[place * width : place * width + width]
+            # In branches of its own, so that the compiler leaves it apart.
+            if beta != 0:
+                sums = sum_vector(values, alpha, beta, c_gmem, c_index)
+                store_vector(out_gmem, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
+            else:
+                sums = sum_vector(values, alpha, beta, c_gmem, c_index)
+                store_vector(out_gmem, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
+
+    def write_together(
+        acc, row, col, alpha, beta,
+        c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+    ):  # fmt: skip
+        # Of some vectors everything is read, then computed, then written: a store would hold back
+        # the loads that follow it.
+        for first in static_range(0, vectors, VECTORS_TOGETHER):
+            sums, results = (), ()
+            for place in static_range(first, first + VECTORS_TOGETHER):
+                if place < vectors:
+                    i_row = row_of(row, place)
+                    sums = sums + sum_vector(
+                        acc[place * width : place * width + width], alpha, beta, c_gmem,
+                        c_start + i_row * c_stride_m + col + place % col_vectors * col_group,
+                    )  # fmt: skip
+            for place in static_range(first, first + VECTORS_TOGETHER):
+                if place < vectors:
+                    results = results + finish_vector(
+                        sums[(place - first) * width : (place - first) * width + width],
+                        matrix,
+                        row_of(row, place),
+                        col + place % col_vectors * col_group,
+                        extra,
+                    )  # fmt: skip
+            for place in static_range(first, first + VECTORS_TOGETHER):
+                if place < vectors:
+                    i_row = row_of(row, place)
+                    store_vector(
+                        out_gmem,
+                        out_start + i_row * out_stride_m + col + place % col_vectors * col_group,
+                        results[(place - first) * width : (place - first) * width + width],
+                    )
+
     # Functions of their own, because numba then works out their types once and not for each call.
     write_element = device_function(write_element)
     sum_vector = device_function(unroll_static_loops(sum_vector))
     row_of = device_function(row_of)
+    write_vectors = device_function(
+        unroll_static_loops(write_together if is_short else write_apart)
+    )
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
@@ -295,37 +354,10 @@ def make_store_result(
                 and (global_address(c_gmem) | (c_stride_m | c_start) * item_size) % 16 == 0
             )
         if is_vector:
-            # Of some vectors everything is read, then computed, then written: a store would hold
-            # back the loads that follow it.
-            for first in static_range(0, vectors, VECTORS_TOGETHER):
-                sums, results = (), ()
-                for place in static_range(first, first + VECTORS_TOGETHER):
-                    if place < vectors:
-                        i_row = row_of(row, place)
-                        sums = sums + sum_vector(
-                            acc[place * width : place * width + width], alpha, beta, c_gmem,
-                            c_start + i_row * c_stride_m + col + place % col_vectors * col_group,
-                        )  # fmt: skip
-                for place in static_range(first, first + VECTORS_TOGETHER):
-                    if place < vectors:
-                        results = results + finish_vector(
-                            sums[(place - first) * width : (place - first) * width + width],
-                            matrix,
-                            row_of(row, place),
-                            col + place % col_vectors * col_group,
-                            extra,
-                        )  # fmt: skip
-                for place in static_range(first, first + VECTORS_TOGETHER):
-                    if place < vectors:
-                        i_row = row_of(row, place)
-                        store_vector(
-                            out_gmem,
-                            out_start
-                            + i_row * out_stride_m
-                            + col
-                            + place % col_vectors * col_group,
-                            results[(place - first) * width : (place - first) * width + width],
-                        )
+            write_vectors(
+                acc, row, col, alpha, beta,
+                c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+            )  # fmt: skip
         else:
             rows, cols = int32(min(m - row, far)), int32(min(n - col, far))
             for i in static_range(thread_m):

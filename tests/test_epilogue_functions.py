@@ -304,6 +304,12 @@ def test_what_is_no_number_of_int64_is_refused_as_an_integer(value):
         dropout(0.5, value)
 
 
+@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, np.float32(2), -1])
+def test_what_is_no_probability_is_refused(value):
+    with pytest.raises(errors.ScalarError, match=r"probability is .* from 0 to 1"):
+        dropout(value, 7)
+
+
 def test_only_epilogues_compose():
     with pytest.raises(TypeError):
         relu | halved

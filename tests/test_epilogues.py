@@ -14,7 +14,8 @@ import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Matrix, RowVector, Scalar
-from dxgemm.testing.kinds import KINDS, round_to_dtype
+from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
+from dxgemm.testing.padded import Padded
 
 FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
 # Whole tiles, edges on every side, a single column, a single row; never square.
@@ -78,6 +79,99 @@ def test_every_operand_in_every_implementation(make, implementation, kind, size)
         np.testing.assert_array_equal(kept_sent.fetch(), outputs["kept"])
         for sent in (a_sent, b_sent, row_sent, column_sent, matrix_sent):
             sent.assert_unchanged()
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_operands_along_the_other_side_in_every_implementation(make, implementation, kind):
+    reason = inability(implementation, kind)
+    if reason is not None or not implementation.is_own:
+        pytest.skip(reason or "a baseline")
+    wanted = KINDS[kind]
+    m, n, k = SIZES[1]
+    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    a, a_sent = make((m, k), wanted.dtype, a_layout)
+    b, b_sent = make((k, n), wanted.dtype, b_layout)
+    out, out_sent = make((m, n), wanted.out_dtype)
+    row, row_sent = make((1, n), wanted.scalar_dtype, "row@1")
+    column, column_sent = make((1, m), wanted.scalar_dtype, "row")
+
+    def chain(row, column):
+        return (
+            epilogues.bias_column(column)
+            | epilogues.leaky_relu(0.5)
+            | epilogues.scale_columns(row)
+            | epilogues.clamp(-100.0, 300.0)
+            | epilogues.scale(0.25)
+        )
+
+    dxgemm.gemm(
+        a_sent.array,
+        b_sent.array,
+        out=out_sent.array,
+        epilogue=chain(row_sent.array[0], column_sent.array[0]),
+        implementation=implementation.name,
+        precision=wanted.precision,
+    )
+    sums = (a.astype(float) @ b.astype(float)).astype(wanted.scalar_dtype)
+    expected, _ = chain(row[0], column[0]).on_host(sums)
+    np.testing.assert_array_equal(
+        out_sent.fetch().astype(float), round_to_dtype(expected, out.dtype).astype(float)
+    )
+
+
+def keeping(name):
+    """`keep` with an output of another name."""
+
+    @dxgemm.epilogue(outputs=(name,))
+    def kept(value, row, col):
+        return value, value
+
+    return kept
+
+
+ACTIVATIONS = ("gelu", "silu", "tanh", "sigmoid", "gelu_tanh")
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_activations_in_every_implementation(make, home, implementation, kind):
+    """Each on what the one before it left, against itself in float64; at last dropout."""
+    reason = inability(implementation, kind)
+    if reason is not None or not implementation.is_own:
+        pytest.skip(reason or "a baseline")
+    wanted = KINDS[kind]
+    m, n, k = (3, 16, 4) if simulator_enabled() else (67, 134, 43)
+    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    a, b = make((m, k), wanted.dtype, a_layout)[1], make((k, n), wanted.dtype, b_layout)[1]
+    values = np.random.default_rng(1).normal(0, 3, (m, n))
+    special = [0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 88.0, -88.0, 1e30, -1e30]
+    values.flat[: len(special)] = special
+    c = Padded(home, round_to_dtype(values, wanted.out_dtype), "row")
+    kept = {
+        name: home.send(np.zeros((m, n), wanted.scalar_dtype)) for name in ("start", *ACTIVATIONS)
+    }
+    chain = keeping("start")(start=kept["start"])
+    for name in ACTIVATIONS:
+        chain = chain | getattr(epilogues, name) | keeping(name)(**{name: kept[name]})
+    dropout = epilogues.dropout(0.25, 1234567890123)
+    dxgemm.gemm(
+        a.array,
+        b.array,
+        c.array,
+        0.0,
+        1.0,
+        epilogue=chain | dropout,
+        implementation=implementation.name,
+        precision=wanted.precision,
+    )
+    eps = limits(wanted.scalar_dtype).eps
+    found = {name: home.fetch(array) for name, array in kept.items()}
+    for before, name in zip(found, ACTIVATIONS, strict=False):
+        expected, _ = getattr(epilogues, name).bound.on_host(found[before].astype(float))
+        np.testing.assert_allclose(found[name], expected, rtol=16 * eps, atol=4 * eps, err_msg=name)
+    expected, _ = dropout.on_host(found[ACTIVATIONS[-1]])
+    result = c.fetch().astype(float)
+    np.testing.assert_allclose(result, expected, rtol=2 * limits(wanted.out_dtype).eps)
+    np.testing.assert_array_equal(result == 0, expected == 0)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "int8"])

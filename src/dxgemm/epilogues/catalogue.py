@@ -13,7 +13,14 @@ import numpy as np
 from dxgemm.epilogues.elementary import logistic, times_normal_cdf
 from dxgemm.epilogues.elementary import tanh as hyperbolic_tangent
 from dxgemm.epilogues.function import epilogue
-from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, RowVector, Scalar
+from dxgemm.epilogues.kinds import (
+    ColumnVector,
+    Integer,
+    Matrix,
+    Probability,
+    RowVector,
+    Scalar,
+)
 from dxgemm.epilogues.philox import philox_4x32
 
 TWICE_SQRT_2_OVER_PI = 2.0 * math.sqrt(2.0 / math.pi)
@@ -166,7 +173,7 @@ def keep(value, row, col):
 
 
 @epilogue
-def dropout(value, row, col, probability: Scalar, seed: Integer):
+def dropout(value, row, col, probability: Probability, seed: Integer):
     """0 with the given probability, else value / (1 - probability).
 
     The random number of an element depends on its row, its column and the seed alone: every kernel,
@@ -178,8 +185,8 @@ def dropout(value, row, col, probability: Scalar, seed: Integer):
     neural networks from overfitting", JMLR 15, 2014.
     """
     word = philox_4x32(
-        np.uint32(row & WORD_MASK),
-        np.uint32(col & WORD_MASK),
+        np.uint32(np.int64(row) & WORD_MASK),
+        np.uint32(np.int64(col) & WORD_MASK),
         ZERO,
         ZERO,
         np.uint32(seed & WORD_MASK),

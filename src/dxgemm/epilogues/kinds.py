@@ -14,10 +14,15 @@ from dxgemm._errors import EpilogueError, ScalarError
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of operand: `name` is "scalar", "integer", "row", "column", "matrix" or "output"."""
+    """One kind of operand: `name` is "scalar", "integer", "row", "column", "matrix" or "output".
+
+    Attributes:
+        limits: of a number; None for any.
+    """
 
     name: str
     meaning: str
+    limits: tuple[float, float] | None = None
 
     @property
     def is_number(self) -> bool:
@@ -25,6 +30,7 @@ class Kind:
 
 
 SCALAR = Kind("scalar", "a scalar")
+PROBABILITY = Kind("scalar", "a probability", (0.0, 1.0))
 INTEGER = Kind("integer", "an integer")
 ROW = Kind("row", "a row vector")
 COLUMN = Kind("column", "a column vector")
@@ -33,6 +39,7 @@ OUTPUT = Kind("output", "an output")
 KINDS = {kind.name: kind for kind in (SCALAR, INTEGER, ROW, COLUMN, MATRIX, OUTPUT)}
 
 Scalar = Annotated[float, SCALAR]  # a real number, one for all elements, in the type of sums
+Probability = Annotated[float, PROBABILITY]  # a `Scalar` from 0 to 1
 Integer = Annotated[int, INTEGER]  # a number of int64, one for all elements
 RowVector = Annotated[float, ROW]  # (n,) or (batch, n): element [col]
 ColumnVector = Annotated[float, COLUMN]  # (m,) or (batch, m): element [row]
@@ -85,17 +92,24 @@ def check_number(epilogue: str, name: str, kind: Kind, value: Any) -> None:
 
     Raises:
         ScalarError: value is no real number on the host, is bool, overflows float64, or, for an
-            `Integer`, is no integer of int64.
+            `Integer`, is no integer of int64; or it is beyond the kind's limits, or NaN.
     """
     if type(value) is float and kind is SCALAR:
         return
-    wanted: Callable[[Any], bool] = _is_real if kind is SCALAR else _is_integer
+    wanted: Callable[[Any], bool] = _is_integer if kind is INTEGER else _is_real
     if not wanted(value):
-        needed = "a real number" if kind is SCALAR else "an integer of 64 bits"
+        needed = "an integer of 64 bits" if kind is INTEGER else "a real number"
         raise ScalarError(
             f"epilogue {epilogue}: {name} is {value!r} ({type(value).__name__}); {kind.meaning} "
             f"must be {needed}, held by Python or NumPy on the host."
         )
+    if kind.limits is not None:
+        least, most = kind.limits
+        if not least <= value <= most:
+            raise ScalarError(
+                f"epilogue {epilogue}: {name} is {value!r}; {kind.meaning} is from {least:g} to "
+                f"{most:g}."
+            )
 
 
 def fits(kind: Kind, shape: tuple[int, ...], m: int, n: int, batch: int) -> bool:
