@@ -3,6 +3,7 @@
     python fresh_process.py import
     python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced
     python fresh_process.py kernel --implementation pipeline --dtype float64 --arch sm_90a
+    python fresh_process.py kernel --implementation pipeline ... --epilogue relu
     python fresh_process.py build --arch sm_90a
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
@@ -18,6 +19,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,9 +43,11 @@ def prepare_import() -> Callable[[], object]:
 
 def prepare_gemm(
     library: str, dtype: str, implementation: str | None, size: int
-) -> Callable[[], object]:
+) -> tuple[Callable[[], object], Callable[[], None]]:
     rng = np.random.default_rng(0)
-    a, b, out = (rng.standard_normal((size, size)).astype(dtype) for _ in range(3))
+    # Sums of products of such integers are exact.
+    a, b, out = (rng.integers(-3, 4, (size, size)).astype(dtype) for _ in range(3))
+    expected = a @ b
     if library == "cupy":
         import cupy
 
@@ -57,14 +61,25 @@ def prepare_gemm(
         if library == "cupy":
             cupy.cuda.Device().synchronize()
 
-    return step
+    def check() -> None:
+        result = out.get() if library == "cupy" else out
+        np.testing.assert_array_equal(result, expected)
+
+    return step, check
 
 
-def prepare_kernel(implementation: str, dtype: str, arch: str) -> Callable[[], object]:
+def prepare_kernel(
+    implementation: str, dtype: str, arch: str, epilogue: str | None
+) -> Callable[[], object]:
+    from dxgemm import epilogues
+    from dxgemm._fusion import Fusion
     from dxgemm._registry import find_implementation
     from dxgemm.compiler import obtain_kernel
 
     spec = find_implementation(implementation).common_specs((dtype,))[0]
+    if epilogue:
+        stage = getattr(epilogues, epilogue).stage_function
+        spec = replace(spec, epilogue=Fusion((stage,), ()))
 
     def step() -> str:
         obtain_kernel(spec, arch)
@@ -91,13 +106,15 @@ def main() -> None:
     parser.add_argument("--implementation")
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--arch")
+    parser.add_argument("--epilogue", help="of a kernel: one without operands, by its name")
     given = parser.parse_args()
+    check = None
     if given.step == "import":
         step = prepare_import()
     elif given.step == "gemm":
-        step = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
+        step, check = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
     elif given.step == "kernel":
-        step = prepare_kernel(given.implementation, given.dtype, given.arch)
+        step = prepare_kernel(given.implementation, given.dtype, given.arch, given.epilogue)
     else:
         step = prepare_build(given.arch, given.implementation)
 
@@ -106,6 +123,8 @@ def main() -> None:
     returned = step()
     seconds = time.perf_counter() - start
     loaded = sorted(loaded_compilers() - before)
+    if check:
+        check()
     print(json.dumps({"seconds": seconds, "returned": returned, "loaded": loaded}))
 
 

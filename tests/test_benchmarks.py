@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from html.parser import HTMLParser
 from itertools import product
@@ -20,8 +21,9 @@ import pytest
 import dxgemm
 from dxgemm import epilogues
 from dxgemm._gpu import simulator_enabled
+from dxgemm._speeds import PACKAGED, read_speeds
 from dxgemm.epilogues import Epilogue
-from dxgemm.tuning import sampling
+from dxgemm.tuning import observations, sampling
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -724,19 +726,56 @@ def test_a_gpu_without_results_has_a_page_too() -> None:
     assert "No results." in Document(html_page.html_page([])).words
 
 
-def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
+def run_script(name: str, *arguments: object) -> None:
+    """In a process of its own, without the simulator unless it asks for it."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     path = [str(Path(dxgemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(path)
-    subprocess.run(
-        [sys.executable, str(BENCHMARKS / "report.py"), "--check", "--html", str(page)],
-        env=environment,
-        check=True,
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    command = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    run_script("report.py", "--check", "--html", page)
     words = Document(page.read_text()).words
     chosen = [text for text in words if text.startswith("m = n = 4096, k = 4096: wgmma")]
     assert len(chosen) == 3  # float16, bfloat16, TF32
+
+
+@pytest.mark.parametrize("suite", result_files.SUITES)
+def test_every_suite_runs_in_the_simulator_and_leaves_no_results(
+    suite: str, tmp_path: Path
+) -> None:
+    if not simulator_enabled():
+        pytest.skip("on a GPU the suites run themselves")
+    run_script("run.py", "--smoke", "--suite", suite, "--out", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_packaged_table_is_what_the_observations_give(tmp_path: Path) -> None:
+    """Of one config, a quick one to fit."""
+    pytest.importorskip("scipy")
+    kernel, key = "block_batch", ("float32", "block_batch 96x96x96 threads 256 in batches")
+    observed, table = tmp_path / "observed.jsonl", tmp_path / "table.json"
+    header = {"measured": "a day", "packages": {"dxgemm": "1"}}
+    table.write_text(json.dumps(header))
+    committed = observations.read(result_files.RESULTS / "nvidia-h200" / "tuning.jsonl")
+    for one in observations.by_shape(committed).values():
+        own = tuple(of for of in one.observations if of.implementation == kernel)
+        if own and one.shape.dtype == "float32":
+            observations.append(observed, replace(one, observations=own))
+    run_script("fit_table.py", observed, table, "--jobs", 1)
+    written = json.loads(table.read_text())
+    assert {"gpu": "NVIDIA H200", "arch": "sm_90a", **header}.items() <= written.items()
+    found, packaged = (read_speeds(of) for of in (table, PACKAGED / "nvidia-h200.json"))
+    assert found.keys() == {key}
+    values, expected = ({**vars(speeds[key])} for speeds in (found, packaged))
+    slopes, expected_slopes = (of.pop("correction").slopes for of in (values, expected))
+    # To the third digit, which may be rounded another way.
+    assert values == pytest.approx(expected, rel=0.011)
+    assert slopes == pytest.approx(expected_slopes, rel=0.011, abs=2e-5)
 
 
 def test_the_roof_of_squares_is_memory_s_and_then_arithmetic_s() -> None:

@@ -223,6 +223,30 @@ def test_a_process_forked_during_a_build_has_builds_of_its_own(
     assert names(builds) == ["one"]
 
 
+FORKED_BY_ANOTHER_THREAD = """
+import os, threading, time
+from {module} import {lock} as lock
+
+lock.acquire()  # as a thread does that builds
+threading.Timer(0.3, lock.release).start()
+child = os.fork()
+if child == 0:
+    os._exit(not lock.acquire(timeout=10))
+assert os.waitpid(child, 0)[1] == 0 and lock.acquire(timeout=10)
+"""
+
+
+@pytest.mark.parametrize(
+    "module, lock",
+    [
+        ("dxgemm.compiler.build", "_numba_lock"),
+        ("dxgemm.cublasdx.function_store", "_build_lock"),
+    ],
+)
+def test_a_process_forked_while_a_thread_builds_can_build(run_python, module, lock):
+    run_python(FORKED_BY_ANOTHER_THREAD.format(module=module, lock=lock))
+
+
 @dataclass(frozen=True)
 class Counted(_registry.Implementation):
     """A kernel that takes long to build; what is run in its place is `naive`."""

@@ -133,6 +133,7 @@ def test_explain_and_plan_say_so(home):
 
 MOST_ROWS = 6 if simulator_enabled() else 257
 N, K = (5, 7) if simulator_enabled() else (264, 1000)
+WIDTHS = (8, 7) if simulator_enabled() else (264, 263)  # rows of the result aligned, and not
 
 
 @pytest.mark.parametrize("layout", ["row", "col"])
@@ -162,6 +163,26 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, layout)
     # One column-major row lies in memory as a row-major one does.
     for m in range(1 if layout == "row" else 2, MOST_ROWS):
         assert compute(m).tobytes() == every[:m].tobytes(), m
+
+
+@pytest.mark.parametrize("n", WIDTHS)
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+def test_a_row_has_the_same_bits_alone_and_in_batches(home, kind, n):
+    rng = np.random.default_rng(0)
+    a, b = (home.send(rng.standard_normal(s).astype(numpy_dtype(kind)))
+            for s in ((5, MOST_ROWS, K), (5, K, n)))  # fmt: skip
+
+    def compute(a, b):
+        return home.fetch(dxgemm.gemm(a, b, deterministic=True))
+
+    alone = np.stack([compute(a[i], b[i]) for i in range(5)])
+    for count in (2, 5):
+        for m in (1, MOST_ROWS):
+            together = compute(a[:count, :m], b[:count])
+            assert together.tobytes() == alone[:count, :m].tobytes(), (count, m)
+        shared = compute(a[:count], b[0])
+        assert shared[0].tobytes() == alone[0].tobytes(), count
+        assert shared[1].tobytes() == compute(a[1], b[0]).tobytes(), count
 
 
 SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, slices of k

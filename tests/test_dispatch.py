@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 from known_devices import H200
 
-from dxgemm import _dispatch, epilogues, errors
-from dxgemm._dispatch import choose
+from dxgemm import _dispatch, _model, epilogues, errors
+from dxgemm._dispatch import FEWEST_SLICED_TILES, choose, slice_counts
 from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._model import predict_us
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
-from dxgemm._speeds import PACKAGED, read_speeds
+from dxgemm._model import ADDING_US, UNTUNED, adding_us, edge_share, predict_us
+from dxgemm._problem import Strides, contiguous_problem, sliced_problem, stored_problem
+from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
+from dxgemm._speeds import PACKAGED, Speed, read_speeds
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.handwritten import tuned as kernel_file
 from dxgemm.runtime.device import DeviceFacts
@@ -28,8 +30,9 @@ DEVICE = DeviceFacts(
     memory_gbytes_per_s=4000.0,
 )
 TUNED_H200 = replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
-OBSERVATIONS = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200" / "tuning.jsonl"
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200"
 RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
+ARGMIN = Fusion((), (), reduction=FusedReduction("smallest", 1, ("float32", "int64")))
 SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
 OWN = [
     implementation
@@ -51,6 +54,14 @@ class Able(Implementation):
 
     def bind(self, problem, config, arch, ordinal):
         raise AssertionError("never bound")
+
+
+@dataclass(frozen=True)
+class Reducing(Able):
+    """An implementation that reduces what it computes."""
+
+    def fuses_reduction(self, problem):
+        return True
 
 
 @dataclass(frozen=True)
@@ -136,11 +147,17 @@ def test_a_batch_takes_what_was_measured_to_be_best(configs_of_a_gpu, dtype, siz
     assert str(chosen).startswith(best)
 
 
+@cache
+def observations():
+    """What the shipped table is fitted to."""
+    lines = (RESULTS / "tuning.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_measured_batch_takes_what_is_at_most_a_twentieth_slower(configs_of_a_gpu, dtype):
     """Than the best of the observations that the shipped table is fitted to."""
-    lines = OBSERVATIONS.read_text().splitlines()
-    measured = [found for found in map(json.loads, lines) if found["shape"][0] == dtype]
+    measured = [found for found in observations() if found["shape"][0] == dtype]
     batches = [found for found in measured if found["shape"][4] > 1]
     assert len(batches) > 200
     for found in batches:
@@ -148,6 +165,42 @@ def test_every_measured_batch_takes_what_is_at_most_a_twentieth_slower(configs_o
         chosen = choose(contiguous_problem(*found["shape"]), TUNED_H200).candidates[0]
         way = chosen.implementation.name, str(chosen.config), chosen.problem.slices
         assert times[way] <= 1.05 * min(times.values()), found["shape"]
+
+
+@cache
+def unseen_rows():
+    """Choices that were measured on shapes that nothing was tuned on."""
+    results = json.loads((RESULTS / "choice_regret.json").read_text())
+    return [benchmark["extra_info"] for benchmark in results["benchmarks"]]
+
+
+def shape_of(row):
+    return row["dtype"], row["m"], row["n"], row["k"], row["batch"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
+    configs_of_a_gpu, dtype
+):
+    rows = [row for row in unseen_rows() if row["dtype"] == dtype]
+    assert len(rows) >= 120
+    regrets = []
+    for row in rows:
+        chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200).candidates[0]
+        way = chosen.implementation.name, str(chosen.config), chosen.problem.slices
+        if way == (row["implementation"], row["config"], row["slices"]):
+            regrets.append(row["regret"])
+        elif " ".join(map(str, way)) == row["best"]:
+            regrets.append(1.0)
+    # A choice that was not measured counts as one that is farther away.
+    assert sum(regret <= 1.05 for regret in regrets) >= 0.95 * len(rows)
+    assert max(row["regret"] for row in rows) <= 1.3
+    assert sum(math.log(row["vs_cublas"]) for row in rows) >= 0
+
+
+def test_nothing_was_tuned_on_the_unseen_shapes():
+    tuned = {tuple(found["shape"]) for found in observations()}
+    assert tuned and tuned.isdisjoint(map(shape_of, unseen_rows()))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -203,8 +256,7 @@ def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_
 def test_after_a_short_k_the_config_is_the_measured_best(configs_of_a_gpu, dtype, best):
     fused = replace(problem(8192, 8192, 128, dtype), epilogue=RELU)
     assert str(choose(fused, TUNED_H200).candidates[0].config).startswith(best)
-    argmin = FusedReduction("smallest", 1, ("float32", "int64"))
-    nearest = replace(problem(65536, 16384, 64), epilogue=Fusion((), (), reduction=argmin))
+    nearest = replace(problem(65536, 16384, 64), epilogue=ARGMIN)
     assert str(choose(nearest, TUNED_H200).candidates[0].config).startswith("128x64x8")
 
 
@@ -242,6 +294,51 @@ def test_when_none_fits_all_reasons_are_listed(monkeypatch):
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", unable)
     with pytest.raises(errors.UnsupportedProblemError, match=r"left is tired.*right is tired"):
         choose(problem(1, 1, 1), DEVICE)
+
+
+def test_where_a_reduction_has_to_be_fused_others_reduce_nothing(monkeypatch):
+    plain, reducing = Able("plain", "test"), Reducing("reducing", "test")
+    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (plain, reducing))
+    nearest = replace(problem(64, 64, 64), epilogue=ARGMIN)
+    assert len(choose(nearest, DEVICE).candidates) == 2
+    decision = choose(replace(nearest, must_fuse=True), DEVICE)
+    assert [candidate.implementation for candidate in decision.candidates] == [reducing]
+    assert decision.rejected == {"plain": "its kernels reduce nothing"}
+    monkeypatch.setattr(_dispatch, "find_implementation", lambda name: plain)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"'plain'.*reduce nothing"):
+        choose(replace(nearest, must_fuse=True), DEVICE, "plain")
+
+
+def test_a_reduction_is_fused_where_the_matrix_takes_long_to_read(configs_of_a_gpu):
+    nearest = replace(problem(8192, 8192, 512), epilogue=ARGMIN)
+    fast = replace(H200, memory_gbytes_per_s=100 * H200.memory_gbytes_per_s)
+    for device, is_fused in ((H200, True), (fast, False)):
+        for must_fuse in (None, True, False):
+            asked = replace(nearest, must_fuse=must_fuse)
+            chosen = choose(asked, device).candidates[0].problem
+            fused = is_fused if must_fuse is None else must_fuse
+            assert (chosen == asked) == (chosen.reduction is not None) == fused
+    # The product by itself is quicker with the matrix stored.
+    best = choose(nearest, H200).candidates[0]
+    stored_us, fused_us = (
+        predict_us(best.implementation, best.config, way, H200)
+        for way in (stored_problem(nearest), nearest)
+    )
+    assert stored_us < fused_us
+
+
+def test_slices_of_k_are_neither_too_many_nor_too_short(configs_of_a_gpu):
+    kernel = find_implementation("tuned")
+    config = kernel.configs("float32")[0]
+    endless = replace(H200, sm_count=1_000_000)
+
+    def most(k):
+        return max(slice_counts(kernel, config, problem(64, 64, k), endless))
+
+    shortest = FEWEST_SLICED_TILES * config.tile_k
+    assert [most(shortest * count) for count in (1, 2, 10)] == [1, 2, 10]
+    assert most(2 * shortest - 1) == 1
+    assert most(shortest * MOST_SLICES) == most(1_000_000) == MOST_SLICES
 
 
 @dataclass(frozen=True)
@@ -289,6 +386,69 @@ def test_the_prediction_grows_by_whole_rounds_of_tiles():
     assert times[0] < times[2] < times[4]
     # Within a round there is more for memory alone.
     assert times[1] - times[0] < 0.05 * times[0] and times[3] - times[2] < 0.05 * times[2]
+
+
+WHOLE = problem(1024, 1024, 1024)
+CASES = {
+    "whole": (Tile(64, 64), WHOLE),
+    "a misaligned": (Tile(64, 64), replace(WHOLE, a_alignment=4)),
+    "b misaligned": (Tile(64, 64), replace(WHOLE, b_alignment=4)),
+    "result misaligned": (Tile(64, 64), replace(WHOLE, out=Strides(0, 1025, 1))),
+    "edges": (Tile(64, 64), problem(1040, 1024, 1024)),
+    "clusters": (Tile(64, 64, split_k=4), WHOLE),
+}
+
+
+@pytest.mark.parametrize(
+    "term, value, cases",
+    [
+        ("misaligned", 1.5, {"a misaligned", "b misaligned"}),
+        ("misaligned_tile_us", 2.0, {"b misaligned"}),
+        ("misaligned_writes", 3.0, {"result misaligned"}),
+        ("guarded", 1.5, {"edges"}),
+        ("cluster_block_us", 1.0, {"clusters"}),
+    ],
+)
+def test_a_term_raises_the_times_of_what_it_is_about(term, value, cases):
+    tiles, plain = Tiles("tiles", "test"), Speed(0.5)
+    raised = replace(plain, **{term: value})
+    for name, of in CASES.items():
+        before_us, after_us = (predict_us(tiles, *of, DEVICE, speed) for speed in (plain, raised))
+        assert after_us > before_us if name in cases else after_us == before_us, name
+
+
+@pytest.mark.parametrize(
+    "m, n, share", [(128, 128, 0), (96, 128, 1 / 2), (96, 96, 3 / 4), (160, 64, 1 / 3), (9, 9, 1)]
+)
+def test_edges_are_the_tiles_that_reach_beyond_the_result(m, n, share):
+    assert edge_share(Tile(64, 64), problem(m, n, 64)) == pytest.approx(share)
+
+
+def test_adding_the_sums_of_slices_takes_time(monkeypatch):
+    slices = [sliced_problem(WHOLE, count) for count in (2, 4)]
+    assert adding_us(WHOLE) == 0
+    assert ADDING_US < adding_us(slices[0]) < adding_us(slices[1])
+    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
+    whole_us, sliced_us = (predict_us(tiles, tile, p, DEVICE) for p in (WHOLE, slices[0]))
+    monkeypatch.setattr(_model, "adding_us", lambda problem: 0.0)
+    assert predict_us(tiles, tile, WHOLE, DEVICE) == whole_us
+    added_us = sliced_us - predict_us(tiles, tile, slices[0], DEVICE)
+    assert added_us == pytest.approx(adding_us(slices[0]))
+
+
+def test_what_the_table_of_its_kernel_leaves_out_is_taken_to_be_slower(configs_of_a_gpu):
+    kernel, other = find_implementation("tuned"), find_implementation("coalesced")
+    listed, left_out = kernel.configs("float32")[:2]
+    tuned = replace(H200, speeds={("float32", f"tuned {listed}"): Speed(0.7)})
+
+    def ratio(implementation, config, problem):
+        stated_us, us = (predict_us(implementation, config, problem, d) for d in (H200, tuned))
+        return us / stated_us
+
+    assert ratio(kernel, left_out, WHOLE) == pytest.approx(1 / UNTUNED)
+    assert ratio(kernel, left_out, contiguous_problem("float32", 64, 64, 64, 1000)) == 1
+    assert ratio(kernel, left_out, problem(1024, 1024, 1024, "float64")) == 1
+    assert ratio(other, other.configs("float32")[0], WHOLE) == 1
 
 
 # Medians on the H200, microseconds: m = n = k, config of `tuned`, measured.

@@ -99,6 +99,11 @@ def test_the_table_of_the_choice_names_what_it_is_among():
         assert kernels == among, dtype
 
 
+def test_every_public_name_is_on_the_page_of_the_api():
+    documented = re.findall(r"\bdxgemm\.(\w+)", (DOCS / "api.md").read_text())
+    assert not set(dxgemm.__all__) - set(documented)
+
+
 def messages_of_the_source():
     """Patterns of the texts in the package, anything where a value is filled in."""
     for path in Path(dxgemm.__file__).parent.rglob("*.py"):

@@ -25,7 +25,19 @@ pytestmark = pytest.mark.gpu
 
 PERIOD = 9973
 SHORT = 64  # the other two sizes
-HUGE_KINDS = ("float32", "float64", "tf32", "split", "float16", "int8")
+HUGE_KINDS = (
+    "float32",
+    "float64",
+    "tf32",
+    "split",
+    "split_float64",
+    "float16",
+    "float16_to_float32",
+    "bfloat16",
+    "int8",
+)
+# Bytes of workspace for an element of the operand and of the result together: their remainders.
+WORK_BYTES = {"split_float64": 2 * 16}
 # One test at a time has the memory of the GPU, whichever process runs it.
 LOCK = Path(tempfile.gettempdir(), "dxgemm_test_huge.lock")
 
@@ -82,7 +94,8 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
     m, n = (extent, SHORT) if is_tall else (SHORT, extent)
     out_bytes = m * n * out_dtype.itemsize
     # Comparing takes a byte an element.
-    with memory(cupy, extent * SHORT * (dtype.itemsize + 1) + out_bytes + 2**30):
+    element_bytes = dtype.itemsize + 1 + WORK_BYTES.get(kind, 0)
+    with memory(cupy, extent * SHORT * element_bytes + out_bytes + 2**30):
         orders = [LAYOUTS[name].order for name in fitting_layouts(implementation, kind)]
         a = stored(cupy, (m, SHORT), dtype, orders[0])
         b = stored(cupy, (SHORT, n), dtype, orders[1])
@@ -103,19 +116,27 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
         del a, b, out, long, other, target
 
 
-@pytest.mark.parametrize("name", ["block_batch", "small_batch"])
-def test_a_batch_of_more_elements_than_32_bits_count(name):
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("block_batch", "float32"),
+        ("small_batch", "float32"),
+        ("small_batch", "float64"),
+        ("tensor_batch", "float64"),
+    ],
+)
+def test_a_batch_of_more_elements_than_32_bits_count(name, dtype):
     cupy = pytest.importorskip("cupy")
     size, period = 96, 97
     batch = 2**31 // size**2 + 1000
-    with memory(cupy, batch * size**2 * 9 + 2**30):
+    with memory(cupy, batch * size**2 * (2 * ITEM_SIZES[dtype] + 1) + 2**30):
         rng = np.random.default_rng(0)
         matrices, other = (rng.integers(-2, 3, (count, size, size)) for count in (period, 1))
-        a, b = cupy.empty((batch, size, size), "float32"), cupy.asarray(other.astype("float32"))
+        a, b = cupy.empty((batch, size, size), dtype), cupy.asarray(other.astype(dtype))
         out = cupy.full_like(a, -1)
-        fill(a, cupy.asarray(matrices.astype("float32")))
+        fill(a, cupy.asarray(matrices.astype(dtype)))
         dxgemm.gemm(a, b, out=out, implementation=name)
-        assert repeats(out, cupy.asarray((matrices @ other).astype("float32")))
+        assert repeats(out, cupy.asarray((matrices @ other).astype(dtype)))
         del a, out
 
 

@@ -258,7 +258,7 @@ def test_every_reduction_of_every_kind(make, home, name, way, kind):
             sent.assert_unchanged()
 
 
-@pytest.mark.parametrize("kind", KIND_NAMES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_implementation_leaves_its_product_to_be_reduced(make, home, implementation, kind):
     reason = inability(implementation, kind)
     if reason is not None:

@@ -45,6 +45,7 @@ from dxgemm.tuning.shapes import (
     log_uniform_shapes,
     read_shapes,
     shapes_to_tune,
+    unmeasured,
 )
 
 KERNEL = find_implementation("tuned")
@@ -84,6 +85,19 @@ def test_a_search_takes_single_products_and_batches():
     assert len(set(shapes)) == 40
 
 
+def test_a_search_goes_on_past_what_is_known():
+    shapes = list(islice(shapes_to_tune(("float32",), 1), 300))
+    endless = unmeasured(shapes_to_tune(("float32",), 1), set(shapes[:100]), 64)
+    assert [next(endless), next(endless)] == [shapes[100:164], shapes[164:228]]
+    scattered = set(shapes[::2])
+    assert next(unmeasured(shapes, scattered, 64)) == shapes[1:129:2]
+    assert list(unmeasured(shapes[:180], set(shapes[:100]), 64)) == [
+        shapes[100:164],
+        shapes[164:180],
+    ]
+    assert list(unmeasured(shapes, set(shapes), 64)) == []
+
+
 def test_shapes_from_a_file(tmp_path):
     file = tmp_path / "shapes"
     file.write_text("# ours\n64 32, 16\n\n1 2 3  # small\n4 5 6 100\n")
@@ -121,8 +135,10 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         ("float64", "z"): Speed(1.25, correction=Correction(SLOPES)),
     }
     file = tmp_path / "new" / "table.json"
-    write_speeds(file, "GPU", speeds, {"measured": "today"})
+    write_speeds(file, "GPU", "sm_90a", speeds, {"measured": "today"})
     assert read_speeds(file) == speeds
+    header = {"gpu": "GPU", "arch": "sm_90a", "measured": "today"}
+    assert header.items() <= json.loads(file.read_text()).items()
     assert list(file.parent.iterdir()) == [file]
     wrong_entries = (
         {"speed": 1},
@@ -146,7 +162,7 @@ def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypat
     packaged = load_speeds.__wrapped__("NVIDIA H200")
     assert packaged == read_speeds(PACKAGED / "nvidia-h200.json") and packaged
     own = {("float32", "tuned x"): Speed(0.5)}
-    write_speeds(table_file("NVIDIA H200"), "NVIDIA H200", own, {})
+    write_speeds(table_file("NVIDIA H200"), "NVIDIA H200", "sm_90a", own, {})
     assert load_speeds.__wrapped__("NVIDIA H200") == own
     assert load_speeds.__wrapped__("a GPU nobody has") == {}
 
@@ -330,6 +346,12 @@ def test_without_a_gpu_it_says_so(monkeypatch):
         assert "tuning needs a GPU" in result.output
 
 
+def test_dtypes_without_tables_are_refused():
+    result = CliRunner().invoke(app, ["tune", "--dtype", "float16"])
+    assert result.exit_code == 2
+    assert "float16" in result.output and "float64" in result.output
+
+
 def test_measuring_checks_and_times_every_candidate():
     from dxgemm.tuning.measure import BASELINE, make_samplers, measure
 
@@ -346,10 +368,10 @@ def test_measuring_checks_and_times_every_candidate():
 
 
 def test_a_wrong_kernel_stops_the_search(monkeypatch):
-    from dxgemm.tuning.measure import WrongResultError, measure
+    from dxgemm.tuning.measure import measure
 
     if not simulator_enabled():
         pytest.skip("the same on a GPU is `dxgemm tune`")
     monkeypatch.setattr("dxgemm.gemm", lambda a, b, *, out, implementation: out.fill(0))
-    with pytest.raises(WrongResultError, match="is wrong"):
+    with pytest.raises(errors.WrongResultError, match="is wrong"):
         measure(Shape("float32", 3, 4, 5), lambda calls: 1e-3)

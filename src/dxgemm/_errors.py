@@ -23,6 +23,7 @@ __all__ = [
     "StreamError",
     "UnknownImplementationError",
     "UnsupportedProblemError",
+    "WrongResultError",
 ]
 
 
@@ -104,3 +105,7 @@ class BuildError(DxgemmError, RuntimeError):
 
 class LaunchError(DxgemmError, RuntimeError):
     """The CUDA driver refused a launch, or a captured stream cannot take the call."""
+
+
+class WrongResultError(DxgemmError, ArithmeticError):
+    """A kernel that was checked before it is timed computed something else."""

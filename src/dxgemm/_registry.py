@@ -22,6 +22,7 @@ from dxgemm._problem import (
     contiguous_problem,
     sliced_problem,
 )
+from dxgemm._speeds import name_of, tabled
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -485,7 +486,8 @@ def kernel_specs(
 ) -> list[KernelSpec]:
     """The kernels to build ahead of time, of the implementations named or of the automatic ones.
 
-    With an architecture, of those that it runs.
+    With an architecture, of those that it runs, and of others the configs that tables of its GPUs
+    have: the automatic choice may take these.
     """
     kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
@@ -499,6 +501,15 @@ def kernel_specs(
         if arch is None or implementation.runs_on(arch) is None
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
+    if implementations is None and arch is not None:
+        configs = tabled(arch)
+        specs += [
+            spec
+            for i in kernel_files
+            for spec in i.common_specs(dtypes)
+            if not i.is_automatic(spec.dtype)
+            if (spec.dtype, name_of(i, spec.config, False)) in configs
+        ]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)

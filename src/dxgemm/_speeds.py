@@ -1,10 +1,10 @@
 """What kernels reach on a GPU, as `dxgemm tune` measured it: a table by dtype, kernel and config.
 
-One JSON file a GPU, named by it: {"gpu": name, "measured": date, "packages": {name: version},
-"shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67, ...}, "tuned
-64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers, compressed by
-zlib, as text in base 64. A file in the user's configuration directory takes the place of the one in
-the package.
+One JSON file a GPU, named by it: {"gpu": name, "arch": "sm_90a", "measured": date, "packages":
+{name: version}, "shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67,
+...}, "tuned 64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers,
+compressed by zlib, as text in base 64. A file in the user's configuration directory takes the place
+of the one in the package.
 """
 
 from __future__ import annotations
@@ -122,14 +122,24 @@ def read_speeds(path: Path) -> Speeds:
     return speeds
 
 
-def write_speeds(path: Path, gpu: str, speeds: Speeds, about: Mapping[str, Any]) -> None:
+def tabled(arch: str) -> frozenset[tuple[str, str]]:
+    """dtype and `name_of` of what the tables of that architecture's GPUs have, in no batches."""
+    found: set[tuple[str, str]] = set()
+    for folder in (PACKAGED, table_file("").parent):
+        for path in sorted(folder.glob("*.json")):
+            if json.loads(path.read_text()).get("arch") == arch:
+                found |= {(d, name.removesuffix(IN_BATCHES)) for d, name in read_speeds(path)}
+    return frozenset(found)
+
+
+def write_speeds(path: Path, gpu: str, arch: str, speeds: Speeds, about: Mapping[str, Any]) -> None:
     """Write a table; the file is there whole or not at all."""
     table: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(speeds.items()):
         table.setdefault(dtype, {})[config] = _entry(speed)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(_text({"gpu": gpu, **about, "speeds": table}))
+    unfinished.write_text(_text({"gpu": gpu, "arch": arch, **about, "speeds": table}))
     unfinished.replace(path)
 
 

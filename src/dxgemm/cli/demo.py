@@ -23,10 +23,6 @@ DTYPES = ("float32", "float64")
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
 
 
-class WrongResultError(dxgemm.DxgemmError, ArithmeticError):
-    """A result differs from NumPy's."""
-
-
 @dataclass(frozen=True)
 class Timing:
     """One implementation on the Gram matrix; `refusal` says why there is no time."""
@@ -162,7 +158,9 @@ def _classify(images: np.ndarray, labels: np.ndarray) -> Classification:
 def _require_equal(result: np.ndarray, expected: np.ndarray, name: str) -> None:
     wrong = int((result != expected).sum())
     if wrong:
-        raise WrongResultError(f"{name} differs from NumPy's in {wrong} of {result.size} elements.")
+        raise dxgemm.errors.WrongResultError(
+            f"{name} differs from NumPy's in {wrong} of {result.size} elements."
+        )
 
 
 def _time_text(timing: Timing) -> str | None:

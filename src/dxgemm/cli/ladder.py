@@ -208,14 +208,12 @@ class _Contest:
         self._out[...] = math.nan
         plan()
         if not bool((self._out == self._exact).all()):
-            raise WrongResultError(f"{plan.explain().implementation} gives a wrong result.")
+            raise dxgemm.errors.WrongResultError(
+                f"{plan.explain().implementation} gives a wrong result."
+            )
 
     def _sample_us(self, plan: Any, calls: int) -> float:
         return wall_time_us(plan) if simulator_enabled() else event_time_us(plan, calls)
-
-
-class WrongResultError(dxgemm.DxgemmError, ArithmeticError):
-    """A result differs from the exact one."""
 
 
 def _compare_with_before(standings: list[Standing]) -> None:

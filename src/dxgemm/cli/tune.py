@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import date
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,21 +16,26 @@ import typer
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
 from dxgemm._speeds import table_file, write_speeds
-from dxgemm.cli.explain import Dtype
 from dxgemm.cli.output import note, print_table, progress_bar
 from dxgemm.tuning.observations import Measured, append, by_shape, read
-from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune
+from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune, unmeasured
 
-TUNED = (Dtype("float32"), Dtype("float64"))
 BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
 SEED = 1
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 
+class TunedDtype(StrEnum):
+    """Those of which tables know; of others the kernel files say how fast they are."""
+
+    float32 = "float32"
+    float64 = "float64"
+
+
 def tune(
     dtype: Annotated[
-        list[Dtype] | None,
-        typer.Option("--dtype", "--dtypes", help="Repeatable; default: float32 and float64."),
+        list[TunedDtype] | None,
+        typer.Option("--dtype", "--dtypes", help="Repeatable; default: both."),
     ] = None,
     budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
     shapes: Annotated[
@@ -67,17 +72,15 @@ def tune(
     if fresh:
         kept.unlink(missing_ok=True)
     known = by_shape(read(kept))
-    dtypes = tuple(chosen.value for chosen in dtype or TUNED)
-    wanted: Iterator[Shape] = (
-        iter(read_shapes(shapes, dtypes)) if shapes else shapes_to_tune(dtypes, SEED)
+    dtypes = tuple(chosen.value for chosen in dtype or TunedDtype)
+    wanted: Iterable[Shape] = (
+        read_shapes(shapes, dtypes) if shapes else shapes_to_tune(dtypes, SEED)
     )
+    batches = unmeasured(wanted, known, BUILT_FOR)
     timer = EventTimer(l2_bytes())
     spent_s, budget_s = 0.0, 60 * budget_minutes
     with progress_bar() as report:
-        while spent_s < budget_s:
-            batch = [shape for shape in islice(wanted, BUILT_FOR) if shape not in known]
-            if not batch:
-                break
+        while spent_s < budget_s and (batch := next(batches, None)):
             build_candidates(batch, jobs, report)
             for shape in batch:
                 report(round(spent_s), round(budget_s), f"seconds, {shape}")
@@ -88,7 +91,8 @@ def tune(
                 if spent_s >= budget_s:
                     break
     fits = fit_speeds(known.values(), device)
-    write_speeds(target, device.name, {key: fit.speed for key, fit in fits.items()}, _about(known))
+    speeds = {key: fit.speed for key, fit in fits.items()}
+    write_speeds(target, device.name, device.arch, speeds, _about(known))
     print_table(
         ("dtype", "kernel", ">shapes", ">error", ">efficiency", ">launch, us"),
         [

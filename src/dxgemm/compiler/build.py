@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,13 @@ _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
 FUNCTION_STACK_BYTES = 64
 
 # numba is used by one thread at a time, not least because parts of it are replaced meanwhile.
+# A process is forked between two builds, lest its child wait for one that nobody finishes there.
 _numba_lock = threading.Lock()
+os.register_at_fork(
+    before=_numba_lock.acquire,
+    after_in_parent=_numba_lock.release,
+    after_in_child=_numba_lock.release,
+)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import zlib
 from collections.abc import Callable
@@ -30,7 +31,13 @@ Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)
 FORMAT = 1
 
 # libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
+# A process is forked between two builds, lest its child wait for one that nobody finishes there.
 _build_lock = threading.Lock()
+os.register_at_fork(
+    before=_build_lock.acquire,
+    after_in_parent=_build_lock.release,
+    after_in_child=_build_lock.release,
+)
 
 _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 

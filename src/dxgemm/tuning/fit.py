@@ -61,11 +61,17 @@ class Fit:
 def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[str, str], Fit]:
     """A speed for each dtype and config that was measured often enough.
 
-    Not for what the automatic choice leaves out as a rule, unless it was the best once. Batches are
-    fitted apart from single products, see `dxgemm._speeds.name_of`.
-
     Raises:
         MissingPackageError: SciPy is not installed.
+    """
+    return {key: fit_group(points, device) for key, points in group_points(measured).items()}
+
+
+def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Point]]:
+    """By dtype and config, of those that were measured often enough.
+
+    Not of what the automatic choice leaves out as a rule, unless it was the best once. Batches are
+    apart from single products, see `dxgemm._speeds.name_of`.
     """
     points: dict[tuple[str, str], list[Point]] = defaultdict(list)
     let_in = set()
@@ -85,7 +91,7 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
             points[key].append(Point(implementation, config, sliced, observation.us))
             if observation.us == best_us or implementation.is_automatic(dtype):
                 let_in.add(key)
-    return {key: _fit(points[key], device) for key in let_in if _are_enough(points[key])}
+    return {key: of for key, of in points.items() if key in let_in and _are_enough(of)}
 
 
 def _are_enough(points: Sequence[Point]) -> bool:
@@ -106,7 +112,12 @@ def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
     return next((c for c in implementation.configs(dtype) if str(c) == text), None)
 
 
-def _fit(points: list[Point], device: DeviceFacts) -> Fit:
+def fit_group(points: list[Point], device: DeviceFacts) -> Fit:
+    """The speed of one config.
+
+    Raises:
+        MissingPackageError: SciPy is not installed.
+    """
     try:
         import numpy as np
         from scipy.optimize import least_squares

@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 
 import dxgemm
 from dxgemm._dispatch import slice_counts
-from dxgemm._errors import BuildError, MissingPackageError, UnsupportedProblemError
+from dxgemm._errors import (
+    BuildError,
+    MissingPackageError,
+    UnsupportedProblemError,
+    WrongResultError,
+)
 from dxgemm._gpu import simulator_enabled
 from dxgemm._model import predict_us
 from dxgemm._problem import ITEM_SIZES, Problem, contiguous_problem, sliced_problem
@@ -39,10 +44,6 @@ class Way(NamedTuple):
 
 BASELINE = Way("cublas", "", 1)
 Timer = Callable[[Sequence[Callable[[], object]]], float]
-
-
-class WrongResultError(RuntimeError):
-    """A kernel computed something else than the exact product."""
 
 
 def candidates(problem: Problem, device: DeviceFacts) -> Iterator[tuple[Implementation, Any, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,15 @@ def shapes_to_tune(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
     while True:
         yield from islice(singles, (BATCHES - 1) * len(dtypes))
         yield from islice(batches, len(dtypes))
+
+
+def unmeasured(
+    shapes: Iterable[Shape], known: Container[Shape], most: int
+) -> Iterator[list[Shape]]:
+    """Those that are not known, so many at a time, in their order."""
+    unknown = (shape for shape in shapes if shape not in known)
+    while batch := list(islice(unknown, most)):
+        yield batch
 
 
 def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
