@@ -242,26 +242,24 @@ def cupy():
 
 
 @pytest.mark.gpu
-def test_a_full_gpu_has_no_workspace_until_there_is_room(cupy):
+def test_a_gpu_has_no_workspace_that_is_larger_than_it(cupy):
     import dxgemm
-    from dxgemm._registry import find_implementation
+    from dxgemm._registry import MOST_SLICES, find_implementation
 
-    cupy.get_default_memory_pool().free_all_blocks()
     config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
-    sliced = ("tuned", config, 64)
-    a, b, out = (cupy.ones((2048, 2048), "float32") for _ in range(3))  # 1 GiB of workspace
-    dxgemm.plan(a, b, out, implementation=sliced)  # loads the kernels
-    runtime = cupy.cuda.runtime
-    filling = runtime.malloc(runtime.memGetInfo()[0] - (256 << 20))
-    out.fill(7)
-    try:
-        for run in (dxgemm.gemm, dxgemm.plan):
-            with pytest.raises(errors.LaunchError, match=r"no workspace.*OUT_OF_MEMORY"):
-                run(a, b, out, implementation=sliced)
-        assert (out == 7).all()
-    finally:
-        runtime.free(filling)
-    assert (dxgemm.gemm(a, b, out, implementation=sliced) == 2048).all()
+    sliced = ("tuned", config, MOST_SLICES)
+    _, memory_bytes = cupy.cuda.runtime.memGetInfo()
+    m = 4096
+    n = 16 * (memory_bytes // (MOST_SLICES * m * 4) // 16 + 1)  # so that the sums of slices need it
+    a, b = cupy.ones((m, 4096), "float32"), cupy.ones((4096, n), "float32")
+    out = cupy.full((m, n), 7, "float32")
+    for run in (dxgemm.gemm, dxgemm.plan):
+        with pytest.raises(errors.LaunchError, match=r"no workspace.*OUT_OF_MEMORY"):
+            run(a, b, out, implementation=sliced)
+    assert (out == 7).all()
+    few = slice(None), slice(256)
+    assert (dxgemm.gemm(a, b[few], out=out[few], implementation=sliced) == 4096).all()
+    assert (out[:, 256:] == 7).all()
 
 
 @pytest.mark.gpu

@@ -313,21 +313,21 @@ def test_a_batch_goes_by_what_was_measured_of_batches(configs_of_a_gpu):
 
 def test_the_table_lets_in_what_the_choice_leaves_out_as_a_rule(configs_of_a_gpu):
     pytest.importorskip("scipy")
-    from dxgemm.tuning.fit import FEWEST, fit_speeds
+    from dxgemm.tuning.fit import FEWEST, FEWEST_WINS, fit_speeds
 
     left_out = find_implementation("pipeline")
     assert left_out.is_searched("float64") and not left_out.is_automatic("float64")
     config, own = left_out.configs("float64")[0], find_implementation("tensor_core")
-    for factor, is_in in ((1.5, False), (0.5, True)):
+    for wins, is_in in ((FEWEST_WINS - 1, False), (FEWEST, True)):
         measured = [
             Measured(
                 Shape("float64", 1024, 1024, k),
                 (
                     Observation("tensor_core", str(own.configs("float64")[0]), 1, 100.0),
-                    Observation("pipeline", str(config), 1, 100.0 * factor),
+                    Observation("pipeline", str(config), 1, 50.0 if index < wins else 150.0),
                 ),
             )
-            for k in range(512, 512 + FEWEST)
+            for index, k in enumerate(range(512, 512 + FEWEST))
         ]
         speeds = {key: fit.speed for key, fit in fit_speeds(measured, H200).items()}
         assert (("float64", f"pipeline {config}") in speeds) == is_in

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -37,6 +37,9 @@ SHARPNESS = 3.0  # fits the H200 better than 2, or a kink
 # Observations of a config, for it to be in the table. Single products differ more than batches do:
 # what was fitted to a dozen of them has promised half the time of others.
 FEWEST, FEWEST_IN_BATCHES = 30, 8
+# Problems that it has to be the best at, if the choice leaves it out as a rule: such kernels take
+# half a minute to build, until when another one answers, with other last bits.
+FEWEST_WINS = 5
 
 # Of the correction: observations that weigh as much as a slope's preference for zero; standard
 # deviations of what it learns, and of a measured time, both of logarithms.
@@ -70,11 +73,11 @@ def fit_speeds(measured: Iterable[Measured], device: DeviceFacts) -> dict[tuple[
 def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Point]]:
     """By dtype and config, of those that were measured often enough.
 
-    Not of what the automatic choice leaves out as a rule, unless it was the best once. Batches are
-    apart from single products, see `dxgemm._speeds.name_of`.
+    Not of what the automatic choice leaves out as a rule, unless it was the best FEWEST_WINS times.
+    Batches are apart from single products, see `dxgemm._speeds.name_of`.
     """
     points: dict[tuple[str, str], list[Point]] = defaultdict(list)
-    let_in = set()
+    wins: Counter[tuple[str, str]] = Counter()
     for one in measured:
         dtype, problem = one.shape.dtype, contiguous_problem(*one.shape)
         own = [o for o in one.observations if find_implementation(o.implementation).is_own]
@@ -89,9 +92,13 @@ def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Poi
                 sliced = sliced_problem(problem, observation.slices)
             key = dtype, name_of(implementation, config, problem.batch > 1)
             points[key].append(Point(implementation, config, sliced, observation.us))
-            if observation.us == best_us or implementation.is_automatic(dtype):
-                let_in.add(key)
-    return {key: of for key, of in points.items() if key in let_in and _are_enough(of)}
+            wins[key] += observation.us == best_us
+    return {
+        key: of
+        for key, of in points.items()
+        if of[0].implementation.is_automatic(key[0]) or wins[key] >= FEWEST_WINS
+        if _are_enough(of)
+    }
 
 
 def _are_enough(points: Sequence[Point]) -> bool:
