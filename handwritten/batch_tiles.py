@@ -194,7 +194,7 @@ def make_store_tile(
     col_vectors = thread_n // width
     is_plain = epilogue is None
     store_result = make_store_result(
-        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width, together=True
+        thread_m, thread_n, row_group, col_group, dtype, epilogue, row_width
     )
 
     def store_tile(

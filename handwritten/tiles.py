@@ -17,8 +17,8 @@ import numpy as np
 from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
 
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
-# Vectors of the result that a thread may work on at a time, so that it waits for them once: as many
-# as there are registers for. What an epilogue's longer chains hold in between would not fit beside.
+# Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
+# there are registers for. What an epilogue's longer chains hold in between would not fit beside.
 VECTORS_TOGETHER = 4
 MOST_STAGES_TOGETHER = 3
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
@@ -221,7 +221,7 @@ def make_find_tile(tile_m: int, tile_n: int) -> Any:
 
 def make_store_result(
     thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str, epilogue: Any = None,
-    row_width: int | None = None, together: bool = False,
+    row_width: int | None = None,
 ) -> Any:  # fmt: skip
     """A device function: write a thread's elements of the result, alpha * acc + beta * c, finished.
 
@@ -229,10 +229,6 @@ def make_store_result(
     by default as many; these are row_group and col_group elements apart. (row, col) is the first
     element, counted in the matrix at c_start and out_start; `is_inside` says that the block's whole
     tile is inside.
-
-    Args:
-        together: whether VECTORS_TOGETHER are read before they are written, in registers that a
-            kernel has left then. It pays where k is short.
     """
     from numba import int32
 
@@ -253,9 +249,10 @@ def make_store_result(
     finish = make_finish(epilogue, dtype, dtype)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
     vectors = thread_m * col_vectors
-    if epilogue is not None:
-        together = together and len(epilogue.stages) <= MOST_STAGES_TOGETHER
-        together = together and not any(stage.output_count for stage in epilogue.stages)
+    is_short = epilogue is None or (
+        len(epilogue.stages) <= MOST_STAGES_TOGETHER
+        and not any(stage.output_count for stage in epilogue.stages)
+    )
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def write_element(
@@ -339,7 +336,7 @@ def make_store_result(
     sum_vector = device_function(unroll_static_loops(sum_vector))
     row_of = device_function(row_of)
     write_vectors = device_function(
-        unroll_static_loops(write_together if together else write_apart)
+        unroll_static_loops(write_together if is_short else write_apart)
     )
 
     def store_result(

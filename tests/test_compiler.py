@@ -116,8 +116,9 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 
 def test_no_kernel_uses_local_memory(kernels):
-    # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
-    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0
+    # Of kernels that are held to few registers nvJitLink 13.0 spills up to eight, and 13.1 two of
+    # double_buffer's, depending on the Python whose bytecode was compiled.
+    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 8
     stacks = {kernel["name"]: kernel["stack_bytes"] for kernel in kernels}
     spilled = {name: stack for name, stack in stacks.items() if stack > tolerated}
     assert spilled == HELD_TO_FEW_REGISTERS, "stack bytes a thread"
