@@ -383,16 +383,69 @@ def test_max_and_min_treat_nan_as_python_does(home):
     np.testing.assert_array_equal(home.fetch(result), limited.bound.on_host(values)[0])
 
 
-@pytest.mark.gpu
-def test_what_numba_cannot_compile_says_so_with_the_line(make):
-    @dxgemm.epilogue
-    def unfit(value, row, col):
-        return value.nothing_like_that
+COMPILE_UNFIT = """
+from dataclasses import replace
+import dxgemm
+from dxgemm._fusion import FusedOperand, Fusion
+from dxgemm._registry import find_implementation
+from dxgemm.compiler import compile_kernel
 
-    a_sent = make((3, 4), "float32")[1]
-    with pytest.raises(errors.BuildError, match="nothing_like_that"):
-        dxgemm.gemm(a_sent.array, a_sent.array.T, epilogue=unfit)
-    a_sent.assert_unchanged()
+@dxgemm.epilogue
+def unfit(value, row, col):
+    return value.nothing_like_that
+
+@dxgemm.epilogue
+def twofold(value, row, col):
+    return value, value
+
+@dxgemm.epilogue(outputs=("kept",))
+def threefold(value, row, col):
+    return value, value, value
+
+(spec, *_) = find_implementation("coalesced").common_specs(("float32",))
+for epilogue in (unfit, twofold, threefold):
+    operands = (FusedOperand("output", "float32"),) if epilogue.outputs else ()
+    try:
+        compile_kernel(
+            replace(spec, epilogue=Fusion((epilogue.stage_function,), operands)), "sm_90a"
+        )
+    except dxgemm.errors.BuildError as error:
+        print(error, end="\\n\\n")
+"""
+
+
+def test_what_numba_cannot_compile_says_so_with_the_line(run_python, tmp_path):
+    program = tmp_path / "unfit.py"
+    program.write_text(COMPILE_UNFIT)
+    said = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    unfit, twofold, threefold = said.strip().split("\n\n")
+    assert "nothing_like_that" in unfit and 'unfit.py", line 10:' in unfit
+    assert "UniTuple(float32 x 2)" in twofold and "expected 2, got 3" in threefold
+    for one, name in ((unfit, "unfit"), (twofold, "twofold"), (threefold, "threefold")):
+        assert one.startswith("numba could not compile coalesced") and f" ({name}) " in one
+        assert len(one.splitlines()) < 12 and "\x1b" not in one and "pipeline" not in one
+
+
+def test_a_function_that_returns_too_much_is_refused(home):
+    @dxgemm.epilogue
+    def twofold(value, row, col):
+        return value, value
+
+    @dxgemm.epilogue(outputs=("kept",))
+    def threefold(value, row, col):
+        return value, value, value
+
+    values = np.ones((2, 3), np.float32)
+    for epilogue in (twofold.bound, threefold(kept=values.copy())):
+        with pytest.raises(errors.EpilogueError, match="it must return"):
+            epilogue.on_host(values)
+    a, b, out = (home.send(np.ones((2, 2), np.float32)) for _ in range(3))
+    refusal, reason = errors.BuildError, "UniTuple"
+    if simulator_enabled():
+        refusal, reason = errors.EpilogueError, "it must return one value"
+    with pytest.raises(refusal, match=reason):
+        dxgemm.gemm(a, b, out=out, epilogue=twofold)
+    np.testing.assert_array_equal(home.fetch(out), 1)
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import excerpts
 import model
-from measured import REPOSITORY, SIZE, Measured, load_measured
+from measured import REPOSITORY, SIZE, Measured, commits, load_measured
 
 import dxgemm
 from dxgemm._occupancy import Occupancy, occupancy, sm_limits
@@ -197,6 +197,7 @@ def summary_text(measured: list[Measured]) -> str:
     parts = [
         f"TFLOP/s on an NVIDIA H200, m = n = k = {SIZE}, standard normal operands:",
         table(header, lines),
+        commits(),
         "![Roofline, float32](ladder/roofline_float32.svg)",
         "![Roofline, float64](ladder/roofline_float64.svg)",
     ]

@@ -80,3 +80,15 @@ def load_counters() -> dict[str, dict[str, float]]:
         return {}
     counters: dict[str, dict[str, float]] = json.loads(path.read_text())["counters"]
     return counters
+
+
+def commits() -> str:
+    """Of which commits the files are."""
+    names = {"times": "ladder.json", "counters of ncu": "ladder_counters.json"}
+    paths = {what: RESULTS / name for what, name in names.items()}
+    found = {
+        what: json.loads(path.read_text())["commit_info"]["id"][:12]
+        for what, path in paths.items()
+        if path.exists()
+    }
+    return "Measured: " + ", ".join(f"{what} of commit {of}" for what, of in found.items()) + "."

@@ -17,10 +17,14 @@ class Stage(Protocol):
     """One function of a chain.
 
     Attributes:
+        name: of the function.
         operand_count: values it takes after value, row and col.
         output_count: values it returns after the result.
         digest: the same in every process, different for every function.
     """
+
+    @property
+    def name(self) -> str: ...
 
     @property
     def operand_count(self) -> int: ...

@@ -17,6 +17,7 @@ from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import scalar_dtype
 from dxgemm.compiler.cubin import entry_name, read_resources
+from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
 
@@ -227,7 +228,10 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
                 launch_bounds=(spec.config.threads, _min_blocks(spec)),
             )
     except Exception as error:
-        raise _build_error(spec, f"numba could not compile {spec} for {arch}", error) from error
+        stages = spec.epilogue.stages if spec.epilogue else ()
+        named = f" ({' | '.join(stage.name for stage in stages)})" if stages else ""
+        failure = f"numba could not compile {spec}{named} for {arch}"
+        raise _build_error(spec, failure, error, numba_reason(str(error))) from error
     return code
 
 
@@ -354,7 +358,7 @@ def _link(spec: KernelSpec, arch: str, *inputs: str | bytes, output: str = "cubi
         raise _build_error(spec, failure, error) from error
 
 
-def _build_error(spec: KernelSpec, failure: str, error: Exception) -> DxgemmError:
+def _build_error(spec: KernelSpec, failure: str, error: Exception, reason: str = "") -> DxgemmError:
     from cuda.pathfinder import DynamicLibNotFoundError
 
     cause: BaseException | None = error
@@ -363,7 +367,7 @@ def _build_error(spec: KernelSpec, failure: str, error: Exception) -> DxgemmErro
             library = str(cause).partition(":")[0]
             return _missing_package(spec, library)
         cause = cause.__cause__ or cause.__context__
-    return BuildError(f"{failure}: {error}")
+    return BuildError(f"{failure}: {reason or error}")
 
 
 def _missing_package(spec: KernelSpec, what: object) -> MissingPackageError:

@@ -16,13 +16,12 @@ from dxgemm.epilogues.kinds import (
     KINDS,
     ROW,
     BoundOperand,
-    epilogue_error,
     fits,
     fitting_shapes,
 )
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import dispatched_function, elementary_name
-from dxgemm.epilogues.stages import StageFunction
+from dxgemm.epilogues.stages import StageFunction, check_returned
 
 # Where NumPy's name of a function of `math` is another.
 _NUMPY_NAMES = {
@@ -54,7 +53,7 @@ def apply_on_host(
 
     Raises:
         ShapeError: values are no matrices, or an operand does not fit them.
-        EpilogueError: a function with outputs does not return a value for each.
+        EpilogueError: a function does not return its result, with a value for each output.
     """
     values = np.asarray(values)
     if values.ndim not in (2, 3):
@@ -75,13 +74,8 @@ def apply_on_host(
             value = batched[index]
             for name, function, read, written in stages:
                 value = function(value, *index[1:], *(array[index] for array in read))
+                check_returned(name, value, len(written), ", ".join(written))
                 if written:
-                    if not isinstance(value, tuple) or len(value) != 1 + len(written):
-                        raise epilogue_error(
-                            name,
-                            f"returned {value!r}; it must return its result and a value for each "
-                            f"output: {', '.join(written)}.",
-                        )
                     value, *stored = value
                     for output, element in zip(written, stored, strict=True):
                         outputs[output][index] = _converted(element, outputs[output].dtype)
@@ -111,7 +105,7 @@ def _stages(
         written = [remaining.pop(0) for _ in range(stage.output_count)]
         arrays = [_elements(operand, shape, floating) for operand in read]
         names = [operand.name for operand in written]
-        stages.append((stage.function.__name__, _host_function(stage.function), arrays, names))
+        stages.append((stage.name, _host_function(stage.function), arrays, names))
     return stages
 
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand
+from dxgemm._gpu import simulator_enabled
+from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, epilogue_error
 from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.reduction import Reduction
 
@@ -31,6 +32,11 @@ class StageFunction:
     output_count: int
     digest: str
 
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.function.__name__
+
     def __reduce__(self) -> tuple[Any, ...]:
         """By value: a build in another process may not be able to import the function."""
         from numba.cloudpickle import dumps, loads
@@ -44,8 +50,51 @@ class StageFunction:
         device: Callable[..., Any],
         elementary: Mapping[str, Any],
     ) -> Any:
-        """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`."""
-        return device(compiled_function(self.function, literal, device, elementary))
+        """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`.
+
+        It does not compile, or is an EpilogueError in the simulator, if it returns more or fewer
+        values than there are outputs.
+        """
+        function = device(compiled_function(self.function, literal, device, elementary))
+        if simulator_enabled():
+            return self._checked(function)
+        return device(self._unpacked(function)) if self.output_count else function
+
+    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*values: Any) -> Any:
+            result = function(*values)
+            check_returned(self.name, result, self.output_count)
+            return result
+
+        return checked
+
+    def _unpacked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """numba refuses to unpack another number of values."""
+        parameters = ", ".join(f"parameter_{i}" for i in range(3 + self.operand_count))
+        values = ", ".join(f"value_{i}" for i in range(1 + self.output_count))
+        source = f"def unpacked({parameters}):\n    {values} = function({parameters})\n"
+        defined: dict[str, Any] = {"function": function}
+        exec(f"{source}    return {values}", defined)
+        unpacked: Callable[..., Any] = defined["unpacked"]
+        return unpacked
+
+
+def check_returned(name: str, value: Any, output_count: int, outputs: str = "") -> None:
+    """Refuse what a function returned unless it is a result with a value for each output.
+
+    Args:
+        outputs: their names.
+
+    Raises:
+        EpilogueError: it is something else.
+    """
+    count = len(value) if isinstance(value, tuple) else 0
+    if count != (1 + output_count if output_count else 0):
+        wanted = "one value"
+        if output_count:
+            listed = f": {outputs}" if outputs else ""
+            wanted = f"its result and a value for each of {output_count} outputs{listed}"
+        raise epilogue_error(name, f"returned {value!r}; it must return {wanted}.")
 
 
 def _restored(loads: Callable[[bytes], Any], parts: bytes) -> StageFunction:
@@ -69,7 +118,7 @@ class EpilogueShape:
     has_results: bool = False
 
     def __str__(self) -> str:
-        names = [stage.function.__name__ for stage in self.functions]
+        names = [stage.name for stage in self.functions]
         return " | ".join([*names, str(self.reduction)] if self.reduction else names)
 
     @cached_property
