@@ -83,8 +83,7 @@ def bench_precision(benchmark: Any, measurement: Any, case: PrecisionCase, way: 
     result = measured[way]
     if result.refusal is not None:
         pytest.skip(result.refusal)
-    is_split = way.startswith("split") and not result.is_native
-    if is_split and result.max_error > most_error(case, way):
+    if not result.max_error <= most_error(case, way, result.is_native):
         pytest.fail(f"{way} is wrong by {result.max_error:.3g} units for {case}", pytrace=False)
     benchmark.group = str(case)
     samples_s = {name: other.samples_s for name, other in measured.items() if other.samples_s}

@@ -117,8 +117,16 @@ def _halves(x: Any) -> tuple[Any, Any]:
     return upper, x - upper
 
 
-def most_error(case: PrecisionCase, way: str) -> float:
-    """The bound of a way with precision="split..." on the error of an element, in `UNITS`."""
+def most_error(case: PrecisionCase, way: str, is_native: bool) -> float:
+    """The bound of a way on the error of an element, in `UNITS`.
+
+    Args:
+        is_native: whether the operands were multiplied in place of their parts.
+    """
+    if way == "tf32":  # two operands with 11 bits, and sums that are cut off
+        return 2.0**13 + case.k
+    if is_native or not way.startswith("split"):
+        return case.k / 2 + 1  # Higham, "Accuracy and Stability of Numerical Algorithms", 3.5
     if case.dtype == "float32":
         return 8.0
     precision = way.partition(",")[0]
