@@ -2,7 +2,8 @@
 
 The matrices are so small that the GPU is done before the host: the time is what a call costs
 before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
-outside the clock. The launches of an empty kernel are what no call can undercut.
+outside the clock. The launches of an empty kernel are what no call can undercut. What a call pays
+once for a problem that it has not seen is the choice of a kernel, which is timed by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ import pytest
 from interleave import replay, replay_clock
 
 import dxgemm
+from dxgemm._dispatch import choose
 from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
+from dxgemm.runtime.device import device_facts
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave
 
@@ -34,6 +38,7 @@ CALLS = 1 if SMOKE else 50  # a round: fewer launches than the driver queues wit
 SIZES = [4] if SMOKE else [32, 64]
 GEMM_TARGET_US = 12.0
 PLAN_TARGET_US = 6.0
+CHOICE_TARGET_US = 3.0
 
 # Python expressions to time, with operands a, b and c of a library.
 DXGEMM_CALLS = {
@@ -51,6 +56,7 @@ LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
 }
+CHOICE = "choose(problem, device)"
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -72,6 +78,7 @@ def list_variants() -> list[Variant]:
     for library in LIBRARIES:
         variants += [Variant(library, *row) for row in DXGEMM_CALLS.items()]
         variants += [Variant(library, call) for call in LIBRARY_CALLS[library]]
+    variants.append(Variant("dxgemm", CHOICE, CHOICE_TARGET_US))
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
 
@@ -107,6 +114,13 @@ def launch_names() -> dict[str, Any]:
     }
 
 
+def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
+    """What the expression that chooses a kernel refers to."""
+    (m, k), n = a.shape, b.shape[1]
+    problem = contiguous_problem(a.dtype.name, m, n, k)
+    return {"choose": choose, "problem": problem, "device": device_facts(0)}
+
+
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
     if variant.library in LIBRARIES:
@@ -115,11 +129,12 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
         product = np.asarray(product) if SMOKE else cupy.asnumpy(product)
         np.testing.assert_array_equal(product, a @ b, err_msg=str(variant))
     else:
-        names = launch_names()
+        names = choice_names(a, b) if variant.call == CHOICE else launch_names()
     timer = Timer(variant.call, globals=names)
+    calls = 1 if variant.call == CHOICE else CALLS
 
     def sample() -> float:
-        seconds = timer.timeit(CALLS) / CALLS
+        seconds = timer.timeit(calls) / calls
         if not SMOKE:
             cupy.cuda.Device().synchronize()
         return seconds
