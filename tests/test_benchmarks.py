@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -742,6 +743,27 @@ def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> No
     words = Document(page.read_text()).words
     chosen = [text for text in words if text.startswith("m = n = 4096, k = 4096: wgmma")]
     assert len(chosen) == 3  # float16, bfloat16, TF32
+
+
+@pytest.mark.parametrize("scheme, is_dark", [("light", False), ("dark", True)])
+def test_a_browser_draws_the_report(tmp_path: Path, scheme: str, is_dark: bool) -> None:
+    image = pytest.importorskip("PIL.Image")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    page, picture = tmp_path / "report.html", tmp_path / "report.png"
+    run_script("report.py", "--check", "--html", page)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,3200"]
+    options += ["--blink-settings=preferredColorScheme=0"] if is_dark else []
+    command = [browser, *options, f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    drawn = np.asarray(image.open(picture).convert("RGB"), float)
+    assert (drawn[0, 0].mean() < 64) == is_dark and (drawn[0, 0].mean() > 192) != is_dark
+    differs = np.abs(drawn - drawn[0, 0]).max(axis=2) > 64
+    # Lines and text in all parts of the page, in many colours.
+    parts = [part.mean() for part in np.array_split(differs, 8)]
+    assert min(parts) > 0.002, parts
+    assert len(np.unique((drawn[differs] // 32), axis=0)) > 20
 
 
 @pytest.mark.parametrize("suite", result_files.SUITES)
