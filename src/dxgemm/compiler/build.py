@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from dxgemm._fusion import Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import scalar_dtype
 from dxgemm.compiler.cubin import entry_name, read_resources
+from dxgemm.compiler.locks import numba_lock
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
@@ -30,15 +29,6 @@ _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
 
 # Stack that a thread may take in an epilogue's functions, such as the slow path of sine.
 FUNCTION_STACK_BYTES = 64
-
-# numba is used by one thread at a time, not least because parts of it are replaced meanwhile.
-# A process is forked between two builds, lest its child wait for one that nobody finishes there.
-_numba_lock = threading.Lock()
-os.register_at_fork(
-    before=_numba_lock.acquire,
-    after_in_parent=_numba_lock.release,
-    after_in_child=_numba_lock.release,
-)
 
 
 @dataclass(frozen=True)
@@ -148,7 +138,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 def _compile_to_ptx(spec: KernelSpec, arch: str, file: Any) -> tuple[str, str]:
     """PTX of a kernel, and the name of its entry."""
-    with _numba_lock:
+    with numba_lock:
         ptx = _compile(
             spec,
             arch,
@@ -180,7 +170,7 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tupl
         )
 
     size = getattr(file, "PARAMETER_BLOCK_BYTES", 0)
-    with _numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
+    with numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
     finish = getattr(file, "finish_cubin", bytes)
     cubin = finish(_link(spec, arch, ltoir, functions.ltoir))
@@ -193,7 +183,7 @@ def _build_whole_program(spec: KernelSpec, arch: str, file: Any) -> tuple[bytes,
     Only in a whole program is `setmaxnreg` obeyed; nvJitLink makes one of LTO-IR, not of PTX.
     """
     maps = dict.fromkeys(getattr(file, "TENSOR_MAPS", ()), TENSOR_MAP_BYTES)
-    with _numba_lock, _parameter_blocks(maps):
+    with numba_lock, _parameter_blocks(maps):
         ltoir = _compile(
             spec,
             arch,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,6 +11,7 @@ from typing import Any, TypeVar
 
 from dxgemm._errors import BuildError
 from dxgemm.compiler import kernel_store
+from dxgemm.compiler.locks import mathdx_lock
 from dxgemm.compiler.toolkit import NVRTC, installed_versions
 from dxgemm.cublasdx.mathdx import (
     BlockDescriptor,
@@ -29,15 +28,6 @@ Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)
 
 # Part of every key: raise it when what is built or kept changes.
 FORMAT = 1
-
-# libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
-# A process is forked between two builds, lest its child wait for one that nobody finishes there.
-_build_lock = threading.Lock()
-os.register_at_fork(
-    before=_build_lock.acquire,
-    after_in_parent=_build_lock.release,
-    after_in_child=_build_lock.release,
-)
 
 _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 
@@ -73,7 +63,7 @@ def _obtain(
         entry = files.load(key)
         if entry is not None:
             return _restore(kind, *entry)
-        with _build_lock:
+        with mathdx_lock:
             functions = build(descriptor)
         header = asdict(functions)
         files.save(key, header, zlib.compress(header.pop("ltoir")))
