@@ -88,6 +88,8 @@ REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "split_wgmma", "widening_tile"
 HELD_TO_FEW_REGISTERS = {
     "tensor_batch 96x96x48 warp 48x32 matrices 1 parts 3 float64 row16 row16": 56
 }
+# The same, at most so many, where the bytecode is Python 3.11's.
+SPILLED_BY_SOME_PYTHONS = {"double_buffer 128x128x8 warp 32x64 thread 8x8 float32 row16 row16": 8}
 REGISTERS_PER_SM = 65536
 MOST_REGISTERS = 255
 SMEM_BYTES_PER_BLOCK = 227 * 1024
@@ -116,10 +118,11 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
 
 
 def test_no_kernel_uses_local_memory(kernels):
-    # Of kernels that are held to few registers nvJitLink 13.0 spills up to eight, and 13.1 two of
-    # double_buffer's, depending on the Python whose bytecode was compiled.
-    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 8
+    # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
+    tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0
     stacks = {kernel["name"]: kernel["stack_bytes"] for kernel in kernels}
+    for name, most in SPILLED_BY_SOME_PYTHONS.items():
+        assert stacks.pop(name) <= max(most, tolerated), name
     spilled = {name: stack for name, stack in stacks.items() if stack > tolerated}
     assert spilled == HELD_TO_FEW_REGISTERS, "stack bytes a thread"
 

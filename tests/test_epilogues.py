@@ -24,15 +24,27 @@ if not simulator_enabled():
     SIZES = [(256, 512, 64), (130, 266, 43), (257, 1, 33), (1, 270, 40)]
 
 
+@pytest.fixture
+def make_operands(make, implementation):
+    """a and b as one implementation of dxgemm's takes them, each with its copy between guards."""
+
+    def make_operands(kind, size):
+        reason = inability(implementation, kind)
+        if reason is not None or not implementation.is_own:
+            pytest.skip(reason or "a baseline")
+        m, n, k = size
+        dtype = KINDS[kind].dtype
+        a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+        return make((m, k), dtype, a_layout), make((k, n), dtype, b_layout)
+
+    return make_operands
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", FLOATS)
-def test_every_operand_in_every_implementation(make, implementation, kind, size):
-    reason = inability(implementation, kind)
-    if reason is not None or not implementation.is_own:
-        pytest.skip(reason or "a baseline")
+def test_every_operand_in_every_implementation(make, make_operands, implementation, kind, size):
     wanted = KINDS[kind]
-    m, n, k = size
-    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+    m, n, _ = size
     sums = wanted.scalar_dtype
     # Aligned rows; then vectors and matrices that begin in the middle of 16 bytes, and columns.
     for c_layout, vector_layout, matrix_layout, beta in (
@@ -40,8 +52,7 @@ def test_every_operand_in_every_implementation(make, implementation, kind, size)
         ("row@1", "row@1", "row+1", 2.0),
         ("col", "row@1", "row", 1.0),
     ):
-        a, a_sent = make((m, k), wanted.dtype, a_layout)
-        b, b_sent = make((k, n), wanted.dtype, b_layout)
+        (a, a_sent), (b, b_sent) = make_operands(kind, size)
         c, c_sent = make((m, n), wanted.out_dtype, c_layout)
         row, row_sent = make((1, n), sums, vector_layout)
         column, column_sent = make((1, m), sums, vector_layout)
@@ -82,15 +93,10 @@ def test_every_operand_in_every_implementation(make, implementation, kind, size)
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_operands_along_the_other_side_in_every_implementation(make, implementation, kind):
-    reason = inability(implementation, kind)
-    if reason is not None or not implementation.is_own:
-        pytest.skip(reason or "a baseline")
+def test_operands_along_the_other_side(make, make_operands, implementation, kind):
     wanted = KINDS[kind]
-    m, n, k = SIZES[1]
-    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
-    a, a_sent = make((m, k), wanted.dtype, a_layout)
-    b, b_sent = make((k, n), wanted.dtype, b_layout)
+    m, n, _ = SIZES[1]
+    (a, a_sent), (b, b_sent) = make_operands(kind, SIZES[1])
     out, out_sent = make((m, n), wanted.out_dtype)
     row, row_sent = make((1, n), wanted.scalar_dtype, "row@1")
     column, column_sent = make((1, m), wanted.scalar_dtype, "row")
@@ -133,15 +139,11 @@ ACTIVATIONS = ("gelu", "silu", "tanh", "sigmoid", "gelu_tanh")
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_activations_in_every_implementation(make, home, implementation, kind):
+def test_activations_in_every_implementation(make_operands, home, implementation, kind):
     """Each on what the one before it left, against itself in float64; at last dropout."""
-    reason = inability(implementation, kind)
-    if reason is not None or not implementation.is_own:
-        pytest.skip(reason or "a baseline")
     wanted = KINDS[kind]
     m, n, k = (3, 16, 4) if simulator_enabled() else (67, 134, 43)
-    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
-    a, b = make((m, k), wanted.dtype, a_layout)[1], make((k, n), wanted.dtype, b_layout)[1]
+    (_, a), (_, b) = make_operands(kind, (m, n, k))
     values = np.random.default_rng(1).normal(0, 3, (m, n))
     special = [0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30, 88.0, -88.0, 1e30, -1e30]
     values.flat[: len(special)] = special
@@ -166,7 +168,7 @@ def test_activations_in_every_implementation(make, home, implementation, kind):
     found = {name: home.fetch(array) for name, array in kept.items()}
     for before, name in zip(found, ACTIVATIONS, strict=False):
         expected, _ = getattr(epilogues, name).bound.on_host(found[before].astype(float))
-        assert_near(found[name], expected, found[before], wanted.scalar_dtype)
+        assert_near(name, found[before], found[name], expected, wanted.scalar_dtype)
     expected, _ = dropout.on_host(found[ACTIVATIONS[-1]])
     result = c.fetch().astype(float)
     np.testing.assert_allclose(result, expected, rtol=2 * limits(wanted.out_dtype).eps)
@@ -175,14 +177,9 @@ def test_activations_in_every_implementation(make, home, implementation, kind):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "int8"])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_operands_of_every_dtype(make, implementation, kind, dtype):
-    reason = inability(implementation, kind)
-    if reason is not None or not implementation.is_own:
-        pytest.skip(reason or "a baseline")
-    m, n, k = SIZES[0]
-    a_layout, b_layout, _ = fitting_layouts(implementation, kind)
-    a, a_sent = make((m, k), kind, a_layout)
-    b, b_sent = make((k, n), kind, b_layout)
+def test_operands_of_every_dtype(make, make_operands, implementation, kind, dtype):
+    m, n, _ = SIZES[0]
+    (a, a_sent), (b, b_sent) = make_operands(kind, SIZES[0])
     row, row_sent = make((1, n), dtype, "row_aligned")
     matrix, matrix_sent = make((m, n), dtype, "row_aligned")
     out, out_sent = make((m, n), kind)
@@ -231,17 +228,20 @@ def test_activations(home, kind, epilogue):
     c = home.send(values)
     dxgemm.gemm(home.send(a), home.send(b), c, 0.0, 1.0, epilogue=epilogue)
     expected, _ = epilogue.on_host(values.astype(float))
-    assert_near(home.fetch(c), expected, values, kind)
+    assert_near(repr(epilogue), values, home.fetch(c), expected, kind)
 
 
-def assert_near(found, expected, values, dtype):
-    """Within a few units in the last place of the result or, as with erf, of the value."""
-    sizes = np.clip(np.abs(np.nan_to_num(values.astype(float))), 1.0, 32.0)
-    limit = limits(dtype).eps * (16 * np.abs(expected) + 4 * sizes)
+def assert_near(name, values, found, expected, dtype):
+    """Within a few units in the last place of the result; of the value for float64's gelu, as erf's
+    formula has it."""
+    least = 4.0
+    if (name, dtype) == ("gelu", "float64"):
+        least = np.clip(np.abs(np.nan_to_num(values)), 4.0, 32.0)
+    limit = limits(dtype).eps * (16 * np.abs(expected) + least)
     is_finite = np.isfinite(expected)
     np.testing.assert_array_equal(found[~is_finite], expected[~is_finite])
     differences = np.abs(found[is_finite] - expected[is_finite])
-    assert (differences <= limit[is_finite]).all(), differences.max()
+    assert (differences <= limit[is_finite]).all(), (name, differences.max())
 
 
 def test_dropout_is_the_same_on_the_host(home):
@@ -257,14 +257,9 @@ def test_dropout_is_the_same_on_the_host(home):
 
 
 @pytest.mark.parametrize("out_dtype", ["int32", "float32", "float16", "bfloat16"])
-def test_int8_sums_become_anything(make, home, implementation, out_dtype):
-    reason = inability(implementation, "int8")
-    if reason is not None or not implementation.is_own:
-        pytest.skip(reason or "a baseline")
-    m, n, k = SIZES[1]
-    a_layout, b_layout, _ = fitting_layouts(implementation, "int8")
-    a, a_sent = make((m, k), "int8", a_layout)
-    b, b_sent = make((k, n), "int8", b_layout)
+def test_int8_sums_become_anything(make, make_operands, home, implementation, out_dtype):
+    m, n, _ = SIZES[1]
+    (a, a_sent), (b, b_sent) = make_operands("int8", SIZES[1])
     out, out_sent = make((m, n), out_dtype, "row+1")
     rows, rows_sent = make((1, m), "float32", "row@1", 1)
     cols, cols_sent = make((1, n), "float32", "row", 1)

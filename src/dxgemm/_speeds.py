@@ -84,7 +84,11 @@ def name_of(implementation: Any, config: Any, is_batch: bool) -> str:
 
 def table_file(gpu: str) -> Path:
     """Where the user's table for a GPU of that name is, or would be."""
-    return Path(platformdirs.user_config_dir("dxgemm")) / "tables" / _file_name(gpu)
+    return _own_tables() / _file_name(gpu)
+
+
+def _own_tables() -> Path:
+    return Path(platformdirs.user_config_dir("dxgemm")) / "tables"
 
 
 @cache
@@ -125,7 +129,7 @@ def read_speeds(path: Path) -> Speeds:
 def tabled(arch: str) -> frozenset[tuple[str, str]]:
     """dtype and `name_of` of what the tables of that architecture's GPUs have, in no batches."""
     found: set[tuple[str, str]] = set()
-    for folder in (PACKAGED, table_file("").parent):
+    for folder in (PACKAGED, _own_tables()):
         for path in sorted(folder.glob("*.json")):
             if json.loads(path.read_text()).get("arch") == arch:
                 found |= {(d, name.removesuffix(IN_BATCHES)) for d, name in read_speeds(path)}
