@@ -46,6 +46,7 @@ def run_fresh(cache: Path, *arguments: str, simulator: bool = SMOKE) -> dict[str
     """Run one step in a new process; `cache` is its kernel cache."""
     environment = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
     environment["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
     command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *arguments]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
