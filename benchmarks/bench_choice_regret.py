@@ -47,8 +47,8 @@ def timer() -> Any:
 
 @pytest.mark.parametrize("shape", list_shapes(), ids=str)
 def bench_choice_regret(benchmark: Any, timer: Any, shape: Shape) -> None:
-    first = choose(contiguous_problem(*shape), device_facts(0)).candidates[0]
-    chosen = Way(first.implementation.name, str(first.config), first.problem.slices)
+    first = choose(contiguous_problem(*shape), device_facts(0)).best
+    chosen = Way(first.implementation.name, str(first.config), first.slices)
     samplers = make_samplers(shape, timer, always=chosen)
     first_s = _medians(interleave(samplers, rounds()))
     best = min(first_s.keys() - {BASELINE}, key=lambda way: first_s[way])

@@ -117,7 +117,7 @@ def needed_kernels() -> Iterator[KernelSpec]:
         fused, plain = problems_of(case)
         for choice in own_choices(case).values():
             with suppress(errors.UnsupportedProblemError):
-                candidate = choose(fused, device, choice).candidates[0]
+                candidate = choose(fused, device, choice).best
                 for problem in (fused, plain):
                     yield candidate.implementation.spec_for(candidate.config, problem)
 

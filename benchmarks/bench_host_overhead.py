@@ -2,8 +2,10 @@
 
 The matrices are so small that the GPU is done before the host: the time is what a call costs
 before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
-outside the clock. The launches of an empty kernel are what no call can undercut. What a call pays
-once for a problem that it has not seen is the choice of a kernel, which is timed by itself.
+outside the clock. The launches of an empty kernel are what no call can undercut. The choice of a
+kernel is timed by itself, which a call pays once for each problem: of one problem, and of random
+ones in turn (`dxgemm.tuning.shapes`), because a choice remembers none. `routes[key]` is what finds
+the choice again.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import statistics
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import cycle, islice
 from timeit import Timer
 from typing import Any, NamedTuple
 
@@ -23,9 +26,11 @@ import dxgemm
 from dxgemm._dispatch import choose
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
+from dxgemm._route import routes
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave
+from dxgemm.tuning.shapes import log_uniform_shapes
 
 SMOKE = simulator_enabled()
 if not SMOKE:
@@ -39,6 +44,9 @@ SIZES = [4] if SMOKE else [32, 64]
 GEMM_TARGET_US = 12.0
 PLAN_TARGET_US = 6.0
 CHOICE_TARGET_US = 3.0
+ROUTE_TARGET_US = 1.0
+RANDOM_PROBLEMS = 4 if SMOKE else 256
+SEED = 3
 
 # Python expressions to time, with operands a, b and c of a library.
 DXGEMM_CALLS = {
@@ -56,7 +64,11 @@ LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
 }
-CHOICE = "choose(problem, device)"
+CHOICES = {
+    "choose(problem, device)": CHOICE_TARGET_US,
+    "choose(next(problems), device)": CHOICE_TARGET_US,
+    "routes[key]": ROUTE_TARGET_US,
+}
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -78,7 +90,7 @@ def list_variants() -> list[Variant]:
     for library in LIBRARIES:
         variants += [Variant(library, *row) for row in DXGEMM_CALLS.items()]
         variants += [Variant(library, call) for call in LIBRARY_CALLS[library]]
-    variants.append(Variant("dxgemm", CHOICE, CHOICE_TARGET_US))
+    variants += [Variant("dxgemm", *row) for row in CHOICES.items()]
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
 
@@ -115,10 +127,18 @@ def launch_names() -> dict[str, Any]:
 
 
 def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """What the expression that chooses a kernel refers to."""
-    (m, k), n = a.shape, b.shape[1]
-    problem = contiguous_problem(a.dtype.name, m, n, k)
-    return {"choose": choose, "problem": problem, "device": device_facts(0)}
+    """What the expressions that choose a kernel refer to."""
+    (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
+    dxgemm.plan(a, b)
+    shapes = islice(log_uniform_shapes((dtype,), SEED), RANDOM_PROBLEMS)
+    return {
+        "choose": choose,
+        "problem": contiguous_problem(dtype, m, n, k),
+        "problems": cycle([contiguous_problem(*shape) for shape in shapes]),
+        "device": device_facts(0),
+        "routes": routes,
+        "key": next(reversed(routes)),
+    }
 
 
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
@@ -129,12 +149,11 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
         product = np.asarray(product) if SMOKE else cupy.asnumpy(product)
         np.testing.assert_array_equal(product, a @ b, err_msg=str(variant))
     else:
-        names = choice_names(a, b) if variant.call == CHOICE else launch_names()
+        names = choice_names(a, b) if variant.call in CHOICES else launch_names()
     timer = Timer(variant.call, globals=names)
-    calls = 1 if variant.call == CHOICE else CALLS
 
     def sample() -> float:
-        seconds = timer.timeit(calls) / calls
+        seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
             cupy.cuda.Device().synchronize()
         return seconds

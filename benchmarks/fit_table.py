@@ -3,7 +3,8 @@
     python benchmarks/fit_table.py benchmarks/results/nvidia-h200/tuning.jsonl \\
         src/dxgemm/tables/nvidia-h200.json --jobs 8
 
-Of a table that was there, when and with what was measured is kept: observations do not tell.
+Of a table that was there, when and with what was measured is kept: observations do not tell. Its
+decision trees are not: `grow_trees.py` grows new ones.
 """
 
 from __future__ import annotations
@@ -12,19 +13,15 @@ import argparse
 import json
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpus import FACTS
+from gpus import TUNED_FACTS
 
-from dxgemm._speeds import write_speeds
+from dxgemm._speeds import Table, write_table
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.fit import Fit, Point, fit_group, group_points
 from dxgemm.tuning.observations import by_shape, read
-
-# As the driver has it, and so `dxgemm tune`; datasheets round.
-MEMORY_GBYTES_PER_S = {"NVIDIA H200": 4814.0}
 
 Key = tuple[str, str]  # dtype and config
 
@@ -65,11 +62,11 @@ def main() -> None:
     )
     parser.add_argument("observations", type=Path, help="as `dxgemm tune` keeps them")
     parser.add_argument("table", type=Path, help="to write, or to replace")
-    parser.add_argument("--gpu", choices=MEMORY_GBYTES_PER_S, default="NVIDIA H200")
+    parser.add_argument("--gpu", choices=TUNED_FACTS, default="NVIDIA H200")
     parser.add_argument("--measured", help="a date; default: that of the table that was there")
     parser.add_argument("--jobs", type=int, help="processes; default: the CPUs")
     given = parser.parse_args()
-    device = replace(FACTS[given.gpu], memory_gbytes_per_s=MEMORY_GBYTES_PER_S[given.gpu])
+    device = TUNED_FACTS[given.gpu]
     shapes = read_groups(given.observations)
     if not groups:
         parser.error(f"no config was measured often enough in {given.observations}")
@@ -80,7 +77,8 @@ def main() -> None:
     about = kept_header(given.table)
     if given.measured:
         about["measured"] = given.measured
-    write_speeds(given.table, device.name, device.arch, speeds, {**about, "shapes": shapes})
+    about["shapes"] = shapes
+    write_table(given.table, device.name, device.arch, Table(speeds), about)
 
 
 if __name__ == "__main__":

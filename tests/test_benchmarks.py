@@ -22,7 +22,7 @@ import pytest
 import dxgemm
 from dxgemm import epilogues
 from dxgemm._gpu import simulator_enabled
-from dxgemm._speeds import PACKAGED, read_speeds
+from dxgemm._speeds import PACKAGED, read_table
 from dxgemm.epilogues import Epilogue
 from dxgemm.tuning import observations, sampling
 
@@ -791,7 +791,7 @@ def test_the_packaged_table_is_what_the_observations_give(tmp_path: Path) -> Non
     run_script("fit_table.py", observed, table, "--jobs", 1)
     written = json.loads(table.read_text())
     assert {"gpu": "NVIDIA H200", "arch": "sm_90a", **header}.items() <= written.items()
-    found, packaged = (read_speeds(of) for of in (table, PACKAGED / "nvidia-h200.json"))
+    found, packaged = (read_table(of).speeds for of in (table, PACKAGED / "nvidia-h200.json"))
     assert found.keys() == {key}
     values, expected = ({**vars(speeds[key])} for speeds in (found, packaged))
     slopes, expected_slopes = (of.pop("correction").slopes for of in (values, expected))

@@ -12,7 +12,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from known_devices import H200
+from known_devices import H200, TUNED_H200
 from ptx_flow import c_loads
 from stored_functions import counted_builds, forget
 
@@ -22,7 +22,7 @@ from dxgemm._dispatch import choose
 from dxgemm._fusion import Fusion
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
-from dxgemm._speeds import PACKAGED, Speed, name_of, read_speeds
+from dxgemm._speeds import Speed, name_of
 from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.testing.cases import Case
@@ -32,7 +32,6 @@ from dxgemm.testing.padded import Padded
 
 NAME, SIZE = "block_batch", 96
 (CONFIG,) = block_batch.CONFIGS
-TUNED_H200 = dataclasses.replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
 DESCRIPTOR = block_batch.descriptor(CONFIG, "float32", arch="sm_90a")
 FUNCTIONS = BlockFunctions(
     ltoir=b"code" * 1000,
@@ -162,7 +161,7 @@ BATCHES = (1, 3, 16, 100, 132, 264, 300, 1000, 10_000, 100_000)
 def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch):
     kept = {key: speed for key, speed in device.speeds.items() if not key[1].startswith(NAME)}
     decision = choose(problem(batch), dataclasses.replace(device, speeds=kept))
-    assert decision.candidates[0].implementation.name != NAME
+    assert decision.best.implementation.name != NAME
     assert decision.rejected[NAME].startswith("slower")
 
 
@@ -170,7 +169,7 @@ def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gp
     key = "float32", name_of(find_implementation(NAME), CONFIG, is_batch=True)
     measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
     device = dataclasses.replace(TUNED_H200, speeds=measured)
-    assert choose(ROWS, device).candidates[0].implementation.name == NAME
+    assert choose(ROWS, device).best.implementation.name == NAME
     for asked, other in (
         (REFUSED["odd rows of a"][0], device),
         (ROWS, dataclasses.replace(device, arch="sm_80")),

@@ -15,7 +15,7 @@ from dxgemm import errors
 from dxgemm._model import predict_us
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation, kernel_specs
-from dxgemm._speeds import Speed, write_speeds
+from dxgemm._speeds import Speed, Table, write_table
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
@@ -433,7 +433,7 @@ def test_pipelines_that_a_table_has_are_built_ahead(configs_of_a_gpu, monkeypatc
     monkeypatch.setattr("dxgemm._speeds.PACKAGED", tmp_path)
     config, *_ = find_implementation("pipeline").configs("float64")
     speeds = {("float64", f"pipeline {config}"): Speed(0.5)}
-    write_speeds(tmp_path / "gpu.json", "GPU", ARCH, speeds, {})
+    write_table(tmp_path / "gpu.json", "GPU", ARCH, Table(speeds), {})
 
     def configs(arch):
         specs = kernel_specs(("float64",), arch=arch)

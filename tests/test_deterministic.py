@@ -49,7 +49,7 @@ def problem_of(kind, m, n, k, batch=1, transposed=False):
 
 def chosen(problem, implementation=None):
     (candidate,) = choose_for_any_rows(problem, H200, implementation).candidates
-    return candidate.implementation.name, candidate.config, candidate.problem.slices
+    return candidate.implementation.name, candidate.config, candidate.slices
 
 
 @pytest.mark.parametrize("n, k", SIZES)
@@ -64,7 +64,7 @@ def test_the_choice_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, k
 
 def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
     problems = [problem_of("float32", m, 4096, 4096) for m in (1, 100, 4096)]
-    assert len({str(choose(problem, H200).candidates[0]) for problem in problems}) > 1
+    assert len({str(choose(problem, H200).best) for problem in problems}) > 1
 
 
 @pytest.mark.parametrize("n, k", SIZES)
@@ -85,9 +85,9 @@ def test_the_choice_is_the_one_that_is_never_far_from_the_best(configs_of_a_gpu,
 
 def test_values_decide_nothing(configs_of_a_gpu):
     split = replace(contiguous_problem("float32", 4096, 4096, 4096), precision="split")
-    assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
+    assert choose(split, H200).best.implementation.name == "split_wgmma"
     decision = choose_for_any_rows(split, H200, None)
-    assert decision.candidates[0].implementation.name == "tuned"
+    assert decision.best.implementation.name == "tuned"
     assert "values of all rows" in decision.rejected["split_wgmma"]
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from known_devices import H200
+from known_devices import H200, TUNED_H200
 
 from dxgemm import _dispatch, _model, epilogues, errors
 from dxgemm._dispatch import FEWEST_SLICED_TILES, choose, slice_counts
@@ -17,7 +17,7 @@ from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import ADDING_US, UNTUNED, adding_us, edge_share, predict_us
 from dxgemm._problem import Strides, contiguous_problem, sliced_problem, stored_problem
 from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
-from dxgemm._speeds import PACKAGED, Speed, read_speeds
+from dxgemm._speeds import Speed
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.handwritten import tuned as kernel_file
 from dxgemm.runtime.device import DeviceFacts
@@ -29,7 +29,6 @@ DEVICE = DeviceFacts(
     peak_tflops={"float32": 60.0, "float64": 30.0},
     memory_gbytes_per_s=4000.0,
 )
-TUNED_H200 = replace(H200, speeds=read_speeds(PACKAGED / "nvidia-h200.json"))
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200"
 RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
 ARGMIN = Fusion((), (), reduction=FusedReduction("smallest", 1, ("float32", "int64")))
@@ -82,7 +81,7 @@ def problem(m, n, k, dtype="float32"):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_automatic_choice_is_among_own_kernels_and_explains_the_others(shape, dtype):
     decision = choose(problem(*shape, dtype), DEVICE)
-    first = decision.candidates[0]
+    first = decision.best
     assert first.implementation.is_own and first.reason
     assert first.config in first.implementation.configs(dtype)
     others = {i.name for i in IMPLEMENTATIONS} - {first.implementation.name}
@@ -95,8 +94,8 @@ def test_the_same_problem_gives_the_same_choice():
 
 def test_tiny_problems_and_large_ones(configs_of_a_gpu):
     """One thread an element, and the top of the ladder."""
-    assert choose(problem(3, 4, 5), H200).candidates[0].implementation.name == "coalesced"
-    assert choose(problem(2048, 2048, 2048), H200).candidates[0].implementation.name == "tuned"
+    assert choose(problem(3, 4, 5), H200).best.implementation.name == "coalesced"
+    assert choose(problem(2048, 2048, 2048), H200).best.implementation.name == "tuned"
 
 
 # What is within a twentieth of the best that was measured on the H200, by m = n = k and batch.
@@ -143,7 +142,7 @@ MEASURED_BATCHES = [
 
 @pytest.mark.parametrize("dtype, size, batch, best", MEASURED_BATCHES)
 def test_a_batch_takes_what_was_measured_to_be_best(configs_of_a_gpu, dtype, size, batch, best):
-    chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200).candidates[0]
+    chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200).best
     assert str(chosen).startswith(best)
 
 
@@ -162,8 +161,8 @@ def test_every_measured_batch_takes_what_is_at_most_a_twentieth_slower(configs_o
     assert len(batches) > 200
     for found in batches:
         times = {tuple(way): us for *way, us in found["us"] if way[0] != "cublas"}
-        chosen = choose(contiguous_problem(*found["shape"]), TUNED_H200).candidates[0]
-        way = chosen.implementation.name, str(chosen.config), chosen.problem.slices
+        chosen = choose(contiguous_problem(*found["shape"]), TUNED_H200).best
+        way = chosen.implementation.name, str(chosen.config), chosen.slices
         assert times[way] <= 1.05 * min(times.values()), found["shape"]
 
 
@@ -186,8 +185,8 @@ def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
     assert len(rows) >= 120
     regrets = []
     for row in rows:
-        chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200).candidates[0]
-        way = chosen.implementation.name, str(chosen.config), chosen.problem.slices
+        chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200).best
+        way = chosen.implementation.name, str(chosen.config), chosen.slices
         if way == (row["implementation"], row["config"], row["slices"]):
             regrets.append(row["regret"])
         elif " ".join(map(str, way)) == row["best"]:
@@ -206,7 +205,7 @@ def test_nothing_was_tuned_on_the_unseen_shapes():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [128, 256, 1024])
 def test_one_matrix_of_several_tiles_is_not_taken_for_a_batch(configs_of_a_gpu, dtype, size):
-    chosen = choose(problem(size, size, size, dtype), TUNED_H200).candidates[0]
+    chosen = choose(problem(size, size, size, dtype), TUNED_H200).best
     assert chosen.implementation.name not in ("small_batch", "tensor_batch")
 
 
@@ -219,13 +218,13 @@ def test_memory_bounds_a_batch():
 
 def test_operands_are_split_where_that_pays(configs_of_a_gpu):
     split = replace(problem(4096, 4096, 4096), precision="split")
-    assert choose(split, H200).candidates[0].implementation.name == "split_wgmma"
+    assert choose(split, H200).best.implementation.name == "split_wgmma"
     medium = replace(problem(1024, 1024, 1024), precision="split")
-    best = choose(medium, H200).candidates[0]
+    best = choose(medium, H200).best
     assert best.implementation.name == "split_wgmma"
     assert (best.config.tile_m, best.config.tile_n) == (128, 64)
     small = replace(problem(64, 64, 64), precision="split")
-    assert choose(small, H200).candidates[0].implementation.name != "split_wgmma"
+    assert choose(small, H200).best.implementation.name != "split_wgmma"
 
 
 @pytest.mark.parametrize("precision", ["split", "split14"])
@@ -233,21 +232,21 @@ def test_operands_are_split_where_that_pays(configs_of_a_gpu):
 def test_remainders_are_multiplied_where_that_pays(configs_of_a_gpu, size, pays, precision):
     plain = problem(size, size, size, "float64")
     permitted = replace(plain, precision=precision)
-    best = choose(permitted, H200).candidates[0].implementation.name
+    best = choose(permitted, H200).best.implementation.name
     assert (best == "split_int8") == pays
-    assert choose(permitted, H200, "split_int8").candidates[0].implementation.name == "split_int8"
+    assert choose(permitted, H200, "split_int8").best.implementation.name == "split_int8"
     assert "precision='split'" in choose(plain, H200).rejected["split_int8"]
     too_deep = replace(plain, k=2**18, precision=precision)
-    assert choose(too_deep, H200).candidates[0].implementation.name != "split_int8"
+    assert choose(too_deep, H200).best.implementation.name != "split_int8"
 
 
 def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_gpu):
     plain = problem(8192, 8192, 128)
     fused = replace(plain, epilogue=RELU)
-    alone, shared = (choose(p, H200).candidates[0].config for p in (plain, fused))
+    alone, shared = (choose(p, H200).best.config for p in (plain, fused))
     assert alone.min_blocks("float32") == 1 < shared.min_blocks("float32")
     deep = replace(problem(4096, 4096, 4096), epilogue=RELU)
-    assert choose(deep, H200).candidates[0].config == alone
+    assert choose(deep, H200).best.config == alone
 
 
 @pytest.mark.parametrize(
@@ -255,9 +254,9 @@ def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_
 )
 def test_after_a_short_k_the_config_is_the_measured_best(configs_of_a_gpu, dtype, best):
     fused = replace(problem(8192, 8192, 128, dtype), epilogue=RELU)
-    assert str(choose(fused, TUNED_H200).candidates[0].config).startswith(best)
+    assert str(choose(fused, TUNED_H200).best.config).startswith(best)
     nearest = replace(problem(65536, 16384, 64), epilogue=ARGMIN)
-    assert str(choose(nearest, TUNED_H200).candidates[0].config).startswith("128x64x8")
+    assert str(choose(nearest, TUNED_H200).best.config).startswith("128x64x8")
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
@@ -315,11 +314,11 @@ def test_a_reduction_is_fused_where_the_matrix_takes_long_to_read(configs_of_a_g
     for device, is_fused in ((H200, True), (fast, False)):
         for must_fuse in (None, True, False):
             asked = replace(nearest, must_fuse=must_fuse)
-            chosen = choose(asked, device).candidates[0].problem
+            chosen = choose(asked, device).best.part_of(asked)
             fused = is_fused if must_fuse is None else must_fuse
             assert (chosen == asked) == (chosen.reduction is not None) == fused
     # The product by itself is quicker with the matrix stored.
-    best = choose(nearest, H200).candidates[0]
+    best = choose(nearest, H200).best
     stored_us, fused_us = (
         predict_us(best.implementation, best.config, way, H200)
         for way in (stored_problem(nearest), nearest)
@@ -377,7 +376,7 @@ def test_the_tile_of_the_shortest_predicted_time(monkeypatch, shape, batch, tile
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (Tiles("tiles", "test"),))
     m, n, k = shape
     decision = choose(contiguous_problem("float32", m, n, k, batch), DEVICE)
-    assert decision.candidates[0].config == tile
+    assert decision.best.config == tile
 
 
 def test_the_prediction_grows_by_whole_rounds_of_tiles():

@@ -25,10 +25,11 @@ from dxgemm._speeds import (
     IN_BATCHES,
     PACKAGED,
     Speed,
-    load_speeds,
-    read_speeds,
+    Table,
+    load_table,
+    read_table,
     table_file,
-    write_speeds,
+    write_table,
 )
 from dxgemm.cli.app import app
 from dxgemm.tuning.observations import Measured, Observation, append, by_shape, read
@@ -135,8 +136,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         ("float64", "z"): Speed(1.25, correction=Correction(SLOPES)),
     }
     file = tmp_path / "new" / "table.json"
-    write_speeds(file, "GPU", "sm_90a", speeds, {"measured": "today"})
-    assert read_speeds(file) == speeds
+    write_table(file, "GPU", "sm_90a", Table(speeds), {"measured": "today"})
+    assert read_table(file) == Table(speeds)
     header = {"gpu": "GPU", "arch": "sm_90a", "measured": "today"}
     assert header.items() <= json.loads(file.read_text()).items()
     assert list(file.parent.iterdir()) == [file]
@@ -154,22 +155,22 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     for wrong in ("", "{}", '{"speeds": 3}', *tables):
         file.write_text(wrong)
         with pytest.raises(errors.SettingError, match=r"is no table of speeds.*dxgemm tune"):
-            read_speeds(file)
+            read_table(file)
 
 
 def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypatch):
     monkeypatch.setattr("platformdirs.user_config_dir", lambda name: str(tmp_path / name))
-    packaged = load_speeds.__wrapped__("NVIDIA H200")
-    assert packaged == read_speeds(PACKAGED / "nvidia-h200.json") and packaged
-    own = {("float32", "tuned x"): Speed(0.5)}
-    write_speeds(table_file("NVIDIA H200"), "NVIDIA H200", "sm_90a", own, {})
-    assert load_speeds.__wrapped__("NVIDIA H200") == own
-    assert load_speeds.__wrapped__("a GPU nobody has") == {}
+    packaged = load_table.__wrapped__("NVIDIA H200")
+    assert packaged.speeds == read_table(PACKAGED / "nvidia-h200.json").speeds and packaged.trees
+    own = Table({("float32", "tuned x"): Speed(0.5)})
+    write_table(table_file("NVIDIA H200"), "NVIDIA H200", "sm_90a", own, {})
+    assert load_table.__wrapped__("NVIDIA H200") == own
+    assert load_table.__wrapped__("a GPU nobody has") == Table()
 
 
 def test_the_packaged_tables_are_of_configs_that_exist(configs_of_a_gpu):
     for path in PACKAGED.glob("*.json"):
-        for dtype, text in read_speeds(path):
+        for dtype, text in read_table(path).speeds:
             name, _, config = text.removesuffix(IN_BATCHES).partition(" ")
             configs = map(str, find_implementation(name).configs(dtype))
             assert config in configs, text

@@ -53,10 +53,10 @@ def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: A
     considered, wish = IMPLEMENTATIONS, "deterministic"
     if implementation is not None:
         decision = choose(problem, device, implementation)
-        (asked,) = decision.candidates
+        asked = decision.best
         refusal = _refusal(asked.implementation, problem)
         if isinstance(implementation, tuple) and refusal is None:
-            if asked.problem.slices == 1:
+            if asked.slices == 1:
                 return decision
             refusal = "in which order slices of k are added depends on the result's size"
         if refusal is not None:
@@ -84,7 +84,8 @@ def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: A
     (chosen, config), ratio = _never_far_from_the_best(times)
     del rejected[chosen.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
-    return Decision((Candidate(chosen, config, reason, problem),), rejected)
+    best = Candidate(chosen, config, reason)
+    return Decision(best, problem, device, ((best,), rejected))
 
 
 def _with_rows(problem: Problem, rows: int) -> Problem:

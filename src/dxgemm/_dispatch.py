@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
 
+from dxgemm._decision_tree import DecisionTree, Way, features_of
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
 from dxgemm._model import predict_us, reducing_us, resident_blocks
 from dxgemm._problem import Problem, sliced_problem, stored_problem
@@ -12,39 +15,88 @@ from dxgemm._registry import (
     IMPLEMENTATIONS,
     MOST_SLICES,
     Implementation,
+    find_config,
     find_implementation,
 )
 from dxgemm.runtime.device import DeviceFacts
 
 FEWEST_SLICED_TILES = 4  # of k, in a slice
+LOOKED_UP = "the quickest by the decision tree of this GPU's table"
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One way to compute the problem, with the rule that put it in its place.
 
     Attributes:
-        problem: what its kernel computes; where a reduction is split off, the matrix, and where k
-            is sliced, the sums of the slices.
+        slices: equal parts of k, whose sums another kernel adds.
+        stores_matrix: whether the matrix is stored, which another kernel reduces.
     """
 
     implementation: Implementation
     config: Any
     reason: str
-    problem: Problem
+    slices: int = 1
+    stores_matrix: bool = False
+
+    def part_of(self, problem: Problem) -> Problem:
+        """What its kernel computes of a problem."""
+        part = stored_problem(problem) if self.stores_matrix else problem
+        return sliced_problem(part, self.slices) if self.slices > 1 else part
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
-        slices = f" in {self.problem.slices} slices" if self.problem.slices > 1 else ""
+        slices = f" in {self.slices} slices" if self.slices > 1 else ""
         return f"{self.implementation.name}{config}{slices}"
 
 
-@dataclass(frozen=True)
-class Decision:
-    """Candidates, best first, and why each other implementation is not among them."""
+Ranking = tuple[tuple[Candidate, ...], dict[str, str]]
 
-    candidates: tuple[Candidate, ...]
-    rejected: dict[str, str]
+
+class Decision:
+    """The best candidate; the others, and why they are not the best, when somebody asks."""
+
+    __slots__ = ("_device", "_problem", "_ranking", "best")
+
+    def __init__(
+        self,
+        best: Candidate,
+        problem: Problem,
+        device: DeviceFacts,
+        ranking: Ranking | None = None,
+    ) -> None:
+        """
+        Args:
+            ranking: `candidates` and `rejected`; None for the model's, behind the best.
+        """
+        self.best = best
+        self._problem = problem
+        self._device = device
+        self._ranking = ranking
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Best first, one an implementation."""
+        return self._ranked()[0]
+
+    @property
+    def rejected(self) -> dict[str, str]:
+        """Why each other implementation is not the best, or not among the candidates."""
+        return self._ranked()[1]
+
+    def in_turn(self) -> Iterator[Candidate]:
+        """The candidates, ranked only if the best does not do."""
+        yield self.best
+        yield from self.candidates[1:]
+
+    def _ranked(self) -> Ranking:
+        if self._ranking is None:
+            self._ranking = _rank_behind(self.best, self._problem, self._device)
+        return self._ranking
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decision) and self._ranked() == other._ranked()
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def choose(
@@ -64,26 +116,75 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    ranked: list[tuple[float, Candidate]] = []
-    rejected: dict[str, str] = {}
-    for candidate in IMPLEMENTATIONS:
-        reason = _refusal(candidate, problem, device)
-        if reason is not None:
-            rejected[candidate.name] = reason
-        elif not candidate.is_own:
-            rejected[candidate.name] = "a baseline: used only when named"
-        elif not _is_considered(candidate, problem.dtype, device):
-            rejected[candidate.name] = "surpassed by others everywhere: used only when named"
-        else:
-            ranked.append(_with_config(candidate, problem, device))
-    if not ranked:
+    tree = device.trees.get(problem.dtype)
+    if (
+        tree is not None
+        and problem.batch == 1
+        and problem.epilogue is None
+        and problem.precision is None
+    ):
+        best = _look_up(tree, problem, device)
+        if best is not None:
+            return Decision(best, problem, device)
+    candidates, rejected = _rank(problem, device)
+    if not candidates:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+    return Decision(candidates[0], problem, device, (candidates, rejected))
+
+
+def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
+    """What the tree says; None where that is a config no more, or cannot compute the problem."""
+    found, fill = _candidates(tree, problem.dtype)[tree.find(features_of(problem))]
+    if found is None or found.implementation.supports(problem) is not None:
+        return None
+    if fill:
+        slices = slices_that_fill(found.config, problem, device, fill)
+        return Candidate(found.implementation, found.config, LOOKED_UP, slices)
+    return found
+
+
+@cache
+def _candidates(tree: DecisionTree, dtype: str) -> list[tuple[Candidate | None, int]]:
+    """For each way of a tree the candidate, of k in one piece, and how far slices are to fill."""
+    found = []
+    for way in tree.ways:
+        implementation = find_implementation(way.implementation)
+        config = find_config(implementation, dtype, way.config)
+        candidate = None if config is None else Candidate(implementation, config, LOOKED_UP)
+        found.append((candidate, way.fill))
+    return found
+
+
+def _rank_behind(best: Candidate, problem: Problem, device: DeviceFacts) -> Ranking:
+    """What the tree found, and the others by the model."""
+    candidates, rejected = _rank(problem, device)
+    name = best.implementation.name
+    rejected.pop(name, None)
+    others = [other for other in candidates if other.implementation is not best.implementation]
+    rejected.update((other.implementation.name, f"slower: {other.reason}") for other in others)
+    return (best, *others), rejected
+
+
+def _rank(problem: Problem, device: DeviceFacts) -> Ranking:
+    """Candidates by their predicted times, and why each other implementation is not the first."""
+    ranked: list[tuple[float, Candidate]] = []
+    rejected: dict[str, str] = {}
+    for implementation in IMPLEMENTATIONS:
+        reason = _refusal(implementation, problem, device)
+        if reason is not None:
+            rejected[implementation.name] = reason
+        elif not implementation.is_own:
+            rejected[implementation.name] = "a baseline: used only when named"
+        elif not _is_considered(implementation, problem.dtype, device):
+            rejected[implementation.name] = "surpassed by others everywhere: used only when named"
+        else:
+            ranked.append(_with_config(implementation, problem, device))
     ranked.sort(key=lambda timed: timed[0])
     rejected.update(
         (other.implementation.name, f"slower: {other.reason}") for _, other in ranked[1:]
     )
-    return Decision(tuple(candidate for _, candidate in ranked), rejected)
+    return tuple(candidate for _, candidate in ranked), rejected
 
 
 def _is_considered(implementation: Implementation, dtype: str, device: DeviceFacts) -> bool:
@@ -104,17 +205,17 @@ def _named(
         )
     if config is None:
         _, best = _with_config(chosen, problem, device)
-        candidate = replace(best, reason=f"asked for by name; {best.reason}")
+        candidate = best._replace(reason=f"asked for by name; {best.reason}")
     elif config in chosen.configs(problem.dtype):
         if slices > 1 and not _can_slice(chosen, config, problem, slices):
             raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
         _, best = _with_config(chosen, problem, device, (config,), slices)
-        candidate = replace(best, reason="asked for by name and config")
+        candidate = best._replace(reason="asked for by name and config")
     else:
         listed = ", ".join(str(known) for known in chosen.configs(problem.dtype))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
     others = {i.name: f"{name} was asked for" for i in IMPLEMENTATIONS if i is not chosen}
-    return Decision((candidate,), others)
+    return Decision(candidate, problem, device, ((candidate,), others))
 
 
 def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
@@ -129,20 +230,24 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     return given
 
 
-def _ways(implementation: Implementation, problem: Problem) -> list[Problem]:
-    """What its kernel may compute: the problem, or the matrix of which another makes the rest."""
+def _may_store(implementation: Implementation, problem: Problem) -> list[bool]:
+    """Whether the matrix may be stored that another kernel reduces: False, True or both.
+
+    Nothing if the reduction has to be the kernel's own, which has none.
+    """
     if problem.reduction is None:
-        return [problem]
+        return [False]
     may_fuse = problem.must_fuse is not False and implementation.fuses_reduction(problem)
-    fused = [problem] if may_fuse else []
-    return fused if problem.must_fuse else [*fused, stored_problem(problem)]
+    fused = [False] if may_fuse else []
+    return fused if problem.must_fuse else [*fused, True]
 
 
 def _refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
-    ways = _ways(implementation, problem)
-    if not ways:
+    may_store = _may_store(implementation, problem)
+    if not may_store:
         return "its kernels reduce nothing"
-    return implementation.supports(ways[-1]) or implementation.runs_on(device.arch)
+    part = stored_problem(problem) if may_store[-1] else problem
+    return implementation.supports(part) or implementation.runs_on(device.arch)
 
 
 def _with_config(
@@ -156,22 +261,46 @@ def _with_config(
 
     k is cut into the slices given, or into as many as are predicted to be best.
     """
-    timed = []
+    least_us, best = math.inf, None
     for config in configs or implementation.configs(problem.dtype):
         counts = [slices] if slices else slice_counts(implementation, config, problem, device)
-        for way in _ways(implementation, problem):
-            timed += [
-                (predict_us(implementation, config, sliced, device), config, sliced)
-                for sliced in (sliced_problem(way, s) if s > 1 else way for s in counts)
-            ]
-    if problem.reduction is not None and not device.is_simulated:
-        timed = [
-            (us + reducing_us(problem, way is problem, device), config, way)
-            for us, config, way in timed
-        ]
-    us, config, way = min(timed, key=lambda entry: entry[0])
-    slicing = f", k in {way.slices} slices" if way.slices > 1 else ""
-    return us, Candidate(implementation, config, f"predicted {us:.3g} us{slicing}", way)
+        for stores_matrix in _may_store(implementation, problem):
+            rest_us = 0.0
+            if problem.reduction is not None and not device.is_simulated:
+                rest_us = reducing_us(problem, not stores_matrix, device)
+            for count in counts:
+                candidate = Candidate(implementation, config, "", count, stores_matrix)
+                part, limit_us = candidate.part_of(problem), least_us - rest_us
+                us = predict_us(implementation, config, part, device, limit_us=limit_us) + rest_us
+                if us < least_us or best is None:
+                    least_us, best = us, candidate
+    assert best is not None  # each has a config for its dtypes
+    slicing = f", k in {best.slices} slices" if best.slices > 1 else ""
+    return least_us, best._replace(reason=f"predicted {least_us:.3g} us{slicing}")
+
+
+def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[Way, float]:
+    """Of what the automatic choice is among, on a plain problem.
+
+    Args:
+        within: times the shortest, that are of interest; others may be missing.
+    """
+    times: dict[Way, float] = {}
+    limit_us = math.inf
+    for implementation in IMPLEMENTATIONS:
+        if not implementation.is_own or _refusal(implementation, problem, device) is not None:
+            continue
+        if not _is_considered(implementation, problem.dtype, device):
+            continue
+        for config in implementation.configs(problem.dtype):
+            for count, fill in slice_counts(implementation, config, problem, device).items():
+                sliced = sliced_problem(problem, count) if count > 1 else problem
+                way = Way(implementation.name, str(config), fill)
+                us = predict_us(implementation, config, sliced, device, limit_us=limit_us)
+                if us < math.inf:
+                    times[way] = us
+                    limit_us = min(limit_us, within * us)
+    return times
 
 
 def _can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
@@ -186,14 +315,22 @@ def _can_slice(implementation: Implementation, config: Any, problem: Problem, sl
 
 def slice_counts(
     implementation: Implementation, config: Any, problem: Problem, device: DeviceFacts
-) -> list[int]:
-    """One slice, and as many as fill the GPU's multiprocessors once, half and whole."""
-    if not _can_slice(implementation, config, problem, 2):
-        return [1]
-    tiles = max(implementation.tile_count(config, problem), 1)
+) -> dict[int, int]:
+    """How many slices to try, and with how many blocks each fills a multiprocessor.
+
+    One slice, with 0; and as many as fill the GPU's multiprocessors once, half and whole.
+    """
+    counts = {1: 0}
+    if _can_slice(implementation, config, problem, 2):
+        resident = resident_blocks(config, problem.dtype, device)
+        for fill in sorted({1, resident, 2 * resident}):
+            count = slices_that_fill(config, problem, device, fill)
+            counts.setdefault(count, fill)
+    return counts
+
+
+def slices_that_fill(config: Any, problem: Problem, device: DeviceFacts, fill: int) -> int:
+    """Of k, so that each multiprocessor has so many blocks, if k is long enough; at least 1."""
+    tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     most = min(MOST_SLICES, problem.k // (config.tile_k * FEWEST_SLICED_TILES))
-    resident = resident_blocks(config, problem.dtype, device)
-    counts = (
-        min(blocks * device.sm_count // tiles, most) for blocks in {1, resident, 2 * resident}
-    )
-    return [1, *sorted({count for count in counts if count > 1})]
+    return max(min(fill * device.sm_count // max(tiles, 1), most), 1)

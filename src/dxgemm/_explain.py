@@ -280,7 +280,7 @@ def _reduction_text(
 ) -> str | None:
     if epilogue is None or epilogue.reduction is None:
         return None
-    if candidate.problem is problem:
+    if not candidate.stores_matrix:
         way = "fused: each block reduces its tile, a second kernel merges what they leave"
     else:
         way = "split: the matrix is stored, and reduced by another kernel"
@@ -315,7 +315,7 @@ def explain_shape(
     problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
     device = device_facts(0)
     decision = choose(problem, device, implementation)
-    return _explain(problem, device, decision, decision.candidates[0], ())
+    return _explain(problem, device, decision, decision.best, ())
 
 
 def _explain(
@@ -327,13 +327,12 @@ def _explain(
     epilogue: EpilogueShape | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
-    blocks = (
-        implementation.block_count(config, candidate.problem) * candidate.problem.slices or None
-    )
+    part = candidate.part_of(problem)
+    blocks = implementation.block_count(config, part) * candidate.slices or None
     record = None
     if not device.is_simulated:
-        record = implementation.built_record(config, candidate.problem, device.arch)
-    tiles = implementation.tile_count(config, candidate.problem) or None
+        record = implementation.built_record(config, part, device.arch)
+    tiles = implementation.tile_count(config, part) or None
     resident = waves = None
     limits = sm_limits(device.arch)
     if record is not None and limits is not None:
@@ -351,10 +350,10 @@ def _explain(
         memory_gbytes_per_s=device.memory_gbytes_per_s,
     )
     shares_tiles = config is not None and config.smem_bytes(problem.dtype) > 0
-    tile = implementation.result_tile(config, candidate.problem) if shares_tiles else None
+    tile = implementation.result_tile(config, part) if shares_tiles else None
     predicted_us = None
     if not device.is_simulated:
-        predicted_us = predict_us(implementation, config, candidate.problem, device) or None
+        predicted_us = predict_us(implementation, config, part, device) or None
     return Explanation(
         m=problem.m,
         n=problem.n,
@@ -372,10 +371,10 @@ def _explain(
         device=device.name,
         implementation=implementation.name,
         config=str(config) if config is not None else None,
-        slices=candidate.problem.slices,
+        slices=candidate.slices,
         rule=candidate.reason,
-        accuracy=implementation.accuracy(candidate.problem),
-        fallback=implementation.fallback(candidate.problem, candidate.config),
+        accuracy=implementation.accuracy(part),
+        fallback=implementation.fallback(part, candidate.config),
         rejected=decision.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),

@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from dxgemm._correction import Schedule, features_of
+from dxgemm._correction import LEAST_FACTOR, Schedule, features_of
 from dxgemm._occupancy import sm_limits
 from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
@@ -58,6 +58,7 @@ def predict_us(
     problem: Problem,
     device: DeviceFacts,
     speed: Speed | None = None,
+    limit_us: float = math.inf,
 ) -> float:
     """Time of one launch: rounds of tiles at the speed that the config reaches.
 
@@ -69,6 +70,7 @@ def predict_us(
 
     Args:
         speed: to try; None for that of the device.
+        limit_us: of interest; what is certainly longer may come out as infinite, with less work.
     """
     tiles = implementation.tile_count(config, problem)
     if not tiles:
@@ -107,6 +109,8 @@ def predict_us(
     fused_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
     us = plain_us
     if speed.correction is not None:
+        if us * LEAST_FACTOR > limit_us:
+            return math.inf
         us *= speed.correction(features_of(config, problem, work))
     return us + (fused_us - plain_us)
 

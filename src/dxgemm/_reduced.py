@@ -120,7 +120,7 @@ class ReducedLaunch(LaunchSeries):
             return
         if problem.is_empty:
             self._bind_merging(self._buffers(0, lines))
-        elif candidate.problem is problem:
+        elif not candidate.stores_matrix:
             self._bind_merging(self._bind_fused(candidate))
         else:
             self._bind_merging(self._bind_split(candidate))
@@ -162,7 +162,7 @@ class ReducedLaunch(LaunchSeries):
         """The product's launch, and the one that makes partial results of the matrix."""
         from dxgemm.handwritten.reduction import slot_count
 
-        problem, way = self._problem, candidate.problem
+        problem, way = self._problem, candidate.part_of(self._problem)
         self._product = candidate.implementation.bind(
             way, candidate.config, self._arch, self._ordinal
         )

@@ -194,7 +194,7 @@ class KernelFile(Implementation):
         reason: str | None = file.supports(problem)
         return reason
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes of a and b it computes."""
         dtypes: tuple[str, ...] = getattr(self._kernel_file, "DTYPES", ("float32", "float64"))
@@ -463,6 +463,11 @@ def find_implementation(name: str) -> Implementation:
         raise UnknownImplementationError(
             f"gemm: implementation {name!r} is unknown; there are {', '.join(_by_name)}."
         ) from None
+
+
+def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
+    """The config that prints so; None if there is none any more."""
+    return next((c for c in implementation.configs(dtype) if str(c) == text), None)
 
 
 def common_problems(dtype: str) -> list[Problem]:

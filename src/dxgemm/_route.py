@@ -153,7 +153,7 @@ class Route:
             )
         else:
             self.decision = choose(self.problem, self.device, implementation)
-        self.candidate = self.decision.candidates[0]
+        self.candidate = self.decision.best
         if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()
 
@@ -212,13 +212,13 @@ class Route:
 
     def _bind(self, candidate: Candidate) -> Launch:
         device = self.device
-        if candidate.problem.slices > 1:
+        if candidate.slices > 1:
             from dxgemm._sliced import SlicedLaunch
 
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
         if self.epilogue is None or self.reduction is None:
             return candidate.implementation.bind(
-                candidate.problem, candidate.config, device.arch, self.ordinal
+                candidate.part_of(self.problem), candidate.config, device.arch, self.ordinal
             )
         from dxgemm._reduced import ReducedLaunch, result_array
 
@@ -262,13 +262,15 @@ class Route:
         Those before it are among the rejected; what cannot be built costs a warning too.
         """
         failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
-        for candidate in self.decision.candidates:
+        for candidate in self.decision.in_turn():
             try:
                 self._defer_slow_build(candidate)
                 launch = self._bind(candidate)
             except (BuildError, MissingPackageError) as error:
                 failures.append((candidate, error))
                 continue
+            if not failures:
+                return candidate, launch
             rejected = self.decision.rejected
             rejected.pop(candidate.implementation.name, None)
             for failed, reason in failures:
@@ -297,7 +299,7 @@ class Route:
         """
         mode, arch = build_mode(), self.device.arch
         implementation = candidate.implementation
-        spec = implementation.slow_build(candidate.config, candidate.problem, arch)
+        spec = implementation.slow_build(candidate.config, candidate.part_of(self.problem), arch)
         if spec is None:
             return
         if mode == "never":

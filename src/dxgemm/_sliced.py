@@ -24,7 +24,7 @@ class SlicedLaunch(LaunchSeries):
             arch, ordinal: of the GPU.
         """
         super().__init__(ordinal)
-        way = candidate.problem
+        way = candidate.part_of(problem)
         self._product = candidate.implementation.bind(way, candidate.config, arch, ordinal)
         sheets = way.batch * way.out.batch  # elements of a slice's matrices
         self._sums = self._take(way.slices * sheets * ITEM_SIZES[way.out_dtype])

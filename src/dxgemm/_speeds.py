@@ -3,8 +3,9 @@
 One JSON file a GPU, named by it: {"gpu": name, "arch": "sm_90a", "measured": date, "packages":
 {name: version}, "shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67,
 ...}, "tuned 64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers,
-compressed by zlib, as text in base 64. A file in the user's configuration directory takes the place
-of the one in the package.
+compressed by zlib, as text in base 64. {"trees": {dtype: {"ways": [...], "nodes": text}}} is what
+the automatic choice looks up. A file in the user's configuration directory takes the place of the
+one in the package.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from typing import Any
 import platformdirs
 
 from dxgemm._correction import FEATURES, Correction
+from dxgemm._decision_tree import Trees, read_tree, tree_entry
 from dxgemm._errors import SettingError
 
 PACKAGED = Path(__file__).with_name("tables")
@@ -71,6 +73,15 @@ class Speed:
 
 Speeds = Mapping[tuple[str, str], Speed]  # by dtype, and `name_of` of a config
 
+
+@dataclass(frozen=True)
+class Table:
+    """Of one GPU."""
+
+    speeds: Speeds = field(default_factory=dict)
+    trees: Trees = field(default_factory=dict)
+
+
 IN_BATCHES = " in batches"
 
 
@@ -92,7 +103,7 @@ def _own_tables() -> Path:
 
 
 @cache
-def load_speeds(gpu: str) -> Speeds:
+def load_table(gpu: str) -> Table:
     """The user's table for a GPU, or the package's; empty if there is none.
 
     Raises:
@@ -100,30 +111,32 @@ def load_speeds(gpu: str) -> Speeds:
     """
     for path in (table_file(gpu), PACKAGED / _file_name(gpu)):
         if path.exists():
-            return read_speeds(path)
-    return {}
+            return read_table(path)
+    return Table()
 
 
-def read_speeds(path: Path) -> Speeds:
-    """The speeds in a file.
+def read_table(path: Path) -> Table:
+    """The table in a file.
 
     Raises:
         SettingError: it is not such a table.
     """
     names = {field.name for field in fields(Speed)}
     try:
-        table = json.loads(path.read_text())["speeds"]
-        speeds = {
-            (dtype, config): _read(speed)
-            for dtype, configs in table.items()
-            for config, speed in configs.items()
-        }
+        table = json.loads(path.read_text())
+        return Table(
+            {
+                (dtype, config): _read(speed)
+                for dtype, configs in table["speeds"].items()
+                for config, speed in configs.items()
+            },
+            {dtype: read_tree(entry) for dtype, entry in table.get("trees", {}).items()},
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise SettingError(
             f"{path} is no table of speeds ({type(error).__name__}: {error}); its entries have "
             f"{', '.join(sorted(names))}. Remove it, or write it anew with `dxgemm tune`."
         ) from error
-    return speeds
 
 
 def tabled(arch: str) -> frozenset[tuple[str, str]]:
@@ -132,18 +145,20 @@ def tabled(arch: str) -> frozenset[tuple[str, str]]:
     for folder in (PACKAGED, _own_tables()):
         for path in sorted(folder.glob("*.json")):
             if json.loads(path.read_text()).get("arch") == arch:
-                found |= {(d, name.removesuffix(IN_BATCHES)) for d, name in read_speeds(path)}
+                found |= {(d, name.removesuffix(IN_BATCHES)) for d, name in read_table(path).speeds}
     return frozenset(found)
 
 
-def write_speeds(path: Path, gpu: str, arch: str, speeds: Speeds, about: Mapping[str, Any]) -> None:
+def write_table(path: Path, gpu: str, arch: str, table: Table, about: Mapping[str, Any]) -> None:
     """Write a table; the file is there whole or not at all."""
-    table: dict[str, dict[str, Any]] = {}
-    for (dtype, config), speed in sorted(speeds.items()):
-        table.setdefault(dtype, {})[config] = _entry(speed)
+    speeds: dict[str, dict[str, Any]] = {}
+    for (dtype, config), speed in sorted(table.speeds.items()):
+        speeds.setdefault(dtype, {})[config] = _entry(speed)
+    trees = {dtype: tree_entry(tree) for dtype, tree in sorted(table.trees.items())}
+    written = {"gpu": gpu, "arch": arch, **about, "speeds": speeds, "trees": trees}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(_text({"gpu": gpu, "arch": arch, **about, "speeds": table}))
+    unfinished.write_text(_text(written))
     unfinished.replace(path)
 
 

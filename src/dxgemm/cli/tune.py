@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -15,13 +16,14 @@ import typer
 
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._speeds import table_file, write_speeds
+from dxgemm._speeds import Table, table_file, write_table
 from dxgemm.cli.output import note, print_table, progress_bar
 from dxgemm.tuning.observations import Measured, append, by_shape, read
 from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune, unmeasured
 
 BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
 SEED = 1
+LEARNED_FROM = 200_000  # problems of a dtype, which the model answers
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 
@@ -64,6 +66,9 @@ def tune(
     from dxgemm.runtime.device import device_facts
     from dxgemm.tuning.fit import fit_speeds
     from dxgemm.tuning.measure import build_candidates, measure
+    from dxgemm.tuning.trees import grow_trees, tree_learner
+
+    tree_learner()  # or an error, before anything is measured
 
     device = device_facts(0)
     target = out or table_file(device.name)
@@ -92,7 +97,12 @@ def tune(
                     break
     fits = fit_speeds(known.values(), device)
     speeds = {key: fit.speed for key, fit in fits.items()}
-    write_speeds(target, device.name, device.arch, speeds, _about(known))
+    tuned = replace(device, speeds=speeds, trees={})
+    with progress_bar() as report:
+        trees = grow_trees(
+            sorted({dtype for dtype, _ in speeds}), tuned, LEARNED_FROM, jobs, report
+        )
+    write_table(target, device.name, device.arch, Table(speeds, trees), _about(known))
     print_table(
         ("dtype", "kernel", ">shapes", ">error", ">efficiency", ">launch, us"),
         [

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
+from dxgemm._decision_tree import Trees
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._speeds import Speeds, load_speeds
+from dxgemm._speeds import Speeds, load_table
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class DeviceFacts:
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
         speeds: what kernels were measured to reach on such a GPU; empty if none were.
+        trees: what the automatic choice looks up, by dtype.
     """
 
     name: str
@@ -38,6 +40,7 @@ class DeviceFacts:
     tensor_tflops: dict[str, float] = field(default_factory=dict)
     is_simulated: bool = False
     speeds: Speeds = field(default_factory=dict)
+    trees: Trees = field(default_factory=dict)
 
     @cached_property
     def tuned_kernels(self) -> frozenset[tuple[str, str]]:
@@ -117,6 +120,7 @@ def facts_of(
 ) -> DeviceFacts:
     """What follows from a GPU's compute capability, (major, minor), its SMs and clocks."""
     major, minor = capability
+    table = load_table(name)
     flops_per_multiply_add = 2 * clock_hz * sm_count
     return DeviceFacts(
         name=name,
@@ -131,7 +135,8 @@ def facts_of(
             for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
         },
         memory_gbytes_per_s=memory_gbytes_per_s,
-        speeds=load_speeds(name),
+        speeds=table.speeds,
+        trees=table.trees,
     )
 
 

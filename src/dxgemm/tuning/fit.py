@@ -12,7 +12,7 @@ from dxgemm._correction import Correction, features_of
 from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
-from dxgemm._registry import Implementation, find_implementation
+from dxgemm._registry import Implementation, find_config, find_implementation
 from dxgemm._speeds import Speed, name_of
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Measured
@@ -112,11 +112,6 @@ class Point(NamedTuple):
     config: Any
     problem: Problem
     us: float
-
-
-def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
-    """The config that prints so; None if there is none any more."""
-    return next((c for c in implementation.configs(dtype) if str(c) == text), None)
 
 
 def fit_group(points: list[Point], device: DeviceFacts) -> Fit:

@@ -1,0 +1,156 @@
+"""The quickest way to compute a problem, looked up instead of predicted.
+
+`dxgemm._model` predicts every config and every slicing of k: milliseconds of host time. What it
+answers over all problems is learned once, by a binary decision tree for each dtype
+(`dxgemm.tuning.trees` grows them), and a problem walks down its tree in a microsecond or two.
+Source: Breiman, Friedman, Olshen and Stone, "Classification and Regression Trees", 1984.
+"""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm._problem import MAX_ALIGNMENT, Problem
+
+LINE = 128  # elements, which are a cache line at least
+
+
+class Way(NamedTuple):
+    """To compute a problem, whatever its size.
+
+    Attributes:
+        implementation, config: by name.
+        fill: blocks a multiprocessor that slices of k give it; 0 for k in one piece.
+    """
+
+    implementation: str
+    config: str
+    fill: int
+
+
+# What `features_of` gives, in its order.
+FEATURES = (
+    "m", "n", "k", "tiles of 32 x 64", "tiles of 64 x 32", "tiles of 64 x 64", "tiles of 128 x 128",
+    "alignment of a", "alignment of b", "alignment of out", "columns of a", "columns of b",
+    "reads c",
+)  # fmt: skip
+
+
+def features_of(problem: Problem) -> tuple[int, ...]:
+    """What a tree asks of a problem.
+
+    Tiles count because the multiprocessors share them out whole. An alignment is the largest power
+    of two that divides the elements from one row (or column) to the next, or 1 where the first one
+    is misaligned; columns of a are 1 where rows are contiguous.
+    """
+    m, n = problem.m, problem.n
+    a, b = problem.a, problem.b
+    a_col, b_col, out_step = a.col, b.col, problem.out.row
+    a_step, b_step = a.row * a_col, b.row * b_col  # one of the two is 1, but for strided operands
+    rows_32, cols_32 = (m + 31) >> 5, (n + 31) >> 5
+    rows_64, cols_64 = (rows_32 + 1) >> 1, (cols_32 + 1) >> 1
+    return (
+        m,
+        n,
+        problem.k,
+        rows_32 * cols_64,
+        rows_64 * cols_32,
+        rows_64 * cols_64,
+        ((rows_64 + 1) >> 1) * ((cols_64 + 1) >> 1),
+        a_step & -a_step or LINE if problem.a_alignment == MAX_ALIGNMENT else 1,
+        b_step & -b_step or LINE if problem.b_alignment == MAX_ALIGNMENT else 1,
+        out_step & -out_step or LINE,
+        a_col,
+        b_col,
+        problem.reads_c,
+    )
+
+
+class Node(NamedTuple):
+    """Of a tree, its left child behind it.
+
+    Attributes:
+        feature: that it asks for; LEAF at the end of a path.
+        most: that the feature has in the left child's problems.
+        right: the place of the other child; of a leaf, the index of its way.
+    """
+
+    feature: int
+    most: int
+    right: int
+
+
+LEAF = len(FEATURES)
+COLUMNS = ("feature", "most", "right")
+PACKED = np.dtype(list(zip(COLUMNS, ("u1", "<u4", "<u4"))))
+
+
+@dataclass(frozen=True, eq=False)  # told apart by identity, which is quick to hash
+class DecisionTree:
+    """Of one dtype on one GPU.
+
+    Attributes:
+        ways: that its leaves name.
+        nodes: `PACKED`, each a `Node`.
+    """
+
+    ways: tuple[Way, ...]
+    nodes: bytes
+
+    def find(self, features: Sequence[int]) -> int:
+        """The index of the way that the leaf has into which a problem falls."""
+        asked, most, right = self._columns
+        node = 0
+        while (feature := asked[node]) != LEAF:
+            if features[feature] <= most[node]:
+                node += 1
+            else:
+                node = right[node]
+        return right[node]
+
+    @cached_property
+    def _columns(self) -> tuple[list[int], list[int], list[int]]:
+        """As lists, whose elements Python reads the quickest."""
+        nodes = np.frombuffer(self.nodes, PACKED)
+        return nodes["feature"].tolist(), nodes["most"].tolist(), nodes["right"].tolist()
+
+
+Trees = Mapping[str, DecisionTree]  # by dtype
+
+
+def tree_entry(tree: DecisionTree) -> dict[str, Any]:
+    """For a table."""
+    nodes = np.frombuffer(tree.nodes, PACKED)
+    columns = b"".join(nodes[name].tobytes() for name in COLUMNS)
+    packed = base64.b64encode(zlib.compress(columns, 9)).decode("ascii")
+    return {"ways": [list(way) for way in tree.ways], "nodes": packed}
+
+
+def read_tree(entry: Mapping[str, Any]) -> DecisionTree:
+    """From a table.
+
+    Raises:
+        ValueError, KeyError, TypeError, zlib.error: it is none, or one whose paths do not end.
+    """
+    ways = tuple(Way(*way) for way in entry["ways"])
+    columns = zlib.decompress(base64.b64decode(entry["nodes"], validate=True))
+    count, rest = divmod(len(columns), PACKED.itemsize)
+    nodes = np.empty(count, PACKED)
+    start = 0
+    for name in COLUMNS:
+        dtype = PACKED[name]
+        nodes[name] = np.frombuffer(columns, dtype, count, start)
+        start += count * dtype.itemsize
+    is_leaf = nodes["feature"] == LEAF
+    leads_on = np.where(is_leaf, nodes["right"] < len(ways), nodes["right"] > np.arange(count) + 1)
+    ends = count > 0 and bool(is_leaf[-1]) and bool((nodes["right"] < max(count, len(ways))).all())
+    if rest or not ends or not leads_on.all() or (nodes["feature"] > LEAF).any():
+        raise ValueError("no decision tree")
+    return DecisionTree(ways, nodes.tobytes())
