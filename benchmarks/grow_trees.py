@@ -25,7 +25,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("table", type=Path, help="to read, and to write anew")
-    parser.add_argument("--problems", type=int, default=600_000, help="of each dtype")
+    parser.add_argument("--problems", type=int, default=500_000, help="of each dtype")
     parser.add_argument("--jobs", type=int, help="processes; default: the CPUs")
     given = parser.parse_args()
     header = json.loads(given.table.read_text())

@@ -17,7 +17,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 LAYERS = (
     ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
     ("_problem",),
-    ("_correction",),
+    ("_correction", "_decision_tree"),
     ("_speeds",),
     ("epilogues",),
     ("compiler", "reductions"),

@@ -122,7 +122,7 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dty
         chosen = choose(contiguous_problem(dtype, m, n, k), H200).best
         assert (chosen.slices > 1) is is_sliced
     reduced = choose(contiguous_problem(dtype, 64, 64, 8192), H200).best
-    assert f"in {reduced.problem.slices} slices" in str(reduced)
+    assert f"in {reduced.slices} slices" in str(reduced)
 
 
 def test_what_cannot_be_sliced_says_so(configs_of_a_gpu):

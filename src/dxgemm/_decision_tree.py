@@ -73,23 +73,11 @@ def features_of(problem: Problem) -> tuple[int, ...]:
     )
 
 
-class Node(NamedTuple):
-    """Of a tree, its left child behind it.
-
-    Attributes:
-        feature: that it asks for; LEAF at the end of a path.
-        most: that the feature has in the left child's problems.
-        right: the place of the other child; of a leaf, the index of its way.
-    """
-
-    feature: int
-    most: int
-    right: int
-
-
-LEAF = len(FEATURES)
+# A node of a tree: the feature it asks for, the most that problems of its left child have of that,
+# and the place of its right child; the left one is behind it. Of a leaf, the index of its way.
 COLUMNS = ("feature", "most", "right")
 PACKED = np.dtype(list(zip(COLUMNS, ("u1", "<u4", "<u4"))))
+LEAF = len(FEATURES)  # in place of a feature
 
 
 @dataclass(frozen=True, eq=False)  # told apart by identity, which is quick to hash
@@ -98,7 +86,7 @@ class DecisionTree:
 
     Attributes:
         ways: that its leaves name.
-        nodes: `PACKED`, each a `Node`.
+        nodes: `PACKED`, from the root.
     """
 
     ways: tuple[Way, ...]
@@ -148,9 +136,8 @@ def read_tree(entry: Mapping[str, Any]) -> DecisionTree:
         dtype = PACKED[name]
         nodes[name] = np.frombuffer(columns, dtype, count, start)
         start += count * dtype.itemsize
-    is_leaf = nodes["feature"] == LEAF
-    leads_on = np.where(is_leaf, nodes["right"] < len(ways), nodes["right"] > np.arange(count) + 1)
-    ends = count > 0 and bool(is_leaf[-1]) and bool((nodes["right"] < max(count, len(ways))).all())
-    if rest or not ends or not leads_on.all() or (nodes["feature"] > LEAF).any():
+    feature, right, behind = nodes["feature"], nodes["right"], np.arange(count) + 1
+    leads_on = np.where(feature == LEAF, right < len(ways), (behind < right) & (right < count))
+    if rest or not count or not leads_on.all() or (feature > LEAF).any():
         raise ValueError("no decision tree")
     return DecisionTree(ways, nodes.tobytes())

@@ -126,11 +126,12 @@ def choose(
         best = _look_up(tree, problem, device)
         if best is not None:
             return Decision(best, problem, device)
-    candidates, rejected = _rank(problem, device)
-    if not candidates:
+    ranked, rejected = _rank(problem, device)
+    if not ranked:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
-    return Decision(candidates[0], problem, device, (candidates, rejected))
+    least_us, best = ranked[0]
+    return Decision(best, problem, device, _ranking(best, least_us, ranked, rejected))
 
 
 def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
@@ -158,33 +159,47 @@ def _candidates(tree: DecisionTree, dtype: str) -> list[tuple[Candidate | None, 
 
 def _rank_behind(best: Candidate, problem: Problem, device: DeviceFacts) -> Ranking:
     """What the tree found, and the others by the model."""
-    candidates, rejected = _rank(problem, device)
-    name = best.implementation.name
-    rejected.pop(name, None)
-    others = [other for other in candidates if other.implementation is not best.implementation]
-    rejected.update((other.implementation.name, f"slower: {other.reason}") for other in others)
-    return (best, *others), rejected
+    us = predict_us(best.implementation, best.config, best.part_of(problem), device)
+    return _ranking(best, us, *_rank(problem, device))
 
 
-def _rank(problem: Problem, device: DeviceFacts) -> Ranking:
-    """Candidates by their predicted times, and why each other implementation is not the first."""
+def _ranking(
+    best: Candidate, best_us: float, ranked: list[tuple[float, Candidate]], rejected: dict[str, str]
+) -> Ranking:
+    """The best, then the others of those that were ranked, which are rejected too."""
+    others = [(us, c) for us, c in ranked if c.implementation is not best.implementation]
+    rejected = {name: why for name, why in rejected.items() if name != best.implementation.name}
+    for us, other in others:
+        comparison = "slower" if us >= best_us else "hardly faster"
+        rejected[other.implementation.name] = f"{comparison}: {other.reason}"
+    return (best, *(other for _, other in others)), rejected
+
+
+def _rank(
+    problem: Problem, device: DeviceFacts
+) -> tuple[list[tuple[float, Candidate]], dict[str, str]]:
+    """Predicted times and candidates, one an implementation; why the others are none."""
     ranked: list[tuple[float, Candidate]] = []
     rejected: dict[str, str] = {}
     for implementation in IMPLEMENTATIONS:
-        reason = _refusal(implementation, problem, device)
-        if reason is not None:
-            rejected[implementation.name] = reason
-        elif not implementation.is_own:
-            rejected[implementation.name] = "a baseline: used only when named"
-        elif not _is_considered(implementation, problem.dtype, device):
-            rejected[implementation.name] = "surpassed by others everywhere: used only when named"
-        else:
+        reason = _exclusion(implementation, problem, device)
+        if reason is None:
             ranked.append(_with_config(implementation, problem, device))
-    ranked.sort(key=lambda timed: timed[0])
-    rejected.update(
-        (other.implementation.name, f"slower: {other.reason}") for _, other in ranked[1:]
-    )
-    return tuple(candidate for _, candidate in ranked), rejected
+        else:
+            rejected[implementation.name] = reason
+    return sorted(ranked, key=lambda timed: timed[0]), rejected
+
+
+def _exclusion(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
+    """None, or why the automatic choice does not consider it."""
+    reason = _refusal(implementation, problem, device)
+    if reason is not None:
+        return reason
+    if not implementation.is_own:
+        return "a baseline: used only when named"
+    if not _is_considered(implementation, problem.dtype, device):
+        return "surpassed by others everywhere: used only when named"
+    return None
 
 
 def _is_considered(implementation: Implementation, dtype: str, device: DeviceFacts) -> bool:
@@ -288,9 +303,7 @@ def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[W
     times: dict[Way, float] = {}
     limit_us = math.inf
     for implementation in IMPLEMENTATIONS:
-        if not implementation.is_own or _refusal(implementation, problem, device) is not None:
-            continue
-        if not _is_considered(implementation, problem.dtype, device):
+        if _exclusion(implementation, problem, device) is not None:
             continue
         for config in implementation.configs(problem.dtype):
             for count, fill in slice_counts(implementation, config, problem, device).items():
