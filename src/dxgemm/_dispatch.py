@@ -136,24 +136,23 @@ def choose(
 
 def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
     """What the tree says; None where that is a config no more, or cannot compute the problem."""
-    found, fill = _candidates(tree, problem.dtype)[tree.find(features_of(problem))]
-    if found is None or found.implementation.supports(problem) is not None:
+    fill, candidates = _candidates(tree, problem.dtype)[tree.find(features_of(problem))]
+    if candidates is None or candidates[1].implementation.supports(problem) is not None:
         return None
-    if fill:
-        slices = slices_that_fill(found.config, problem, device, fill)
-        return Candidate(found.implementation, found.config, LOOKED_UP, slices)
-    return found
+    return candidates[slices_that_fill(candidates[1].config, problem, device, fill) if fill else 1]
 
 
 @cache
-def _candidates(tree: DecisionTree, dtype: str) -> list[tuple[Candidate | None, int]]:
-    """For each way of a tree the candidate, of k in one piece, and how far slices are to fill."""
+def _candidates(tree: DecisionTree, dtype: str) -> list[tuple[int, list[Candidate] | None]]:
+    """For each way of a tree how far slices are to fill, and candidates by the number of slices."""
     found = []
     for way in tree.ways:
         implementation = find_implementation(way.implementation)
         config = find_config(implementation, dtype, way.config)
-        candidate = None if config is None else Candidate(implementation, config, LOOKED_UP)
-        found.append((candidate, way.fill))
+        candidate = Candidate(implementation, config, LOOKED_UP)
+        most = MOST_SLICES if way.fill else 1
+        by_slices = [candidate._replace(slices=slices) for slices in range(most + 1)]
+        found.append((way.fill, None if config is None else by_slices))
     return found
 
 
@@ -344,6 +343,11 @@ def slice_counts(
 
 def slices_that_fill(config: Any, problem: Problem, device: DeviceFacts, fill: int) -> int:
     """Of k, so that each multiprocessor has so many blocks, if k is long enough; at least 1."""
-    tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    most = min(MOST_SLICES, problem.k // (config.tile_k * FEWEST_SLICED_TILES))
-    return max(min(fill * device.sm_count // max(tiles, 1), most), 1)
+    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    slices = fill * device.sm_count // (problem.batch * tiles or 1)
+    most = problem.k // (config.tile_k * FEWEST_SLICED_TILES)
+    if slices > most:  # a call looks this up: min() takes longer
+        slices = most
+    if slices > MOST_SLICES:
+        slices = MOST_SLICES
+    return slices or 1
