@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from base64 import b64encode
 from dataclasses import replace
 from itertools import islice
+from types import ModuleType
 from zlib import compress
 
 import numpy as np
@@ -16,7 +18,7 @@ from typer.testing import CliRunner
 
 from dxgemm import errors
 from dxgemm._correction import FEATURES, MOST, Correction, features_of
-from dxgemm._dispatch import choose
+from dxgemm._dispatch import LOOKED_UP, choose
 from dxgemm._gpu import GpuStatus, simulator_enabled
 from dxgemm._model import BATCH_MEMORY_SHARE, predict_us, schedule
 from dxgemm._problem import contiguous_problem
@@ -345,6 +347,42 @@ def test_without_a_gpu_it_says_so(monkeypatch):
         result = CliRunner().invoke(app, ["tune", *options])
         assert result.exit_code != 0
         assert "tuning needs a GPU" in result.output
+
+
+def test_a_search_ends_with_a_table_of_speeds_and_trees(monkeypatch, tmp_path):
+    pytest.importorskip("scipy")
+    pytest.importorskip("sklearn")
+    if not simulator_enabled():
+        pytest.skip("the same on a GPU is `dxgemm tune`")
+    from dxgemm.tuning.fit import FEWEST
+
+    kernel = find_implementation("coalesced")
+    (config,) = kernel.configs("float32")
+
+    def measured(shape, timer):
+        us = predict_us(kernel, config, contiguous_problem(*shape), H200, Speed(0.7))
+        return Measured(shape, (Observation(kernel.name, str(config), 1, us),))
+
+    timing = ModuleType("dxgemm.tuning.timing")
+    timing.EventTimer = timing.l2_bytes = lambda *_: 0
+    monkeypatch.setitem(sys.modules, timing.__name__, timing)
+    monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: GpuStatus(13000, 1, None))
+    monkeypatch.setattr("dxgemm.cli.tune.simulator_enabled", lambda: False)
+    monkeypatch.setattr("dxgemm.cli.tune.LEARNED_FROM", 1)
+    monkeypatch.setattr("dxgemm.runtime.device.device_facts", lambda ordinal: H200)
+    monkeypatch.setattr("dxgemm.tuning.measure.build_candidates", lambda *_: None)
+    monkeypatch.setattr("dxgemm.tuning.measure.measure", measured)
+    monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
+    shapes, out = tmp_path / "shapes.txt", tmp_path / "table.json"
+    shapes.write_text("".join(f"{16 * m} 100 200\n" for m in range(1, FEWEST + 1)))
+    options = ["--dtype", "float32", "--shapes", str(shapes), "--out", str(out), "--jobs", "1"]
+    result = CliRunner().invoke(app, ["tune", *options])
+    assert result.exit_code == 0, result.output
+    table = read_table(out)
+    assert table.speeds.keys() == {("float32", f"coalesced {config}")}
+    assert table.trees.keys() == {"float32"}
+    device = replace(H200, speeds=table.speeds, trees=table.trees)
+    assert choose(contiguous_problem("float32", 500, 500, 500), device).best.reason == LOOKED_UP
 
 
 def test_dtypes_without_tables_are_refused():
