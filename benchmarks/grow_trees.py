@@ -31,8 +31,7 @@ def main() -> None:
     header = json.loads(given.table.read_text())
     table = read_table(given.table)
     device = replace(TUNED_FACTS[header["gpu"]], speeds=table.speeds)
-    dtypes = sorted({dtype for dtype, _ in table.speeds})
-    trees = grow_trees(dtypes, device, given.problems, given.jobs)
+    trees = grow_trees(device, given.problems, given.jobs)
     about = {name: header[name] for name in ABOUT if name in header}
     write_table(given.table, device.name, device.arch, replace(table, trees=trees), about)
 

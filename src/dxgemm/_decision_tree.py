@@ -80,7 +80,7 @@ PACKED = np.dtype(list(zip(COLUMNS, ("u1", "<u4", "<u4"))))
 LEAF = len(FEATURES)  # in place of a feature
 
 
-@dataclass(frozen=True, eq=False)  # told apart by identity, which is quick to hash
+@dataclass(frozen=True)
 class DecisionTree:
     """Of one dtype on one GPU.
 

@@ -96,8 +96,6 @@ class Decision:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Decision) and self._ranked() == other._ranked()
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def choose(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
@@ -136,24 +134,24 @@ def choose(
 
 def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
     """What the tree says; None where that is a config no more, or cannot compute the problem."""
-    fill, candidates = _candidates(tree, problem.dtype)[tree.find(features_of(problem))]
+    way = tree.ways[tree.find(features_of(problem))]
+    candidates = _candidates(problem.dtype, way)
     if candidates is None or candidates[1].implementation.supports(problem) is not None:
         return None
-    return candidates[slices_that_fill(candidates[1].config, problem, device, fill) if fill else 1]
+    if not way.fill:
+        return candidates[1]
+    return candidates[slices_that_fill(candidates[1].config, problem, device, way.fill)]
 
 
 @cache
-def _candidates(tree: DecisionTree, dtype: str) -> list[tuple[int, list[Candidate] | None]]:
-    """For each way of a tree how far slices are to fill, and candidates by the number of slices."""
-    found = []
-    for way in tree.ways:
-        implementation = find_implementation(way.implementation)
-        config = find_config(implementation, dtype, way.config)
-        candidate = Candidate(implementation, config, LOOKED_UP)
-        most = MOST_SLICES if way.fill else 1
-        by_slices = [candidate._replace(slices=slices) for slices in range(most + 1)]
-        found.append((way.fill, None if config is None else by_slices))
-    return found
+def _candidates(dtype: str, way: Way) -> list[Candidate] | None:
+    """By the number of slices; None for a config of an earlier version."""
+    implementation = find_implementation(way.implementation)
+    config = find_config(implementation, dtype, way.config)
+    if config is None:
+        return None
+    most = MOST_SLICES if way.fill else 1
+    return [Candidate(implementation, config, LOOKED_UP, slices) for slices in range(most + 1)]
 
 
 def _rank_behind(best: Candidate, problem: Problem, device: DeviceFacts) -> Ranking:
@@ -306,9 +304,9 @@ def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[W
             continue
         for config in implementation.configs(problem.dtype):
             for count, fill in slice_counts(implementation, config, problem, device).items():
-                sliced = sliced_problem(problem, count) if count > 1 else problem
+                part = Candidate(implementation, config, "", count).part_of(problem)
                 way = Way(implementation.name, str(config), fill)
-                us = predict_us(implementation, config, sliced, device, limit_us=limit_us)
+                us = predict_us(implementation, config, part, device, limit_us=limit_us)
                 if us < math.inf:
                     times[way] = us
                     limit_us = min(limit_us, within * us)

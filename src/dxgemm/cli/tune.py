@@ -99,9 +99,7 @@ def tune(
     speeds = {key: fit.speed for key, fit in fits.items()}
     tuned = replace(device, speeds=speeds, trees={})
     with progress_bar() as report:
-        trees = grow_trees(
-            sorted({dtype for dtype, _ in speeds}), tuned, LEARNED_FROM, jobs, report
-        )
+        trees = grow_trees(tuned, LEARNED_FROM, jobs, report)
     write_table(target, device.name, device.arch, Table(speeds, trees), _about(known))
     print_table(
         ("dtype", "kernel", ">shapes", ">error", ">efficiency", ">launch, us"),

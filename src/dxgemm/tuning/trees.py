@@ -57,13 +57,12 @@ class Answers(NamedTuple):
 
 
 def grow_trees(
-    dtypes: Iterable[str],
     device: DeviceFacts,
     problems: int,
     jobs: int | None = None,
     report: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, DecisionTree]:
-    """A tree for each dtype.
+    """A tree for each dtype that the device has speeds of.
 
     Args:
         device: with what its kernels were measured to reach.
@@ -75,6 +74,7 @@ def grow_trees(
         MissingPackageError: scikit-learn is not installed.
     """
     tree_learner()
+    dtypes = sorted({dtype for dtype, _ in device.speeds})
     tasks = [(dtype, part) for dtype in dtypes for part in range(-(-problems // AT_ONCE))]
     answers: dict[str, dict[int, Answers]] = {dtype: {} for dtype, _ in tasks}
     # Not forked: the process may have used CUDA.
