@@ -3,18 +3,18 @@
 The matrices are so small that the GPU is done before the host: the time is what a call costs
 before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
 outside the clock. The launches of an empty kernel are what no call can undercut. The choice of a
-kernel is timed by itself, which a call pays once for each problem: of one problem, and of random
-ones in turn (`dxgemm.tuning.shapes`), because a choice remembers none. `routes[key]` is what finds
-the choice again.
+kernel is timed by itself, which a call pays once for each problem: of one problem; of random single
+products in a row; and of random batches and epilogues. These problems are made right before the
+choice, outside the clock, as a call makes its own. `routes[key]` is what finds the choice again.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import cycle, islice
+from itertools import count, islice
 from timeit import Timer
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ from interleave import replay, replay_clock
 import dxgemm
 from dxgemm._dispatch import choose
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import contiguous_problem
+from dxgemm._problem import Problem, contiguous_problem
 from dxgemm._route import routes
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave
-from dxgemm.tuning.shapes import log_uniform_shapes
+from dxgemm.tuning.trees import Part
 
 SMOKE = simulator_enabled()
 if not SMOKE:
@@ -45,8 +45,7 @@ GEMM_TARGET_US = 12.0
 PLAN_TARGET_US = 6.0
 CHOICE_TARGET_US = 3.0
 ROUTE_TARGET_US = 1.0
-RANDOM_PROBLEMS = 4 if SMOKE else 256
-SEED = 3
+UNSEEN = 10**6  # of a part of problems that no tree was grown from
 
 # Python expressions to time, with operands a, b and c of a library.
 DXGEMM_CALLS = {
@@ -66,7 +65,8 @@ LAUNCHES = {
 }
 CHOICES = {
     "choose(problem, device)": CHOICE_TARGET_US,
-    "choose(next(problems), device)": CHOICE_TARGET_US,
+    "choose(next(products), device)": CHOICE_TARGET_US,
+    "choose(next(varied), device)": CHOICE_TARGET_US,
     "routes[key]": ROUTE_TARGET_US,
 }
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
@@ -130,19 +130,26 @@ def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """What the expressions that choose a kernel refer to."""
     (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
     dxgemm.plan(a, b)
-    shapes = islice(log_uniform_shapes((dtype,), SEED), RANDOM_PROBLEMS)
     return {
         "choose": choose,
         "problem": contiguous_problem(dtype, m, n, k),
-        "problems": cycle([contiguous_problem(*shape) for shape in shapes]),
         "device": device_facts(0),
         "routes": routes,
         "key": next(reversed(routes)),
     }
 
 
+def random_problems(dtype: str, is_varied: bool) -> Iterator[Problem]:
+    """Without end, others than the decision trees have learned from."""
+    for number in count(UNSEEN):
+        yield from Part(dtype, None, is_varied, number).problems
+
+
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
+    random = {
+        name: random_problems(a.dtype.name, name == "varied") for name in ("products", "varied")
+    }
     if variant.library in LIBRARIES:
         names = operand_names(variant.library, a, b)
         product = eval(variant.call, names)  # c is zero, so beta = 1 gives a @ b too
@@ -153,6 +160,9 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
     timer = Timer(variant.call, globals=names)
 
     def sample() -> float:
+        for name, problems in random.items():
+            if f"next({name})" in variant.call:
+                names[name] = iter(list(islice(problems, CALLS)))
         seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
             cupy.cuda.Device().synchronize()

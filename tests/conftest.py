@@ -27,7 +27,7 @@ from contract import CASES_PROPERTY, Contract, fitting_layouts, inability
 from recorded_runs import run_info, write_run
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import _deterministic, _dispatch, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import RESULT_DTYPES
 from dxgemm.testing.kinds import KINDS, numpy_dtype
@@ -187,9 +187,16 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
 
 
 @pytest.fixture
-def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Implementations have the configs of a GPU, for decisions and predictions without one."""
     monkeypatch.setattr("dxgemm._registry.simulator_enabled", lambda: False)
+    # What is remembered names configs.
+    remembered = (_dispatch._ready, _deterministic._best_for_all)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -160,7 +160,7 @@ BATCHES = (1, 3, 16, 100, 132, 264, 300, 1000, 10_000, 100_000)
 @pytest.mark.parametrize("device", [H200, TUNED_H200])
 def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch):
     kept = {key: speed for key, speed in device.speeds.items() if not key[1].startswith(NAME)}
-    decision = choose(problem(batch), dataclasses.replace(device, speeds=kept))
+    decision = choose(problem(batch), dataclasses.replace(device, speeds=kept, trees={}))
     assert decision.best.implementation.name != NAME
     assert decision.rejected[NAME].startswith("slower")
 
@@ -168,7 +168,7 @@ def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch)
 def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gpu):
     key = "float32", name_of(find_implementation(NAME), CONFIG, is_batch=True)
     measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
-    device = dataclasses.replace(TUNED_H200, speeds=measured)
+    device = dataclasses.replace(TUNED_H200, speeds=measured, trees={})
     assert choose(ROWS, device).best.implementation.name == NAME
     for asked, other in (
         (REFUSED["odd rows of a"][0], device),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import sys
 import zlib
 from dataclasses import replace
@@ -16,8 +15,12 @@ from known_devices import H200, TABLE, TUNED_H200
 from dxgemm import _dispatch, epilogues, errors
 from dxgemm._decision_tree import (
     FEATURES,
+    FUNCTIONS,
     LEAF,
+    OF_COLUMNS,
     PACKED,
+    REDUCTION,
+    STORED,
     DecisionTree,
     Way,
     features_of,
@@ -25,9 +28,9 @@ from dxgemm._decision_tree import (
     tree_entry,
 )
 from dxgemm._dispatch import LOOKED_UP, choose, predicted_us, slice_counts, slices_that_fill
-from dxgemm._fusion import Fusion
+from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import predict_us
-from dxgemm._problem import Strides, contiguous_problem, sliced_problem
+from dxgemm._problem import RESULT_DTYPES, Strides, contiguous_problem, sliced_problem
 from dxgemm._registry import find_config, find_implementation
 from dxgemm._speeds import Table, read_table, write_table
 from dxgemm.epilogues.function import bound_epilogue
@@ -54,6 +57,11 @@ def small_tree(*ways):
     return DecisionTree(ways, nodes)
 
 
+def trees_of(way):
+    """A tree for float32 that has the same answer to everything."""
+    return {("float32", None): DecisionTree((way,), packed((LEAF, 0, 0)))}
+
+
 @pytest.fixture
 def tree(configs_of_a_gpu):
     return small_tree(way(0), way(1), way(1, fill=2))
@@ -61,7 +69,7 @@ def tree(configs_of_a_gpu):
 
 @pytest.fixture
 def device(tree):
-    return replace(H200, trees={"float32": tree})
+    return replace(H200, trees={("float32", None): tree})
 
 
 def problem(m, n, k, dtype="float32"):
@@ -73,7 +81,7 @@ PATHS = {(FEW, 500, 7): 0, (FEW + 1, 7, DEEP): 1, (FEW + 1, 500, DEEP + 1): 2}
 
 def test_a_problem_walks_down_to_its_leaf(tree):
     for size, index in PATHS.items():
-        assert tree.find(features_of(problem(*size))) == index
+        assert tree.find(features_of(problem(*size))) == tree.ways[index]
 
 
 def test_features_are_what_they_are_called():
@@ -84,6 +92,47 @@ def test_features_are_what_they_are_called():
         assert found[f"tiles of {m} x {n}"] == -(-321 // m) * -(-1000 // n)
     assert [found[f"alignment of {name}"] for name in ("a", "b", "out")] == [1, 8, 8]
     assert (found["columns of a"], found["columns of b"], found["reads c"]) == (1, 1, False)
+    assert (found["matrices"], found["bytes of a result"], found["epilogue"]) == (1, 4, 0)
+
+
+def feature(name, asked):
+    return features_of(asked)[FEATURES.index(name)]
+
+
+def test_tiles_are_those_of_all_matrices():
+    for m, n in ((32, 64), (64, 32), (64, 64), (128, 128)):
+        tiles = f"tiles of {m} x {n}"
+        one, seven = problem(321, 1000, 77), contiguous_problem("float32", 321, 1000, 77, 7)
+        assert feature(tiles, seven) == 7 * feature(tiles, one)
+    assert feature("matrices", seven) == 7
+
+
+def test_results_have_bytes():
+    for out_dtype, count in (("float16", 2), ("float32", 4)):
+        half = contiguous_problem("float16", 64, 64, 64, out_dtype=out_dtype)
+        assert feature("bytes of a result", half) == count
+
+
+REDUCED = [
+    (FusedReduction("sum", axis, ("float64",), is_stored=is_stored), code)
+    for axis, is_stored, code in [
+        (1, False, REDUCTION),
+        (None, False, REDUCTION),
+        (0, False, REDUCTION + OF_COLUMNS),
+        (1, True, REDUCTION + STORED),
+        (0, True, REDUCTION + OF_COLUMNS + STORED),
+    ]
+]
+
+
+def test_epilogues_are_told_apart():
+    codes = {replace(problem(64, 64, 64), epilogue=RELU): FUNCTIONS}
+    for reduction, code in REDUCED:
+        for stages, more in (((), 0), (RELU.stages, FUNCTIONS)):
+            fusion = Fusion(stages, (), False, reduction)
+            codes[replace(problem(64, 64, 64), epilogue=fusion)] = code + more
+    for asked, code in codes.items():
+        assert feature("epilogue", asked) == code
 
 
 @pytest.mark.parametrize(
@@ -99,8 +148,8 @@ def test_rows_or_columns_are_aligned(strides, alignment):
 
 def test_a_tree_is_read_as_it_was_written(tree, tmp_path):
     file = tmp_path / "table.json"
-    write_table(file, "GPU", "sm_90a", Table(trees={"float32": tree}), {})
-    assert read_table(file) == Table(trees={"float32": tree})
+    write_table(file, "GPU", "sm_90a", Table(trees={("float32", None): tree}), {})
+    assert read_table(file) == Table(trees={("float32", None): tree})
 
 
 BROKEN = {
@@ -118,7 +167,7 @@ BROKEN = {
 def test_what_is_no_tree_is_refused(tree, tmp_path, nodes):
     file = tmp_path / "table.json"
     broken = DecisionTree(tree.ways, packed(*nodes))
-    write_table(file, "GPU", "sm_90a", Table(trees={"float32": broken}), {})
+    write_table(file, "GPU", "sm_90a", Table(trees={("float32", None): broken}), {})
     with pytest.raises(errors.SettingError, match="is no table of speeds"):
         read_table(file)
 
@@ -167,17 +216,55 @@ def test_the_others_are_ranked_when_asked_for(device, monkeypatch):
     assert len(ranked) == 1
 
 
-NOT_PLAIN = {
-    "a batch": contiguous_problem("float32", FEW, 64, 64, 3),
-    "an epilogue": replace(problem(FEW, 64, 64), epilogue=RELU),
+OF_NO_TREE = {
     "a precision": replace(problem(FEW, 64, 64), precision="tf32"),
     "another dtype": problem(FEW, 64, 64, "float64"),
 }
 
 
-@pytest.mark.parametrize("asked", NOT_PLAIN.values(), ids=NOT_PLAIN)
+@pytest.mark.parametrize("asked", OF_NO_TREE.values(), ids=OF_NO_TREE)
 def test_what_trees_do_not_know_is_ranked_by_the_model(device, asked):
     assert choose(asked, device) == choose(asked, H200)
+
+
+OF_THE_SAME_TREE = {
+    "a batch": contiguous_problem("float32", FEW, 64, 64, 3),
+    "an epilogue": replace(problem(FEW, 64, 64), epilogue=RELU),
+}
+
+
+@pytest.mark.parametrize("asked", OF_THE_SAME_TREE.values(), ids=OF_THE_SAME_TREE)
+def test_batches_and_epilogues_are_looked_up_too(device, asked):
+    best = choose(asked, device).best
+    assert (best.config, best.reason) == (TUNED.configs("float32")[0], LOOKED_UP)
+
+
+def test_a_precision_has_a_tree_of_its_own(tree):
+    asked = replace(problem(FEW, 64, 64), precision="tf32")
+    device = replace(H200, trees={("float32", "tf32"): tree})
+    assert choose(asked, device).best.reason == LOOKED_UP
+    assert choose(problem(FEW, 64, 64), device) == choose(problem(FEW, 64, 64), H200)
+
+
+@pytest.mark.parametrize("stores_matrix", [False, True])
+@pytest.mark.parametrize("must_fuse", [None, False, True])
+def test_a_reduction_is_fused_or_split_off_as_the_tree_says_or_the_caller(
+    configs_of_a_gpu, stores_matrix, must_fuse
+):
+    device = replace(H200, trees=trees_of(way(0)._replace(stores_matrix=stores_matrix)))
+    fusion = Fusion((), (), False, REDUCED[0][0])
+    asked = replace(problem(FEW, 64, 64), epilogue=fusion, must_fuse=must_fuse)
+    if must_fuse is stores_matrix:
+        assert choose(asked, device) == choose(asked, H200)
+    else:
+        best = choose(asked, device).best
+        assert (best.stores_matrix, best.reason) == (stores_matrix, LOOKED_UP)
+
+
+def test_a_matrix_that_nobody_reduces_is_no_answer(configs_of_a_gpu):
+    device = replace(H200, trees=trees_of(way(0)._replace(stores_matrix=True)))
+    for asked in (problem(64, 64, 64), replace(problem(64, 64, 64), epilogue=RELU)):
+        assert choose(asked, device) == choose(asked, H200)
 
 
 def test_what_is_named_is_not_looked_up(device):
@@ -186,23 +273,23 @@ def test_what_is_named_is_not_looked_up(device):
 
 
 def test_a_config_of_another_version_is_passed_over(configs_of_a_gpu):
-    gone = Way("tuned", "of a former version", 0)
-    device = replace(H200, trees={"float32": small_tree(gone, gone, gone)})
+    gone = Way("tuned", "of a former version")
+    device = replace(H200, trees=trees_of(gone))
     assert choose(problem(FEW, 64, 64), device) == choose(problem(FEW, 64, 64), H200)
 
 
 def test_what_cannot_compute_the_problem_is_passed_over(configs_of_a_gpu):
     (config,) = find_implementation("block_batch").configs("float32")
-    block = Way("block_batch", str(config), 0)
-    device = replace(H200, trees={"float32": small_tree(block, block, block)})
+    block = Way("block_batch", str(config))
+    device = replace(H200, trees=trees_of(block))
     fitting, other = problem(96, 96, 96), problem(97, 96, 96)
     assert choose(fitting, device).best.implementation.name == "block_batch"
     assert choose(other, device) == choose(other, H200)
 
 
 def test_random_problems_are_the_same_each_time_and_of_all_kinds():
-    def problems(seed):
-        return list(islice(trees.random_problems("float64", random.Random(seed)), 300))
+    def problems(number):
+        return list(trees.Part("float64", None, False, number, 300).problems)
 
     found = problems(1)
     assert found == problems(1) != problems(2)
@@ -215,12 +302,50 @@ def test_random_problems_are_the_same_each_time_and_of_all_kinds():
         assert p.b.row + p.b.col > (p.n if p.b.col == 1 else p.k)
         assert p.out.row >= p.n and p.out.col == 1
         assert max(p.m * p.n, p.m * p.k, p.n * p.k) <= trees.MOST_ELEMENTS
+        assert p.batch == 1 and p.epilogue is None
 
 
-def test_the_model_is_asked_of_each_problem(configs_of_a_gpu, monkeypatch):
-    monkeypatch.setattr(trees, "AT_ONCE", 20)
-    answers = trees.ask("float32", TUNED_H200, 3)
-    problems = list(islice(trees.random_problems("float32", random.Random("float32 3")), 20))
+@pytest.mark.parametrize("dtype, precision", TABLE.trees)
+def test_varied_problems_are_of_all_kinds_too(configs_of_a_gpu, dtype, precision):
+    found = list(trees.Part(dtype, precision, True, 1, 600).problems)
+    assert {(p.batch > 1, p.epilogue is not None) for p in found} == {
+        (True, False), (False, True), (True, True)
+    }  # fmt: skip
+    assert {p.out_dtype for p in found} == set(RESULT_DTYPES[dtype])
+    assert len({feature("epilogue", p) for p in found}) >= 9
+    for p in found:
+        assert (p.dtype, p.precision) == (dtype, precision)
+        assert p.batch * max(p.m * p.n, p.m * p.k, p.n * p.k) <= trees.MOST_IN_BATCH
+        if p.batch > 1:
+            assert p.a.batch >= p.m * p.k and p.b.batch >= p.k * p.n and p.out.batch >= p.m * p.n
+    if (dtype, precision) == ("float32", None):
+        (only,) = find_implementation("block_batch").configs(dtype)
+        assert only.only_shape in {(p.m, p.n, p.k) for p in found if p.batch > 1}
+
+
+def test_parts_are_as_many_problems_as_asked_for():
+    counts = {}
+    for part in trees.parts_of(TUNED_H200, 12_000):
+        assert 0 < part.size <= trees.AT_ONCE
+        of = (part.dtype, part.precision, part.is_varied)
+        counts[of] = counts.get(of, 0) + part.size
+    assert {of[:2] for of in counts} == TABLE.trees.keys()
+    assert counts["float64", None, False] == 12_000 and counts["float64", None, True] == 9_600
+    assert counts["float64", "split", False] == 1_200 and counts["int8", None, True] == 1_800
+
+
+ASKED = {
+    "products": trees.Part("float32", None, False, 3, 20),
+    "batches and epilogues": trees.Part("float64", None, True, 3, 30),
+    "a precision": trees.Part("float32", "split", True, 3, 10),
+    "half precision": trees.Part("float16", None, True, 3, 10),
+}
+
+
+@pytest.mark.parametrize("part", ASKED.values(), ids=ASKED)
+def test_the_model_is_asked_of_each_problem(configs_of_a_gpu, part):
+    answers = trees.ask(part, TUNED_H200)
+    problems = list(part.problems)
     assert answers.features.tolist() == [list(map(float, features_of(p))) for p in problems]
     for index, asked in enumerate(problems):
         times = predicted_us(asked, TUNED_H200, 2.0)
@@ -236,10 +361,13 @@ def test_the_model_is_asked_of_each_problem(configs_of_a_gpu, monkeypatch):
             if index in indices
         }
         assert found == pytest.approx(expected, abs=1e-6) and 0 in found.values()
+        ranked = choose(asked, replace(TUNED_H200, trees={})).best
+        text = f"predicted {best_us:.3g} us"
+        assert ranked.reason.startswith(text), (ranked, asked)
 
 
 def test_answers_are_joined_in_order():
-    one, other = Way("one", "", 0), Way("other", "", 0)
+    one, other = Way("one", ""), Way("other", "")
 
     def part(value, losses):
         features = np.full((2, len(FEATURES)), value, np.float32)
@@ -260,7 +388,7 @@ def made_up_answers(count, losses_of):
     features[:, 0] = np.arange(count)
     names = losses_of(0)
     losses = {
-        Way(name, "", 0): (
+        Way(name, ""): (
             np.arange(count),
             np.array([losses_of(m)[name] for m in range(count)], np.float32),
         )
@@ -270,7 +398,7 @@ def made_up_answers(count, losses_of):
 
 
 def leaves(tree, count):
-    return [tree.ways[tree.find([m] + [0] * (LEAF - 1))].implementation for m in range(count)]
+    return [tree.find([m] + [0] * (LEAF - 1)).implementation for m in range(count)]
 
 
 def test_a_tree_learns_where_one_way_becomes_better_than_another():
@@ -304,10 +432,14 @@ def test_processes_share_the_questions():
     reports = []
     few = {k: v for k, v in TABLE.speeds.items() if k[0] == "float32" and "tuned" in k[1]}
     small = replace(TUNED_H200, speeds=few)
-    found = trees.grow_trees(small, 1, 1, lambda *of: reports.append(of))
-    assert found.keys() == {"float32"} and len(reports) == 1
-    problems = islice(trees.random_problems("float32", random.Random("float32 0")), 50)
-    assert all(choose(p, replace(small, trees=found)).best.reason == LOOKED_UP for p in problems)
+    found = trees.grow_trees(small, 50, 1, lambda *of: reports.append(of))
+    parts = trees.parts_of(small, 50)
+    assert found.keys() == TABLE.trees.keys() and len(reports) == len(parts)
+    answered = {part: trees.ask(part, small) for part in parts if part.dtype == "float32"}
+    assert trees.grow_all(answered) == {of: found[of] for of in found if of[0] == "float32"}
+    device = replace(small, trees=found)
+    (products,) = (p for p in parts if p[:3] == ("float32", None, False))
+    assert all(choose(p, device).best.reason == LOOKED_UP for p in products.problems)
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
@@ -316,23 +448,33 @@ def test_without_scikit_learn_it_says_what_to_install(monkeypatch):
         trees.grow_trees(TUNED_H200, 1)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype):
-    """At most a twentieth slower, by the model, on nearly all of what they were not grown from."""
+UNSEEN = 10**6  # number of a part that no tree was grown from
+# Problems to ask, and how many of them a tree may answer by what takes a twentieth longer than the
+# best: fewer where it was grown from more.
+ASKED_AND_LOST = {("float32", None): (300, 0.05), ("float64", None): (300, 0.05)}
+
+
+@pytest.mark.parametrize("is_varied", [False, True], ids=["products", "batches and epilogues"])
+@pytest.mark.parametrize("dtype, precision", TABLE.trees)
+def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, precision, is_varied):
+    """By the model, on problems that they were not grown from."""
+    count, most = ASKED_AND_LOST.get((dtype, precision), (150, 0.15))
+    problems = list(trees.Part(dtype, precision, is_varied, UNSEEN, count).problems)
+    if precision is None and not is_varied:
+        shapes = islice(log_uniform_shapes((dtype,), 12345), count)
+        problems = [contiguous_problem(*shape) for shape in shapes]
     lost = []
-    for shape in islice(log_uniform_shapes((dtype,), 12345), 300):
-        asked = contiguous_problem(*shape)
+    for asked in problems:
         times = predicted_us(asked, TUNED_H200, 2.0)
-        tree = TUNED_H200.trees[dtype]
-        found = tree.ways[tree.find(features_of(asked))]
+        found = TUNED_H200.trees[dtype, precision].find(features_of(asked))
         lost.append(times.get(found, 2.0 * min(times.values())) / min(times.values()) - 1)
-    assert sum(x <= 0.05 for x in lost) >= 0.95 * len(lost)
-    assert sum(lost) <= 0.01 * len(lost)
+    assert sum(x > 0.05 for x in lost) <= most * len(lost)
+    assert sum(lost) <= 0.2 * most * len(lost)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_packaged_trees_name_configs_that_exist(configs_of_a_gpu, dtype):
-    for found in TABLE.trees[dtype].ways:
+@pytest.mark.parametrize("dtype, precision", TABLE.trees)
+def test_the_packaged_trees_name_configs_that_exist(configs_of_a_gpu, dtype, precision):
+    for found in TABLE.trees[dtype, precision].ways:
         implementation = find_implementation(found.implementation)
         assert find_config(implementation, dtype, found.config) is not None
         assert implementation.is_own and implementation.is_automatic(dtype)
@@ -341,7 +483,7 @@ def test_the_packaged_trees_name_configs_that_exist(configs_of_a_gpu, dtype):
 def test_a_prediction_may_end_where_it_is_certainly_too_long(configs_of_a_gpu):
     """What is not infinite is the same; what is not longer than the limit is not infinite."""
     ended = 0
-    for asked in islice(trees.random_problems("float32", random.Random(4)), 50):
+    for asked in trees.Part("float32", None, False, 4, 50).problems:
         for config in TUNED.configs("float32"):
             us = predict_us(TUNED, config, asked, TUNED_H200)
             for limit_us in (0.3 * us, 0.9 * us, us, 2 * us):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import epilogues, errors, reductions
+from dxgemm import _deterministic, epilogues, errors, reductions
 from dxgemm._deterministic import choose_for_any_rows
 from dxgemm._dispatch import choose
 from dxgemm._gpu import probe, simulator_enabled
@@ -60,6 +60,19 @@ def test_the_choice_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, k
     assert len(choices) == 1
     transposed = {chosen(problem_of(kind, m, n, k, transposed=True)) for m in ROWS[1::16]}
     assert len(transposed) == 1
+
+
+def test_the_configs_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        _deterministic, "predict_us", lambda *of: asked.append(of) or predict_us(*of)
+    )
+    first = chosen(problem_of("float32", 100, 512, 512))
+    count = len(asked)
+    assert count and chosen(problem_of("float32", 101, 512, 512)) == first
+    assert len(asked) == count
+    chosen(problem_of("float32", 101, 512, 768))
+    assert len(asked) == 2 * count
 
 
 def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):

@@ -368,7 +368,7 @@ def test_a_search_ends_with_a_table_of_speeds_and_trees(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
     monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: GpuStatus(13000, 1, None))
     monkeypatch.setattr("dxgemm.cli.tune.simulator_enabled", lambda: False)
-    monkeypatch.setattr("dxgemm.cli.tune.LEARNED_FROM", 1)
+    monkeypatch.setattr("dxgemm.cli.tune.LEARNED_FROM", 50)
     monkeypatch.setattr("dxgemm.runtime.device.device_facts", lambda ordinal: H200)
     monkeypatch.setattr("dxgemm.tuning.measure.build_candidates", lambda *_: None)
     monkeypatch.setattr("dxgemm.tuning.measure.measure", measured)
@@ -380,7 +380,7 @@ def test_a_search_ends_with_a_table_of_speeds_and_trees(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     table = read_table(out)
     assert table.speeds.keys() == {("float32", f"coalesced {config}")}
-    assert table.trees.keys() == {"float32"}
+    assert table.trees.keys() == read_table(PACKAGED / "nvidia-h200.json").trees.keys()
     device = replace(H200, speeds=table.speeds, trees=table.trees)
     assert choose(contiguous_problem("float32", 500, 500, 500), device).best.reason == LOOKED_UP
 

@@ -1,7 +1,7 @@
 """The quickest way to compute a problem, looked up instead of predicted.
 
 `dxgemm._model` predicts every config and every slicing of k: milliseconds of host time. What it
-answers over all problems is learned once, by a binary decision tree for each dtype
+answers over all problems is learned once, by a binary decision tree for each dtype and precision
 (`dxgemm.tuning.trees` grows them), and a problem walks down its tree in a microsecond or two.
 Source: Breiman, Friedman, Olshen and Stone, "Classification and Regression Trees", 1984.
 """
@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._problem import MAX_ALIGNMENT, Problem
+from dxgemm._fusion import Fusion
+from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
 
 LINE = 128  # elements, which are a cache line at least
 
@@ -28,49 +29,67 @@ class Way(NamedTuple):
     Attributes:
         implementation, config: by name.
         fill: blocks a multiprocessor that slices of k give it; 0 for k in one piece.
+        stores_matrix: whether another kernel reduces what this one stores.
     """
 
     implementation: str
     config: str
-    fill: int
+    fill: int = 0
+    stores_matrix: bool = False
 
 
 # What `features_of` gives, in its order.
 FEATURES = (
     "m", "n", "k", "tiles of 32 x 64", "tiles of 64 x 32", "tiles of 64 x 64", "tiles of 128 x 128",
     "alignment of a", "alignment of b", "alignment of out", "columns of a", "columns of b",
-    "reads c",
+    "reads c", "matrices", "bytes of a result", "epilogue",
 )  # fmt: skip
+
+# What an epilogue has, added up.
+FUNCTIONS, REDUCTION, OF_COLUMNS, STORED = 1, 2, 4, 8
 
 
 def features_of(problem: Problem) -> tuple[int, ...]:
     """What a tree asks of a problem.
 
-    Tiles count because the multiprocessors share them out whole. An alignment is the largest power
-    of two that divides the elements from one row (or column) to the next, or 1 where the first one
-    is misaligned; columns of a are 1 where rows are contiguous.
+    Tiles, of all matrices, count because the multiprocessors share them out whole. An alignment is
+    the largest power of two that divides the elements from one row (or column) to the next, or 1
+    where the first one is misaligned; columns of a are 1 where rows are contiguous.
     """
-    m, n = problem.m, problem.n
+    m, n, batch, fusion = problem.m, problem.n, problem.batch, problem.epilogue
     a, b = problem.a, problem.b
     a_col, b_col, out_step = a.col, b.col, problem.out.row
     a_step, b_step = a.row * a_col, b.row * b_col  # one of the two is 1, but for strided operands
     rows_32, cols_32 = (m + 31) >> 5, (n + 31) >> 5
     rows_64, cols_64 = (rows_32 + 1) >> 1, (cols_32 + 1) >> 1
+    rows_128, cols_128 = (rows_64 + 1) >> 1, (cols_64 + 1) >> 1
     return (
         m,
         n,
         problem.k,
-        rows_32 * cols_64,
-        rows_64 * cols_32,
-        rows_64 * cols_64,
-        ((rows_64 + 1) >> 1) * ((cols_64 + 1) >> 1),
+        batch * rows_32 * cols_64,
+        batch * rows_64 * cols_32,
+        batch * rows_64 * cols_64,
+        batch * rows_128 * cols_128,
         a_step & -a_step or LINE if problem.a_alignment == MAX_ALIGNMENT else 1,
         b_step & -b_step or LINE if problem.b_alignment == MAX_ALIGNMENT else 1,
         out_step & -out_step or LINE,
         a_col,
         b_col,
         problem.reads_c,
+        batch,
+        ITEM_SIZES[problem.out_dtype],
+        0 if fusion is None else _kind(fusion),
     )
+
+
+def _kind(fusion: Fusion) -> int:
+    """Of an epilogue."""
+    functions, reduction = FUNCTIONS * bool(fusion.stages), fusion.reduction
+    if reduction is None:
+        return functions
+    of_columns, stored = OF_COLUMNS * (reduction.axis == 0), STORED * reduction.is_stored
+    return functions + REDUCTION + of_columns + stored
 
 
 # A node of a tree: the feature it asks for, the most that problems of its left child have of that,
@@ -82,7 +101,7 @@ LEAF = len(FEATURES)  # in place of a feature
 
 @dataclass(frozen=True)
 class DecisionTree:
-    """Of one dtype on one GPU.
+    """Of one dtype and precision on one GPU.
 
     Attributes:
         ways: that its leaves name.
@@ -92,25 +111,30 @@ class DecisionTree:
     ways: tuple[Way, ...]
     nodes: bytes
 
-    def find(self, features: Sequence[int]) -> int:
-        """The index of the way that the leaf has into which a problem falls."""
-        asked, most, right = self._columns
-        node = 0
-        while (feature := asked[node]) != LEAF:
-            if features[feature] <= most[node]:
-                node += 1
-            else:
-                node = right[node]
-        return right[node]
+    def find(self, features: Sequence[int]) -> Way:
+        """Of the leaf into which a problem falls."""
+        node = self._root
+        while type(node) is tuple:
+            feature, most, left, right = node
+            node = left if features[feature] <= most else right
+        return node
 
     @cached_property
-    def _columns(self) -> tuple[list[int], list[int], list[int]]:
-        """As lists, whose elements Python reads the quickest."""
-        nodes = np.frombuffer(self.nodes, PACKED)
-        return nodes["feature"].tolist(), nodes["most"].tolist(), nodes["right"].tolist()
+    def _root(self) -> Any:
+        """A `Way`, or a tuple of feature, most, left and right child: the quickest for Python."""
+        packed = np.frombuffer(self.nodes, PACKED)
+        feature, most, right = (packed[name].tolist() for name in COLUMNS)
+        nodes: list[Any] = [None] * len(packed)
+        for node in reversed(range(len(nodes))):  # children are behind their parents
+            child = right[node]
+            if feature[node] == LEAF:
+                nodes[node] = self.ways[child]
+            else:
+                nodes[node] = feature[node], most[node], nodes[node + 1], nodes[child]
+        return nodes[0]
 
 
-Trees = Mapping[str, DecisionTree]  # by dtype
+Trees = Mapping[tuple[str, str | None], DecisionTree]  # by dtype and precision
 
 
 def tree_entry(tree: DecisionTree) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for bat
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from dxgemm._dispatch import Candidate, Decision, choose
@@ -62,39 +63,69 @@ def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: A
         if refusal is not None:
             raise UnsupportedProblemError(f"gemm: {asked} is not deterministic: {refusal}.")
         considered, wish = (asked.implementation,), "asked for by name, deterministic"
-    samples = [_with_rows(problem, rows) for rows in TYPICAL_ROWS]
     rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
-    times: dict[tuple[Implementation, Any], list[float]] = {}
+    fitting = []
     for candidate in considered:
-        refusals = [candidate.supports(p) for p in (problem, *samples)]
-        refusals += [candidate.runs_on(device.arch), _refusal(candidate, problem)]
+        refusals = [candidate.supports(problem), candidate.runs_on(device.arch)]
+        refusals.append(_refusal(candidate, problem))
         if implementation is None and not candidate.is_automatic(problem.dtype):
             refusals.append("used only when named")
         refusal = next(filter(None, refusals), None)
-        if refusal is not None:
+        if refusal is None:
+            fitting.append(candidate)
+        else:
             rejected[candidate.name] = refusal
-            continue
-        for config in candidate.configs(problem.dtype):
-            times[candidate, config] = [
-                predict_us(candidate, config, sample, device) for sample in samples
-            ]
-    if not times:
+    samples = tuple(_with_rows(problem, rows) for rows in TYPICAL_ROWS)
+    found, refused = _best_for_all(tuple(fitting), samples, device)
+    rejected.update(refused)
+    if found is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no deterministic implementation fits. {reasons}")
-    (chosen, config), ratio = _never_far_from_the_best(times)
+    chosen, config, ratio = found
     del rejected[chosen.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
     best = Candidate(chosen, config, reason)
     return Decision(best, problem, device, ((best,), rejected))
 
 
+@lru_cache(maxsize=1024)
+def _best_for_all(
+    implementations: tuple[Implementation, ...], samples: tuple[Problem, ...], device: DeviceFacts
+) -> tuple[tuple[Implementation, Any, float] | None, dict[str, str]]:
+    """Implementation, config and the ratio of `_never_far_from_the_best`; refusals by name.
+
+    Kept, because from call to call the number of rows differs, often, and all else does not.
+
+    Args:
+        samples: the problem with `TYPICAL_ROWS`.
+    """
+    refused: dict[str, str] = {}
+    times: dict[tuple[Implementation, Any], list[float]] = {}
+    for implementation in implementations:
+        refusal = next(filter(None, map(implementation.supports, samples)), None)
+        if refusal is not None:
+            refused[implementation.name] = refusal
+            continue
+        for config in implementation.configs(samples[0].dtype):
+            times[implementation, config] = [
+                predict_us(implementation, config, sample, device) for sample in samples
+            ]
+    if not times:
+        return None, refused
+    choice, ratio = _never_far_from_the_best(times)
+    return (*choice, ratio), refused
+
+
 def _with_rows(problem: Problem, rows: int) -> Problem:
     """One matrix with so many of the caller's rows, as if a single one had others right behind."""
+    a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
     if problem.is_transposed or problem.n == 1:  # of one column, several rows are transposed
-        b = problem.b if problem.n > 1 else problem.b._replace(col=problem.k)
-        return replace(problem, n=rows, batch=1, b=b, out=Strides(0, rows, 1))
-    a = problem.a if problem.m > 1 else problem.a._replace(row=problem.k)
-    return replace(problem, m=rows, batch=1, a=a, out=Strides(0, problem.n, 1))
+        b = b if problem.n > 1 else b._replace(col=problem.k)
+        out = Strides(0, rows, 1)
+        return replace(problem, n=rows, batch=1, a=a, b=b, c=out, out=out)
+    a = a if problem.m > 1 else a._replace(row=problem.k)
+    out = Strides(0, problem.n, 1)
+    return replace(problem, m=rows, batch=1, a=a, b=b, c=out, out=out)
 
 
 def _never_far_from_the_best(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -114,13 +114,8 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    tree = device.trees.get(problem.dtype)
-    if (
-        tree is not None
-        and problem.batch == 1
-        and problem.epilogue is None
-        and problem.precision is None
-    ):
+    tree = device.trees.get((problem.dtype, problem.precision))
+    if tree is not None:
         best = _look_up(tree, problem, device)
         if best is not None:
             return Decision(best, problem, device)
@@ -134,9 +129,12 @@ def choose(
 
 def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
     """What the tree says; None where that is a config no more, or cannot compute the problem."""
-    way = tree.ways[tree.find(features_of(problem))]
-    candidates = _candidates(problem.dtype, way)
-    if candidates is None or candidates[1].implementation.supports(problem) is not None:
+    way = tree.find(features_of(problem))
+    refuses, candidates = _ready(problem.dtype, way)
+    if refuses(problem) is not None:
+        return None
+    is_plain = problem.epilogue is None and not way.stores_matrix
+    if not is_plain and way.stores_matrix not in _may_store(candidates[1].implementation, problem):
         return None
     if not way.fill:
         return candidates[1]
@@ -144,20 +142,23 @@ def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candi
 
 
 @cache
-def _candidates(dtype: str, way: Way) -> list[Candidate] | None:
-    """By the number of slices; None for a config of an earlier version."""
+def _ready(dtype: str, way: Way) -> tuple[Callable[[Problem], str | None], tuple[Candidate, ...]]:
+    """Why it cannot compute a problem, or None; and the candidates by their number of slices."""
     implementation = find_implementation(way.implementation)
     config = find_config(implementation, dtype, way.config)
     if config is None:
-        return None
+        return lambda problem: "a config of an earlier version", ()
     most = MOST_SLICES if way.fill else 1
-    return [Candidate(implementation, config, LOOKED_UP, slices) for slices in range(most + 1)]
+    candidates = tuple(
+        Candidate(implementation, config, LOOKED_UP, slices, way.stores_matrix)
+        for slices in range(most + 1)
+    )
+    return implementation.refuses, candidates
 
 
 def _rank_behind(best: Candidate, problem: Problem, device: DeviceFacts) -> Ranking:
     """What the tree found, and the others by the model."""
-    us = predict_us(best.implementation, best.config, best.part_of(problem), device)
-    return _ranking(best, us, *_rank(problem, device))
+    return _ranking(best, _candidate_us(best, problem, device), *_rank(problem, device))
 
 
 def _ranking(
@@ -277,13 +278,9 @@ def _with_config(
     for config in configs or implementation.configs(problem.dtype):
         counts = [slices] if slices else slice_counts(implementation, config, problem, device)
         for stores_matrix in _may_store(implementation, problem):
-            rest_us = 0.0
-            if problem.reduction is not None and not device.is_simulated:
-                rest_us = reducing_us(problem, not stores_matrix, device)
             for count in counts:
                 candidate = Candidate(implementation, config, "", count, stores_matrix)
-                part, limit_us = candidate.part_of(problem), least_us - rest_us
-                us = predict_us(implementation, config, part, device, limit_us=limit_us) + rest_us
+                us = _candidate_us(candidate, problem, device, least_us)
                 if us < least_us or best is None:
                     least_us, best = us, candidate
     assert best is not None  # each has a config for its dtypes
@@ -292,7 +289,7 @@ def _with_config(
 
 
 def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[Way, float]:
-    """Of what the automatic choice is among, on a plain problem.
+    """Of what the automatic choice is among.
 
     Args:
         within: times the shortest, that are of interest; others may be missing.
@@ -303,14 +300,34 @@ def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[W
         if _exclusion(implementation, problem, device) is not None:
             continue
         for config in implementation.configs(problem.dtype):
-            for count, fill in slice_counts(implementation, config, problem, device).items():
-                part = Candidate(implementation, config, "", count).part_of(problem)
-                way = Way(implementation.name, str(config), fill)
-                us = predict_us(implementation, config, part, device, limit_us=limit_us)
-                if us < math.inf:
-                    times[way] = us
-                    limit_us = min(limit_us, within * us)
+            counts = slice_counts(implementation, config, problem, device)
+            for stores_matrix in _may_store(implementation, problem):
+                for count, fill in counts.items():
+                    candidate = Candidate(implementation, config, "", count, stores_matrix)
+                    us = _candidate_us(candidate, problem, device, limit_us)
+                    if us < math.inf:
+                        way = Way(implementation.name, str(config), fill, stores_matrix)
+                        times[way] = us
+                        limit_us = min(limit_us, within * us)
     return times
+
+
+def _candidate_us(
+    candidate: Candidate, problem: Problem, device: DeviceFacts, limit_us: float = math.inf
+) -> float:
+    """Predicted for its kernel, and for those that reduce the result behind it.
+
+    Args:
+        limit_us: of interest; what is certainly longer may come out as infinite.
+    """
+    rest_us = 0.0
+    if problem.reduction is not None and not device.is_simulated:
+        rest_us = reducing_us(problem, not candidate.stores_matrix, device)
+    part = candidate.part_of(problem)
+    us = predict_us(
+        candidate.implementation, candidate.config, part, device, limit_us=limit_us - rest_us
+    )
+    return us + rest_us
 
 
 def _can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

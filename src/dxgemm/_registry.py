@@ -85,6 +85,11 @@ class Implementation(ABC):
     def supports(self, problem: Problem) -> str | None:
         """None, or the reason why this implementation cannot compute the problem."""
 
+    @property
+    def refuses(self) -> Callable[[Problem], str | None]:
+        """`supports`, for problems of a dtype that has configs: it takes less time."""
+        return self.supports
+
     def runs_on(self, arch: str) -> str | None:
         """None, or the reason why this implementation cannot run on an architecture."""
         return None
@@ -193,6 +198,11 @@ class KernelFile(Implementation):
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
         reason: str | None = file.supports(problem)
         return reason
+
+    @property
+    def refuses(self) -> Callable[[Problem], str | None]:
+        supports: Callable[[Problem], str | None] = self._kernel_file.supports
+        return supports
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
 One JSON file a GPU, named by it: {"gpu": name, "arch": "sm_90a", "measured": date, "packages":
 {name: version}, "shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67,
 ...}, "tuned 64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers,
-compressed by zlib, as text in base 64. {"trees": {dtype: {"ways": [...], "nodes": text}}} is what
-the automatic choice looks up. A file in the user's configuration directory takes the place of the
-one in the package.
+compressed by zlib, as text in base 64. {"trees": {"float32": {"ways": [...], "nodes": text},
+"float32 split": {...}}} is what the automatic choice looks up. A file in the user's configuration
+directory takes the place of the one in the package.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def read_table(path: Path) -> Table:
                 for dtype, configs in table["speeds"].items()
                 for config, speed in configs.items()
             },
-            {dtype: read_tree(entry) for dtype, entry in table.get("trees", {}).items()},
+            {_tree_key(of): read_tree(entry) for of, entry in table.get("trees", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise SettingError(
@@ -154,8 +154,15 @@ def write_table(path: Path, gpu: str, arch: str, table: Table, about: Mapping[st
     speeds: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(table.speeds.items()):
         speeds.setdefault(dtype, {})[config] = _entry(speed)
-    trees = {dtype: tree_entry(tree) for dtype, tree in sorted(table.trees.items())}
-    written = {"gpu": gpu, "arch": arch, **about, "speeds": speeds, "trees": trees}
+    of_trees = {" ".join(filter(None, key)): tree for key, tree in table.trees.items()}
+    trees = {of: tree_entry(tree) for of, tree in sorted(of_trees.items())}
+    written = {
+        "gpu": gpu,
+        "arch": arch,
+        **about,
+        "speeds": speeds,
+        "trees": trees,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(_text(written))
@@ -189,6 +196,12 @@ def _read(entry: dict[str, Any]) -> Speed:
     if len(slopes) != 1 + FEATURES or len(neighbours) % (2 * len(slopes)):
         raise ValueError("a correction of other features")
     return Speed(**values, correction=Correction(slopes, neighbours))
+
+
+def _tree_key(text: str) -> tuple[str, str | None]:
+    """dtype and precision."""
+    dtype, _, precision = text.partition(" ")
+    return dtype, precision or None
 
 
 def _rounded(value: Any) -> Any:

@@ -29,18 +29,18 @@ class DeviceFacts:
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
         speeds: what kernels were measured to reach on such a GPU; empty if none were.
-        trees: what the automatic choice looks up, by dtype.
+        trees: what the automatic choice looks up, by dtype and precision.
     """
 
     name: str
     arch: str
     sm_count: int
-    peak_tflops: dict[str, float]
+    peak_tflops: dict[str, float] = field(hash=False)
     memory_gbytes_per_s: float
-    tensor_tflops: dict[str, float] = field(default_factory=dict)
+    tensor_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     is_simulated: bool = False
-    speeds: Speeds = field(default_factory=dict)
-    trees: Trees = field(default_factory=dict)
+    speeds: Speeds = field(default_factory=dict, hash=False)
+    trees: Trees = field(default_factory=dict, hash=False)
 
     @cached_property
     def tuned_kernels(self) -> frozenset[tuple[str, str]]:

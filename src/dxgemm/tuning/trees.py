@@ -9,9 +9,11 @@ several outputs, and cost-complexity pruning.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
 from typing import Any, NamedTuple
@@ -21,7 +23,11 @@ import numpy as np
 from dxgemm._decision_tree import LEAF, PACKED, DecisionTree, Way, features_of
 from dxgemm._dispatch import predicted_us
 from dxgemm._errors import MissingPackageError
-from dxgemm._problem import Problem, Strides
+from dxgemm._fusion import FusedReduction, Fusion
+from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Problem, Strides
+from dxgemm._registry import IMPLEMENTATIONS
+from dxgemm.epilogues import relu
+from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.runtime.device import DeviceFacts
 
 # Extents of the problems: most are usual, all are possible. An extent is a multiple of one number
@@ -34,10 +40,47 @@ MOST_ELEMENTS = 2**29  # of a matrix
 A_ROWS, B_ROWS, UNPADDED, READS_C = 0.75, 0.75, 0.85, 0.15
 PADDINGS = (1, 2, 4, 8, 16, 32)
 
+# Of the problems that are no single product, stored as it is, so many are batches, have an
+# epilogue, or both. Matrices of batches are small mostly; in some m = n = k, in some they have a
+# size that a config is compiled for.
+BATCHES_ALONE, EPILOGUES_ALONE = 0.45, 0.4
+SMALL_IN_BATCH, SMALL_SHARE, MATRICES = (4, 256), 0.75, (2, 2**17)
+CUBES, ONLY_SHAPES = 0.25, 0.03
+MOST_IN_BATCH = 2**29  # elements of all matrices
+# Of the epilogues so many end in a reduction, which may come without functions.
+REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
+
+# Problems of a tree, single products and varied ones, for each problem that is asked for; fewer
+# where they permit a precision, or tables know no speeds.
+SHARES, FEWER_SHARES = (1.0, 0.8), (0.1, 0.15)
+
 MOST_LOSS = 0.1  # of the time, against the best: what loses more is no worse than this
 FEWEST = 2  # problems of a leaf
-WORTH = 0.03  # what a leaf has to save, in losses added up over its problems
+WORTH = 0.15  # what a leaf has to save, in losses added up over its problems
 AT_ONCE = 5000  # problems
+
+
+class Part(NamedTuple):
+    """Of the problems of a tree.
+
+    Attributes:
+        is_varied: whether they are batches and have epilogues, some of them both.
+        number: parts of different numbers have different problems.
+        size: how many.
+    """
+
+    dtype: str
+    precision: str | None
+    is_varied: bool
+    number: int
+    size: int = AT_ONCE
+
+    @property
+    def problems(self) -> Iterator[Problem]:
+        words = (self.dtype, self.precision, "varied" if self.is_varied else None, self.number)
+        numbers = random.Random(" ".join(str(word) for word in words if word is not None))
+        draw = varied_problems if self.is_varied else random_problems
+        return islice(draw(self.dtype, self.precision, numbers), self.size)
 
 
 _device: DeviceFacts | None = None  # of a process that asks
@@ -56,17 +99,34 @@ class Answers(NamedTuple):
     losses: dict[Way, tuple[Any, Any]]
 
 
+def parts_of(device: DeviceFacts, problems: int) -> list[Part]:
+    """What the trees of a device are grown from."""
+    tuned = {dtype for dtype, _ in device.speeds}
+    parts = []
+    for dtype in RESULT_DTYPES:
+        for precision in (None, *PRECISIONS.get(dtype, ())):
+            shares = SHARES if dtype in tuned and precision is None else FEWER_SHARES
+            for is_varied, share in zip((False, True), shares, strict=True):
+                count = math.ceil(share * problems)
+                parts += [
+                    Part(dtype, precision, is_varied, number, min(AT_ONCE, count - first))
+                    for number, first in enumerate(range(0, count, AT_ONCE))
+                ]
+    return parts
+
+
 def grow_trees(
     device: DeviceFacts,
     problems: int,
     jobs: int | None = None,
     report: Callable[[int, int, str], None] | None = None,
-) -> dict[str, DecisionTree]:
-    """A tree for each dtype that the device has speeds of.
+) -> dict[tuple[str, str | None], DecisionTree]:
+    """A tree for each dtype and precision.
 
     Args:
         device: with what its kernels were measured to reach.
-        problems: to ask the model, of each dtype: AT_ONCE at a time.
+        problems: to ask the model, single products of each dtype that has speeds; of everything
+            else as many as the shares say.
         jobs: processes; None for one a CPU.
         report: called as `dxgemm.build` calls its progress.
 
@@ -74,21 +134,24 @@ def grow_trees(
         MissingPackageError: scikit-learn is not installed.
     """
     tree_learner()
-    dtypes = sorted({dtype for dtype, _ in device.speeds})
-    tasks = [(dtype, part) for dtype in dtypes for part in range(-(-problems // AT_ONCE))]
-    answers: dict[str, dict[int, Answers]] = {dtype: {} for dtype, _ in tasks}
+    parts = parts_of(device, problems)
+    answers: dict[Part, Answers] = {}
     # Not forked: the process may have used CUDA.
     with ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (device,)) as pool:
-        asking = {pool.submit(_ask, *task): task for task in tasks}
+        asking = {pool.submit(_ask, part): part for part in parts}
         for done, asked in enumerate(as_completed(asking), start=1):
-            dtype, part = asking[asked]
-            answers[dtype][part] = asked.result()
+            answers[asking[asked]] = asked.result()
             if report:
-                report(done, len(tasks), f"{dtype} problems asked of the model")
-    return {
-        dtype: grow(join(of_dtype[part] for part in sorted(of_dtype)))
-        for dtype, of_dtype in answers.items()
-    }
+                report(done, len(parts), f"{asking[asked].dtype} problems asked of the model")
+    return grow_all(answers)
+
+
+def grow_all(answers: Mapping[Part, Answers]) -> dict[tuple[str, str | None], DecisionTree]:
+    """From the answers to all parts."""
+    of_trees: dict[tuple[str, str | None], list[Part]] = {}
+    for part in sorted(answers, key=lambda part: (part.is_varied, part.number)):
+        of_trees.setdefault((part.dtype, part.precision), []).append(part)
+    return {of: grow(join(answers[part] for part in parts)) for of, parts in of_trees.items()}
 
 
 def tree_learner() -> Any:
@@ -115,31 +178,104 @@ def _begin(device: DeviceFacts) -> None:
     threadpool_limits(1)
 
 
-def _ask(dtype: str, part: int) -> Answers:
+def _ask(part: Part) -> Answers:
     assert _device is not None
-    return ask(dtype, _device, part)
+    return ask(part, _device)
 
 
-def random_problems(dtype: str, numbers: random.Random) -> Iterator[Problem]:
-    """Without end, plain ones of log-uniform sizes."""
+def random_problems(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
+    """Without end, single products of log-uniform sizes."""
     while True:
         multiple = numbers.choice(MULTIPLES)
         m, n, k = (_extent(numbers, multiple) for _ in range(3))
-        if max(m * n, m * k, n * k) > MOST_ELEMENTS:
+        if max(m * n, m * k, n * k) <= MOST_ELEMENTS:
+            yield _random_problem(dtype, precision, numbers, m, n, k)
+
+
+def varied_problems(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
+    """Without end, batches and epilogues."""
+    singles = random_problems(dtype, precision, numbers)
+    while True:
+        kind = numbers.random()
+        if EPILOGUES_ALONE < kind < EPILOGUES_ALONE + BATCHES_ALONE:
+            yield _random_batch(dtype, precision, numbers)
             continue
-        a, b, out = Strides(0, k, 1), Strides(0, n, 1), Strides(0, n, 1)
-        reads_c = False
-        if numbers.random() < 0.5:
-            a = _strides(numbers, m, k, A_ROWS)
-            b = _strides(numbers, k, n, B_ROWS)
-            out = _strides(numbers, m, n, 1)
-            reads_c = numbers.random() < READS_C
-        yield Problem(dtype, m, n, k, 1, a, b, out, out, dtype, reads_c=reads_c)
+        problem = next(singles)
+        if kind > EPILOGUES_ALONE:
+            problem = _random_batch(dtype, precision, numbers)
+        yield replace(problem, epilogue=_random_fusion(numbers))
 
 
-def _extent(numbers: random.Random, multiple: int) -> int:
-    least, most = USUAL if numbers.random() < USUAL_SHARE else POSSIBLE
-    return max(round(least * (most / least) ** numbers.random() / multiple), 1) * multiple
+def _random_batch(dtype: str, precision: str | None, numbers: random.Random) -> Problem:
+    only_shapes = [
+        config.only_shape
+        for implementation in IMPLEMENTATIONS
+        for config in implementation.configs(dtype)
+        if getattr(config, "only_shape", None)
+    ]
+    while True:
+        multiple = numbers.choice(MULTIPLES)
+        extents = SMALL_IN_BATCH if numbers.random() < SMALL_SHARE else USUAL
+        m, n, k = (_extent(numbers, multiple, extents) for _ in range(3))
+        if numbers.random() < CUBES:
+            m = n = k
+        if only_shapes and numbers.random() < ONLY_SHAPES:
+            m, n, k = numbers.choice(only_shapes)
+        batch = _log_uniform(numbers, MATRICES)
+        if batch * max(m * n, m * k, n * k) <= MOST_IN_BATCH:
+            return _random_problem(dtype, precision, numbers, m, n, k, batch)
+
+
+def _random_fusion(numbers: random.Random) -> Fusion:
+    """As much of an epilogue as the model wants to know."""
+    stages = bound_epilogue(relu).shape.functions
+    if numbers.random() >= REDUCTIONS:
+        return Fusion(stages, ())
+    reduction = FusedReduction(
+        "sum",
+        numbers.choice((0, 1, 1, None)),
+        ("float64",),
+        is_stored=numbers.random() < STORED,
+    )
+    return Fusion(() if numbers.random() < REDUCTIONS_ALONE else stages, (), False, reduction)
+
+
+def _random_problem(
+    dtype: str,
+    precision: str | None,
+    numbers: random.Random,
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+) -> Problem:
+    a, b, out = Strides(0, k, 1), Strides(0, n, 1), Strides(0, n, 1)
+    reads_c = False
+    if numbers.random() < 0.5:
+        a = _strides(numbers, m, k, A_ROWS)
+        b = _strides(numbers, k, n, B_ROWS)
+        out = _strides(numbers, m, n, 1)
+        reads_c = numbers.random() < READS_C
+    if batch > 1:
+        a, b, out = (
+            of._replace(batch=max(of.row * rows, of.col * cols))
+            for of, rows, cols in ((a, m, k), (b, k, n), (out, m, n))
+        )
+    results = RESULT_DTYPES[dtype]
+    out_dtype = numbers.choice(results) if len(results) > 1 else results[0]
+    return Problem(
+        dtype, m, n, k, batch, a, b, out, out, out_dtype, precision=precision, reads_c=reads_c
+    )
+
+
+def _extent(numbers: random.Random, multiple: int, usual: tuple[int, int] = USUAL) -> int:
+    range_ = usual if numbers.random() < USUAL_SHARE else POSSIBLE
+    return max(_log_uniform(numbers, range_, multiple), 1) * multiple
+
+
+def _log_uniform(numbers: random.Random, between: tuple[int, int], unit: int = 1) -> int:
+    least, most = between
+    return round(least * (most / least) ** numbers.random() / unit)
 
 
 def _strides(numbers: random.Random, rows: int, cols: int, share_of_rows: float) -> Strides:
@@ -149,12 +285,11 @@ def _strides(numbers: random.Random, rows: int, cols: int, share_of_rows: float)
     return Strides(0, 1, rows + padding)
 
 
-def ask(dtype: str, device: DeviceFacts, part: int) -> Answers:
-    """The model about AT_ONCE random problems, others for each part."""
-    numbers = random.Random(f"{dtype} {part}")
+def ask(part: Part, device: DeviceFacts) -> Answers:
+    """The model about the problems of a part."""
     features = []
     found: dict[Way, list[tuple[int, float]]] = {}
-    for index, problem in enumerate(islice(random_problems(dtype, numbers), AT_ONCE)):
+    for index, problem in enumerate(part.problems):
         features.append(features_of(problem))
         times = predicted_us(problem, device, 1 + MOST_LOSS)
         best_us = min(times.values())
