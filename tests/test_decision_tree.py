@@ -261,6 +261,16 @@ def test_a_reduction_is_fused_or_split_off_as_the_tree_says_or_the_caller(
         assert (best.stores_matrix, best.reason) == (stores_matrix, LOOKED_UP)
 
 
+@pytest.mark.parametrize("stores_matrix", [False, True])
+def test_no_slices_are_reduced(configs_of_a_gpu, stores_matrix):
+    sliced = way(1, fill=2)._replace(stores_matrix=stores_matrix)
+    device = replace(H200, trees=trees_of(sliced))
+    asked = replace(problem(64, 64, DEEP), epilogue=Fusion((), (), False, REDUCED[0][0]))
+    assert choose(asked, device) == choose(asked, H200)
+    relu = replace(asked, epilogue=RELU)
+    assert choose(relu, replace(H200, trees=trees_of(way(1, fill=2)))).best.slices > 1
+
+
 def test_a_matrix_that_nobody_reduces_is_no_answer(configs_of_a_gpu):
     device = replace(H200, trees=trees_of(way(0)._replace(stores_matrix=True)))
     for asked in (problem(64, 64, 64), replace(problem(64, 64, 64), epilogue=RELU)):

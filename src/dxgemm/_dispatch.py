@@ -134,11 +134,17 @@ def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candi
     if refuses(problem) is not None:
         return None
     is_plain = problem.epilogue is None and not way.stores_matrix
-    if not is_plain and way.stores_matrix not in _may_store(candidates[1].implementation, problem):
+    if not is_plain and not _reduces(way, candidates[1].implementation, problem):
         return None
     if not way.fill:
         return candidates[1]
     return candidates[slices_that_fill(candidates[1].config, problem, device, way.fill)]
+
+
+def _reduces(way: Way, implementation: Implementation, problem: Problem) -> bool:
+    """Whether it leaves a reduction to the kernel that has to make it, if there is one."""
+    is_sliced = bool(way.fill) and problem.reduction is not None
+    return not is_sliced and way.stores_matrix in _may_store(implementation, problem)
 
 
 @cache
