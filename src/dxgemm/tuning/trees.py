@@ -269,8 +269,8 @@ def _random_problem(
 
 
 def _extent(numbers: random.Random, multiple: int, usual: tuple[int, int] = USUAL) -> int:
-    range_ = usual if numbers.random() < USUAL_SHARE else POSSIBLE
-    return max(_log_uniform(numbers, range_, multiple), 1) * multiple
+    extents = usual if numbers.random() < USUAL_SHARE else POSSIBLE
+    return max(_log_uniform(numbers, extents, multiple), 1) * multiple
 
 
 def _log_uniform(numbers: random.Random, between: tuple[int, int], unit: int = 1) -> int:
