@@ -69,6 +69,7 @@ CHOICES = {
     "choose(next(varied), device)": CHOICE_TARGET_US,
     "routes[key]": ROUTE_TARGET_US,
 }
+RANDOM_PROBLEMS = {"products": False, "varied": True}  # whether they are varied
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -147,8 +148,10 @@ def random_problems(dtype: str, is_varied: bool) -> Iterator[Problem]:
 
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
-    random = {
-        name: random_problems(a.dtype.name, name == "varied") for name in ("products", "varied")
+    drawn = {
+        name: random_problems(a.dtype.name, is_varied)
+        for name, is_varied in RANDOM_PROBLEMS.items()
+        if f"next({name})" in variant.call
     }
     if variant.library in LIBRARIES:
         names = operand_names(variant.library, a, b)
@@ -160,9 +163,8 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
     timer = Timer(variant.call, globals=names)
 
     def sample() -> float:
-        for name, problems in random.items():
-            if f"next({name})" in variant.call:
-                names[name] = iter(list(islice(problems, CALLS)))
+        for name, problems in drawn.items():
+            names[name] = iter(list(islice(problems, CALLS)))
         seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
             cupy.cuda.Device().synchronize()

@@ -281,14 +281,10 @@ def _with_config(
     k is cut into the slices given, or into as many as are predicted to be best.
     """
     least_us, best = math.inf, None
-    for config in configs or implementation.configs(problem.dtype):
-        counts = [slices] if slices else slice_counts(implementation, config, problem, device)
-        for stores_matrix in _may_store(implementation, problem):
-            for count in counts:
-                candidate = Candidate(implementation, config, "", count, stores_matrix)
-                us = _candidate_us(candidate, problem, device, least_us)
-                if us < least_us or best is None:
-                    least_us, best = us, candidate
+    for candidate, _ in _candidates(implementation, problem, device, configs, slices):
+        us = _candidate_us(candidate, problem, device, least_us)
+        if us < least_us or best is None:
+            least_us, best = us, candidate
     assert best is not None  # each has a config for its dtypes
     slicing = f", k in {best.slices} slices" if best.slices > 1 else ""
     return least_us, best._replace(reason=f"predicted {least_us:.3g} us{slicing}")
@@ -305,17 +301,35 @@ def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[W
     for implementation in IMPLEMENTATIONS:
         if _exclusion(implementation, problem, device) is not None:
             continue
-        for config in implementation.configs(problem.dtype):
-            counts = slice_counts(implementation, config, problem, device)
-            for stores_matrix in _may_store(implementation, problem):
-                for count, fill in counts.items():
-                    candidate = Candidate(implementation, config, "", count, stores_matrix)
-                    us = _candidate_us(candidate, problem, device, limit_us)
-                    if us < math.inf:
-                        way = Way(implementation.name, str(config), fill, stores_matrix)
-                        times[way] = us
-                        limit_us = min(limit_us, within * us)
+        for candidate, fill in _candidates(implementation, problem, device):
+            us = _candidate_us(candidate, problem, device, limit_us)
+            if us < math.inf:
+                config, stores_matrix = str(candidate.config), candidate.stores_matrix
+                times[Way(implementation.name, config, fill, stores_matrix)] = us
+                limit_us = min(limit_us, within * us)
     return times
+
+
+def _candidates(
+    implementation: Implementation,
+    problem: Problem,
+    device: DeviceFacts,
+    configs: tuple[Any, ...] | None = None,
+    slices: int | None = None,
+) -> Iterator[tuple[Candidate, int]]:
+    """Each, and with how many blocks its slices of k fill a multiprocessor.
+
+    Args:
+        configs, slices: None for all that are to be tried.
+    """
+    for config in configs or implementation.configs(problem.dtype):
+        if slices is None:
+            counts = slice_counts(implementation, config, problem, device)
+        else:
+            counts = {slices: 0}
+        for stores_matrix in _may_store(implementation, problem):
+            for count, fill in counts.items():
+                yield Candidate(implementation, config, "", count, stores_matrix), fill
 
 
 def _candidate_us(

@@ -196,8 +196,7 @@ class KernelFile(Implementation):
             return "its PTX instructions need a GPU; this is numba's simulator"
         if problem.dtype not in self.dtypes:
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
-        reason: str | None = file.supports(problem)
-        return reason
+        return self.refuses(problem)
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:

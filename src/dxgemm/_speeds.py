@@ -156,13 +156,7 @@ def write_table(path: Path, gpu: str, arch: str, table: Table, about: Mapping[st
         speeds.setdefault(dtype, {})[config] = _entry(speed)
     of_trees = {" ".join(filter(None, key)): tree for key, tree in table.trees.items()}
     trees = {of: tree_entry(tree) for of, tree in sorted(of_trees.items())}
-    written = {
-        "gpu": gpu,
-        "arch": arch,
-        **about,
-        "speeds": speeds,
-        "trees": trees,
-    }
+    written = {"gpu": gpu, "arch": arch, **about, "speeds": speeds, "trees": trees}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text(_text(written))

@@ -195,18 +195,19 @@ def random_problems(dtype: str, precision: str | None, numbers: random.Random) -
 def varied_problems(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
     """Without end, batches and epilogues."""
     singles = random_problems(dtype, precision, numbers)
+    batches = _random_batches(dtype, precision, numbers)
     while True:
         kind = numbers.random()
         if EPILOGUES_ALONE < kind < EPILOGUES_ALONE + BATCHES_ALONE:
-            yield _random_batch(dtype, precision, numbers)
+            yield next(batches)
             continue
         problem = next(singles)
         if kind > EPILOGUES_ALONE:
-            problem = _random_batch(dtype, precision, numbers)
+            problem = next(batches)
         yield replace(problem, epilogue=_random_fusion(numbers))
 
 
-def _random_batch(dtype: str, precision: str | None, numbers: random.Random) -> Problem:
+def _random_batches(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
     only_shapes = [
         config.only_shape
         for implementation in IMPLEMENTATIONS
@@ -223,7 +224,7 @@ def _random_batch(dtype: str, precision: str | None, numbers: random.Random) -> 
             m, n, k = numbers.choice(only_shapes)
         batch = _log_uniform(numbers, MATRICES)
         if batch * max(m * n, m * k, n * k) <= MOST_IN_BATCH:
-            return _random_problem(dtype, precision, numbers, m, n, k, batch)
+            yield _random_problem(dtype, precision, numbers, m, n, k, batch)
 
 
 def _random_fusion(numbers: random.Random) -> Fusion:
