@@ -47,7 +47,7 @@ def timer() -> Any:
 
 @pytest.mark.parametrize("shape", list_shapes(), ids=str)
 def bench_choice_regret(benchmark: Any, timer: Any, shape: Shape) -> None:
-    first = choose(contiguous_problem(*shape), device_facts(0)).best
+    first = choose(contiguous_problem(*shape), device_facts(0))
     chosen = Way(first.implementation.name, str(first.config), first.slices)
     samplers = make_samplers(shape, timer, always=chosen)
     first_s = _medians(interleave(samplers, rounds()))

@@ -117,7 +117,7 @@ def needed_kernels() -> Iterator[KernelSpec]:
         fused, plain = problems_of(case)
         for choice in own_choices(case).values():
             with suppress(errors.UnsupportedProblemError):
-                candidate = choose(fused, device, choice).best
+                candidate = choose(fused, device, choice)
                 for problem in (fused, plain):
                     yield candidate.implementation.spec_for(candidate.config, problem)
 

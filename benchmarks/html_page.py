@@ -226,7 +226,7 @@ def choice_maps(facts: DeviceFacts) -> Iterable[str]:
             for n in MAP_SIZES:
                 problem = contiguous_problem(dtype, n, n, k, precision=precision)
                 try:
-                    candidate = choose(problem, facts).best
+                    candidate = choose(problem, facts)
                 except UnsupportedProblemError:
                     continue
                 hint = f"m = n = {n}, k = {k}: {candidate}, {candidate.reason}"

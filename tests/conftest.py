@@ -27,9 +27,10 @@ from contract import CASES_PROPERTY, Contract, fitting_layouts, inability
 from recorded_runs import run_info, write_run
 
 import dxgemm
-from dxgemm import _deterministic, _dispatch, errors
+from dxgemm import _deterministic, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import RESULT_DTYPES
+from dxgemm._speeds import load_table
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded
@@ -190,13 +191,16 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
 def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Implementations have the configs of a GPU, for decisions and predictions without one."""
     monkeypatch.setattr("dxgemm._registry.simulator_enabled", lambda: False)
-    # What is remembered names configs.
-    remembered = (_dispatch._ready, _deterministic._best_for_all)
-    for function in remembered:
-        function.cache_clear()
+    _forget_configs()
     yield
-    for function in remembered:
-        function.cache_clear()
+    _forget_configs()
+
+
+def _forget_configs() -> None:
+    """What is remembered of earlier choices."""
+    _deterministic._best_for_all.cache_clear()
+    for tree in load_table("NVIDIA H200").trees.values():
+        tree.ready = [None] * len(tree.ways)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from stored_functions import counted_builds, forget
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._dispatch import choose
+from dxgemm._dispatch import choose, rank
 from dxgemm._fusion import Fusion
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
@@ -160,23 +160,23 @@ BATCHES = (1, 3, 16, 100, 132, 264, 300, 1000, 10_000, 100_000)
 @pytest.mark.parametrize("device", [H200, TUNED_H200])
 def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch):
     kept = {key: speed for key, speed in device.speeds.items() if not key[1].startswith(NAME)}
-    decision = choose(problem(batch), dataclasses.replace(device, speeds=kept, trees={}))
-    assert decision.best.implementation.name != NAME
-    assert decision.rejected[NAME].startswith("slower")
+    ranking = rank(problem(batch), dataclasses.replace(device, speeds=kept, trees={}))
+    assert ranking.candidates[0].implementation.name != NAME
+    assert ranking.rejected[NAME].startswith("slower")
 
 
 def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gpu):
     key = "float32", name_of(find_implementation(NAME), CONFIG, is_batch=True)
     measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
     device = dataclasses.replace(TUNED_H200, speeds=measured, trees={})
-    assert choose(ROWS, device).best.implementation.name == NAME
+    assert choose(ROWS, device).implementation.name == NAME
     for asked, other in (
         (REFUSED["odd rows of a"][0], device),
         (ROWS, dataclasses.replace(device, arch="sm_80")),
     ):
-        decision = choose(asked, other)
-        assert NAME in decision.rejected
-        assert NAME not in [candidate.implementation.name for candidate in decision.candidates]
+        ranking = rank(asked, other)
+        assert NAME in ranking.rejected
+        assert NAME not in [candidate.implementation.name for candidate in ranking.candidates]
 
 
 def test_it_is_a_slow_build_and_built_ahead_for_its_size(configs_of_a_gpu, store):

@@ -9,8 +9,8 @@ import pytest
 
 import dxgemm
 from dxgemm import _deterministic, epilogues, errors, reductions
-from dxgemm._deterministic import choose_for_any_rows
-from dxgemm._dispatch import choose
+from dxgemm._deterministic import rank_for_any_rows
+from dxgemm._dispatch import choose, rank
 from dxgemm._gpu import probe, simulator_enabled
 from dxgemm._model import predict_us
 from dxgemm._problem import ITEM_SIZES, Layout, contiguous_problem, define_problem
@@ -48,7 +48,7 @@ def problem_of(kind, m, n, k, batch=1, transposed=False):
 
 
 def chosen(problem, implementation=None):
-    (candidate,) = choose_for_any_rows(problem, H200, implementation).candidates
+    (candidate,) = rank_for_any_rows(problem, H200, implementation).candidates
     return candidate.implementation.name, candidate.config, candidate.slices
 
 
@@ -77,7 +77,7 @@ def test_the_configs_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatc
 
 def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
     problems = [problem_of("float32", m, 4096, 4096) for m in (1, 100, 4096)]
-    assert len({str(choose(problem, H200).best) for problem in problems}) > 1
+    assert len({str(choose(problem, H200)) for problem in problems}) > 1
 
 
 @pytest.mark.parametrize("n, k", SIZES)
@@ -98,10 +98,10 @@ def test_the_choice_is_the_one_that_is_never_far_from_the_best(configs_of_a_gpu,
 
 def test_values_decide_nothing(configs_of_a_gpu):
     split = replace(contiguous_problem("float32", 4096, 4096, 4096), precision="split")
-    assert choose(split, H200).best.implementation.name == "split_wgmma"
-    decision = choose_for_any_rows(split, H200, None)
-    assert decision.best.implementation.name == "tuned"
-    assert "values of all rows" in decision.rejected["split_wgmma"]
+    assert choose(split, H200).implementation.name == "split_wgmma"
+    ranking = rank_for_any_rows(split, H200, None)
+    assert ranking.candidates[0].implementation.name == "tuned"
+    assert "values of all rows" in ranking.rejected["split_wgmma"]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_is_named_is_kept(configs_of_a_gpu):
 
 def test_exact_sums_may_take_any_kernel(configs_of_a_gpu):
     problem = contiguous_problem("int8", 64, 64, 64)
-    assert choose_for_any_rows(problem, H200, None) == choose(problem, H200)
+    assert rank_for_any_rows(problem, H200, None) == rank(problem, H200)
 
 
 def test_a_reduction_is_refused(home):

@@ -12,7 +12,7 @@ import pytest
 from known_devices import H200, TUNED_H200
 
 from dxgemm import _dispatch, _model, epilogues, errors
-from dxgemm._dispatch import FEWEST_SLICED_TILES, choose, slice_counts
+from dxgemm._dispatch import FEWEST_SLICED_TILES, choose, rank, slice_counts
 from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import ADDING_US, UNTUNED, adding_us, edge_share, predict_us
 from dxgemm._problem import Strides, contiguous_problem, sliced_problem, stored_problem
@@ -80,12 +80,12 @@ def problem(m, n, k, dtype="float32"):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_the_automatic_choice_is_among_own_kernels_and_explains_the_others(shape, dtype):
-    decision = choose(problem(*shape, dtype), DEVICE)
-    first = decision.best
+    ranking = rank(problem(*shape, dtype), DEVICE)
+    first = ranking.candidates[0]
     assert first.implementation.is_own and first.reason
     assert first.config in first.implementation.configs(dtype)
     others = {i.name for i in IMPLEMENTATIONS} - {first.implementation.name}
-    assert set(decision.rejected) == others and all(decision.rejected.values())
+    assert set(ranking.rejected) == others and all(ranking.rejected.values())
 
 
 def test_the_same_problem_gives_the_same_choice():
@@ -94,8 +94,8 @@ def test_the_same_problem_gives_the_same_choice():
 
 def test_tiny_problems_and_large_ones(configs_of_a_gpu):
     """One thread an element, and the top of the ladder."""
-    assert choose(problem(3, 4, 5), H200).best.implementation.name == "coalesced"
-    assert choose(problem(2048, 2048, 2048), H200).best.implementation.name == "tuned"
+    assert choose(problem(3, 4, 5), H200).implementation.name == "coalesced"
+    assert choose(problem(2048, 2048, 2048), H200).implementation.name == "tuned"
 
 
 # What is within a twentieth of the best that was measured on the H200, by m = n = k and batch.
@@ -142,7 +142,7 @@ MEASURED_BATCHES = [
 
 @pytest.mark.parametrize("dtype, size, batch, best", MEASURED_BATCHES)
 def test_a_batch_takes_what_was_measured_to_be_best(configs_of_a_gpu, dtype, size, batch, best):
-    chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200).best
+    chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200)
     assert str(chosen).startswith(best)
 
 
@@ -160,7 +160,7 @@ def regrets_of_batches(dtype, device):
     assert len(batches) > 200
     for found in batches:
         times = {tuple(way): us for *way, us in found["us"] if way[0] != "cublas"}
-        chosen = choose(contiguous_problem(*found["shape"]), device).best
+        chosen = choose(contiguous_problem(*found["shape"]), device)
         way = chosen.implementation.name, str(chosen.config), chosen.slices
         yield times.get(way, math.inf) / min(times.values())
 
@@ -195,7 +195,7 @@ def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
     assert len(rows) >= 120
     regrets = []
     for row in rows:
-        chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200).best
+        chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200)
         way = chosen.implementation.name, str(chosen.config), chosen.slices
         if way == (row["implementation"], row["config"], row["slices"]):
             regrets.append(row["regret"])
@@ -215,7 +215,7 @@ def test_nothing_was_tuned_on_the_unseen_shapes():
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("size", [128, 256, 1024])
 def test_one_matrix_of_several_tiles_is_not_taken_for_a_batch(configs_of_a_gpu, dtype, size):
-    chosen = choose(problem(size, size, size, dtype), TUNED_H200).best
+    chosen = choose(problem(size, size, size, dtype), TUNED_H200)
     assert chosen.implementation.name not in ("small_batch", "tensor_batch")
 
 
@@ -228,13 +228,13 @@ def test_memory_bounds_a_batch():
 
 def test_operands_are_split_where_that_pays(configs_of_a_gpu):
     split = replace(problem(4096, 4096, 4096), precision="split")
-    assert choose(split, H200).best.implementation.name == "split_wgmma"
+    assert choose(split, H200).implementation.name == "split_wgmma"
     medium = replace(problem(1024, 1024, 1024), precision="split")
-    best = choose(medium, H200).best
+    best = choose(medium, H200)
     assert best.implementation.name == "split_wgmma"
     assert (best.config.tile_m, best.config.tile_n) == (128, 64)
     small = replace(problem(64, 64, 64), precision="split")
-    assert choose(small, H200).best.implementation.name != "split_wgmma"
+    assert choose(small, H200).implementation.name != "split_wgmma"
 
 
 @pytest.mark.parametrize("precision", ["split", "split14"])
@@ -242,21 +242,21 @@ def test_operands_are_split_where_that_pays(configs_of_a_gpu):
 def test_remainders_are_multiplied_where_that_pays(configs_of_a_gpu, size, pays, precision):
     plain = problem(size, size, size, "float64")
     permitted = replace(plain, precision=precision)
-    best = choose(permitted, H200).best.implementation.name
+    best = choose(permitted, H200).implementation.name
     assert (best == "split_int8") == pays
-    assert choose(permitted, H200, "split_int8").best.implementation.name == "split_int8"
-    assert "precision='split'" in choose(plain, H200).rejected["split_int8"]
+    assert choose(permitted, H200, "split_int8").implementation.name == "split_int8"
+    assert "precision='split'" in rank(plain, H200).rejected["split_int8"]
     too_deep = replace(plain, k=2**18, precision=precision)
-    assert choose(too_deep, H200).best.implementation.name != "split_int8"
+    assert choose(too_deep, H200).implementation.name != "split_int8"
 
 
 def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_gpu):
     plain = problem(8192, 8192, 128)
     fused = replace(plain, epilogue=RELU)
-    alone, shared = (choose(p, H200).best.config for p in (plain, fused))
+    alone, shared = (choose(p, H200).config for p in (plain, fused))
     assert alone.min_blocks("float32") == 1 < shared.min_blocks("float32")
     deep = replace(problem(4096, 4096, 4096), epilogue=RELU)
-    assert choose(deep, H200).best.config == alone
+    assert choose(deep, H200).config == alone
 
 
 @pytest.mark.parametrize(
@@ -264,23 +264,23 @@ def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_
 )
 def test_after_a_short_k_the_config_is_the_measured_best(configs_of_a_gpu, dtype, best):
     fused = replace(problem(8192, 8192, 128, dtype), epilogue=RELU)
-    assert str(choose(fused, TUNED_H200).best.config).startswith(best)
+    assert str(choose(fused, TUNED_H200).config).startswith(best)
     nearest = replace(problem(65536, 16384, 64), epilogue=ARGMIN)
-    assert str(choose(nearest, TUNED_H200).best.config).startswith("128x64x8")
+    assert str(choose(nearest, TUNED_H200).config).startswith("128x64x8")
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
 def test_a_name_means_exactly_that_one(implementation):
     for shape in SHAPES:
-        decision = choose(problem(*shape), DEVICE, implementation.name)
-        assert [c.implementation for c in decision.candidates] == [implementation]
+        ranking = rank(problem(*shape), DEVICE, implementation.name)
+        assert [c.implementation for c in ranking.candidates] == [implementation]
 
 
 @pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
 def test_a_config_means_exactly_that_one(implementation):
     for config in implementation.configs("float32"):
-        decision = choose(problem(64, 64, 64), DEVICE, (implementation.name, config))
-        assert [c.config for c in decision.candidates] == [config]
+        ranking = rank(problem(64, 64, 64), DEVICE, (implementation.name, config))
+        assert [c.config for c in ranking.candidates] == [config]
 
 
 def test_a_named_implementation_that_cannot_says_why(monkeypatch):
@@ -293,9 +293,9 @@ def test_a_named_implementation_that_cannot_says_why(monkeypatch):
 def test_a_baseline_is_never_the_automatic_choice(monkeypatch):
     baseline, own = Able("baseline", "test", is_own=False), Able("own", "test")
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (baseline, own))
-    decision = choose(problem(1, 1, 1), DEVICE)
-    assert [candidate.implementation for candidate in decision.candidates] == [own]
-    assert "named" in decision.rejected["baseline"]
+    ranking = rank(problem(1, 1, 1), DEVICE)
+    assert [candidate.implementation for candidate in ranking.candidates] == [own]
+    assert "named" in ranking.rejected["baseline"]
 
 
 def test_when_none_fits_all_reasons_are_listed(monkeypatch):
@@ -309,10 +309,10 @@ def test_where_a_reduction_has_to_be_fused_others_reduce_nothing(monkeypatch):
     plain, reducing = Able("plain", "test"), Reducing("reducing", "test")
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (plain, reducing))
     nearest = replace(problem(64, 64, 64), epilogue=ARGMIN)
-    assert len(choose(nearest, DEVICE).candidates) == 2
-    decision = choose(replace(nearest, must_fuse=True), DEVICE)
-    assert [candidate.implementation for candidate in decision.candidates] == [reducing]
-    assert decision.rejected == {"plain": "its kernels reduce nothing"}
+    assert len(rank(nearest, DEVICE).candidates) == 2
+    ranking = rank(replace(nearest, must_fuse=True), DEVICE)
+    assert [candidate.implementation for candidate in ranking.candidates] == [reducing]
+    assert ranking.rejected == {"plain": "its kernels reduce nothing"}
     monkeypatch.setattr(_dispatch, "find_implementation", lambda name: plain)
     with pytest.raises(errors.UnsupportedProblemError, match=r"'plain'.*reduce nothing"):
         choose(replace(nearest, must_fuse=True), DEVICE, "plain")
@@ -324,11 +324,11 @@ def test_a_reduction_is_fused_where_the_matrix_takes_long_to_read(configs_of_a_g
     for device, is_fused in ((H200, True), (fast, False)):
         for must_fuse in (None, True, False):
             asked = replace(nearest, must_fuse=must_fuse)
-            chosen = choose(asked, device).best.part_of(asked)
+            chosen = choose(asked, device).part_of(asked)
             fused = is_fused if must_fuse is None else must_fuse
             assert (chosen == asked) == (chosen.reduction is not None) == fused
     # The product by itself is quicker with the matrix stored.
-    best = choose(nearest, H200).best
+    best = choose(nearest, H200)
     stored_us, fused_us = (
         predict_us(best.implementation, best.config, way, H200)
         for way in (stored_problem(nearest), nearest)
@@ -385,8 +385,8 @@ class Tiles(Able):
 def test_the_tile_of_the_shortest_predicted_time(monkeypatch, shape, batch, tile):
     monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (Tiles("tiles", "test"),))
     m, n, k = shape
-    decision = choose(contiguous_problem("float32", m, n, k, batch), DEVICE)
-    assert decision.best.config == tile
+    ranking = rank(contiguous_problem("float32", m, n, k, batch), DEVICE)
+    assert ranking.candidates[0].config == tile
 
 
 def test_the_prediction_grows_by_whole_rounds_of_tiles():

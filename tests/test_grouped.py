@@ -11,7 +11,7 @@ from known_devices import H200
 
 import dxgemm
 from dxgemm import _grouped, errors
-from dxgemm._dispatch import choose
+from dxgemm._dispatch import rank
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten import grouped
@@ -226,7 +226,7 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
         same = batch.a._replace(batch=0)
         config = _grouped._choose_alike(replace(batch, a=same, b=same), H200)
         assert config.tile_m == size
-        candidates = choose(batch, H200).candidates
+        candidates = rank(batch, H200).candidates
         assert config == next(c.config for c in candidates if "_batch" in c.implementation.name)
 
 

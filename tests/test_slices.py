@@ -119,9 +119,9 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dty
         (4096, 4096, 4096, False),
         (64, 64, 64, False),
     ):
-        chosen = choose(contiguous_problem(dtype, m, n, k), H200).best
+        chosen = choose(contiguous_problem(dtype, m, n, k), H200)
         assert (chosen.slices > 1) is is_sliced
-    reduced = choose(contiguous_problem(dtype, 64, 64, 8192), H200).best
+    reduced = choose(contiguous_problem(dtype, 64, 64, 8192), H200)
     assert f"in {reduced.slices} slices" in str(reduced)
 
 
@@ -129,7 +129,7 @@ def test_what_cannot_be_sliced_says_so(configs_of_a_gpu):
     tuned = find_implementation("tuned")
     whole = next(config for config in tuned.configs("float32") if config.split_k == 1)
     problem = contiguous_problem("float32", 64, 64, 64)
-    assert choose(problem, H200, ("tuned", whole, 2)).best.slices == 2
+    assert choose(problem, H200, ("tuned", whole, 2)).slices == 2
     with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k into 100"):
         choose(problem, H200, ("tuned", whole, 100))
     with pytest.raises(errors.UnknownImplementationError, match="number of slices"):

@@ -11,13 +11,11 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._fusion import Fusion
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
 
 LINE = 128  # elements, which are a cache line at least
@@ -40,13 +38,13 @@ class Way(NamedTuple):
 
 # What `features_of` gives, in its order.
 FEATURES = (
-    "m", "n", "k", "tiles of 32 x 64", "tiles of 64 x 32", "tiles of 64 x 64", "tiles of 128 x 128",
+    "m", "n", "k", "tiles of 32 x 64", "tiles of 64 x 32", "tiles of 128 x 128",
     "alignment of a", "alignment of b", "alignment of out", "columns of a", "columns of b",
     "reads c", "matrices", "bytes of a result", "epilogue",
 )  # fmt: skip
 
-# What an epilogue has, added up.
-FUNCTIONS, REDUCTION, OF_COLUMNS, STORED = 1, 2, 4, 8
+# What an epilogue is. Some kernels reduce only what is neither stored nor reduced down its columns.
+NO_EPILOGUE, FUNCTIONS, REDUCTION_OF_ROWS, OTHER_REDUCTION = range(4)
 
 
 def features_of(problem: Problem) -> tuple[int, ...]:
@@ -61,16 +59,21 @@ def features_of(problem: Problem) -> tuple[int, ...]:
     a_col, b_col, out_step = a.col, b.col, problem.out.row
     a_step, b_step = a.row * a_col, b.row * b_col  # one of the two is 1, but for strided operands
     rows_32, cols_32 = (m + 31) >> 5, (n + 31) >> 5
-    rows_64, cols_64 = (rows_32 + 1) >> 1, (cols_32 + 1) >> 1
-    rows_128, cols_128 = (rows_64 + 1) >> 1, (cols_64 + 1) >> 1
+    if fusion is None:
+        epilogue = NO_EPILOGUE
+    elif (reduction := fusion.reduction) is None:
+        epilogue = FUNCTIONS
+    elif reduction.axis == 0 or reduction.is_stored:
+        epilogue = OTHER_REDUCTION
+    else:
+        epilogue = REDUCTION_OF_ROWS
     return (
         m,
         n,
         problem.k,
-        batch * rows_32 * cols_64,
-        batch * rows_64 * cols_32,
-        batch * rows_64 * cols_64,
-        batch * rows_128 * cols_128,
+        batch * rows_32 * ((n + 63) >> 6),
+        batch * cols_32 * ((m + 63) >> 6),
+        batch * ((m + 127) >> 7) * ((n + 127) >> 7),
         a_step & -a_step or LINE if problem.a_alignment == MAX_ALIGNMENT else 1,
         b_step & -b_step or LINE if problem.b_alignment == MAX_ALIGNMENT else 1,
         out_step & -out_step or LINE,
@@ -79,17 +82,8 @@ def features_of(problem: Problem) -> tuple[int, ...]:
         problem.reads_c,
         batch,
         ITEM_SIZES[problem.out_dtype],
-        0 if fusion is None else _kind(fusion),
+        epilogue,
     )
-
-
-def _kind(fusion: Fusion) -> int:
-    """Of an epilogue."""
-    functions, reduction = FUNCTIONS * bool(fusion.stages), fusion.reduction
-    if reduction is None:
-        return functions
-    of_columns, stored = OF_COLUMNS * (reduction.axis == 0), STORED * reduction.is_stored
-    return functions + REDUCTION + of_columns + stored
 
 
 # A node of a tree: the feature it asks for, the most that problems of its left child have of that,
@@ -97,41 +91,81 @@ def _kind(fusion: Fusion) -> int:
 COLUMNS = ("feature", "most", "right")
 PACKED = np.dtype(list(zip(COLUMNS, ("u1", "<u4", "<u4"))))
 LEAF = len(FEATURES)  # in place of a feature
+BITS = 64  # of an extent
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class DecisionTree:
     """Of one dtype and precision on one GPU.
 
     Attributes:
         ways: that its leaves name.
         nodes: `PACKED`, from the root.
+        ready: by way, what `dxgemm._dispatch` makes of it when it is first found; None before.
     """
 
     ways: tuple[Way, ...]
     nodes: bytes
+    ready: list[Any] = field(init=False, compare=False, repr=False)
+    _starts: list[list[Any]] = field(init=False, compare=False, repr=False, default_factory=list)
 
-    def find(self, features: Sequence[int]) -> Way:
-        """Of the leaf into which a problem falls."""
-        node = self._root
+    def __post_init__(self) -> None:
+        self.ready = [None] * len(self.ways)
+
+    def find(self, features: Sequence[int]) -> int:
+        """The index of the way of the leaf into which a problem falls.
+
+        For Python this is the quickest: it begins behind the nodes that powers of two tell apart,
+        and one tuple has what two levels of the tree ask.
+        """
+        starts = self._starts or self._make_starts()
+        node = starts[features[0].bit_length()][features[1].bit_length()]
         while type(node) is tuple:
-            feature, most, left, right = node
-            node = left if features[feature] <= most else right
+            if features[node[0]] <= node[1]:
+                node = node[4] if features[node[2]] <= node[3] else node[5]
+            else:
+                node = node[8] if features[node[6]] <= node[7] else node[9]
         return node
 
-    @cached_property
-    def _root(self) -> Any:
-        """A `Way`, or a tuple of feature, most, left and right child: the quickest for Python."""
+    def _make_starts(self) -> list[list[Any]]:
+        """By the bits of m and of n, what is left of the tree for all problems of so many."""
         packed = np.frombuffer(self.nodes, PACKED)
-        feature, most, right = (packed[name].tolist() for name in COLUMNS)
-        nodes: list[Any] = [None] * len(packed)
-        for node in reversed(range(len(nodes))):  # children are behind their parents
-            child = right[node]
-            if feature[node] == LEAF:
-                nodes[node] = self.ways[child]
-            else:
-                nodes[node] = feature[node], most[node], nodes[node + 1], nodes[child]
-        return nodes[0]
+        columns = [packed[name].tolist() for name in COLUMNS]
+        rows: dict[int, list[Any]] = {}
+        starts = []
+        for row in range(BITS):
+            of_m = _descend(columns, 0, 0, row)
+            if of_m not in rows:
+                nodes = [_descend(columns, of_m, 1, col) for col in range(BITS)]
+                pairs = {node: _pair(columns, node) for node in set(nodes)}
+                rows[of_m] = [pairs[node] for node in nodes]
+            starts.append(rows[of_m])
+        self._starts = starts  # whole: other threads may look up
+        return starts
+
+
+def _descend(columns: Sequence[list[int]], node: int, feature: int, bits: int) -> int:
+    """As far as nodes ask for one feature alone, and its number of bits decides."""
+    asked, mosts, rights = columns
+    least, most = 1 << bits >> 1, (1 << bits) - 1
+    while asked[node] == feature and not least <= mosts[node] < most:
+        node = node + 1 if most <= mosts[node] else rights[node]
+    return node
+
+
+def _pair(columns: Sequence[list[int]], node: int) -> Any:
+    """A node as `DecisionTree.find` wants it: itself and both children, or a leaf's way."""
+    asked, mosts, rights = columns
+    if asked[node] == LEAF:
+        return rights[node]
+    pair = [asked[node], mosts[node]]
+    for child in (node + 1, rights[node]):
+        if asked[child] == LEAF:
+            pair += 0, 0, rights[child], rights[child]
+        else:
+            pair += asked[child], mosts[child]
+            pair += _pair(columns, child + 1), _pair(columns, rights[child])
+    return tuple(pair)
 
 
 Trees = Mapping[tuple[str, str | None], DecisionTree]  # by dtype and precision
@@ -161,7 +195,11 @@ def read_tree(entry: Mapping[str, Any]) -> DecisionTree:
         nodes[name] = np.frombuffer(columns, dtype, count, start)
         start += count * dtype.itemsize
     feature, right, behind = nodes["feature"], nodes["right"], np.arange(count) + 1
-    leads_on = np.where(feature == LEAF, right < len(ways), (behind < right) & (right < count))
+    is_leaf = feature == LEAF
+    leads_on = np.where(is_leaf, right < len(ways), (behind < right) & (right < count))
     if rest or not count or not leads_on.all() or (feature > LEAF).any():
         raise ValueError("no decision tree")
+    children = np.concatenate([behind[~is_leaf], right[~is_leaf]])
+    if not np.array_equal(np.sort(children), np.arange(1, count)):
+        raise ValueError("a node of a decision tree with no parent, or two")
     return DecisionTree(ways, nodes.tobytes())

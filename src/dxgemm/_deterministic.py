@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._dispatch import Candidate, Ranking, rank
 from dxgemm._errors import UnsupportedProblemError
 from dxgemm._model import predict_us
 from dxgemm._problem import Problem, Strides
@@ -33,13 +33,13 @@ class Deterministic:
     implementation: Any
 
 
-def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Decision:
-    """The same choice for all problems that differ in their rows and batch only.
+def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Ranking:
+    """The same best candidate for all problems that differ in their rows and batch only.
 
     Args:
         problem: what to compute.
         device: where.
-        implementation: as `choose` takes it; without slices.
+        implementation: as `rank` takes it; without slices.
 
     Raises:
         UnknownImplementationError: no such name.
@@ -50,15 +50,15 @@ def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: A
             "gemm: deterministic=True makes rows of the matrix; reduce them in a second step."
         )
     if problem.scalar_dtype == "int32":
-        return choose(problem, device, implementation)  # exact in any order
+        return rank(problem, device, implementation)  # exact in any order
     considered, wish = IMPLEMENTATIONS, "deterministic"
     if implementation is not None:
-        decision = choose(problem, device, implementation)
-        asked = decision.best
+        ranking = rank(problem, device, implementation)
+        asked = ranking.candidates[0]
         refusal = _refusal(asked.implementation, problem)
         if isinstance(implementation, tuple) and refusal is None:
             if asked.slices == 1:
-                return decision
+                return ranking
             refusal = "in which order slices of k are added depends on the result's size"
         if refusal is not None:
             raise UnsupportedProblemError(f"gemm: {asked} is not deterministic: {refusal}.")
@@ -85,7 +85,7 @@ def choose_for_any_rows(problem: Problem, device: DeviceFacts, implementation: A
     del rejected[chosen.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
     best = Candidate(chosen, config, reason)
-    return Decision(best, problem, device, ((best,), rejected))
+    return Ranking((best,), rejected)
 
 
 @lru_cache(maxsize=1024)

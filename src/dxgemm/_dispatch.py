@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple
 
 from dxgemm._decision_tree import DecisionTree, Way, features_of
@@ -49,58 +48,37 @@ class Candidate(NamedTuple):
         return f"{self.implementation.name}{config}{slices}"
 
 
-Ranking = tuple[tuple[Candidate, ...], dict[str, str]]
+class Ranking(NamedTuple):
+    """All that could compute the problem.
 
+    Attributes:
+        candidates: best first, one an implementation.
+        rejected: why each other implementation is not the best, or not among the candidates.
+    """
 
-class Decision:
-    """The best candidate; the others, and why they are not the best, when somebody asks."""
-
-    __slots__ = ("_device", "_problem", "_ranking", "best")
-
-    def __init__(
-        self,
-        best: Candidate,
-        problem: Problem,
-        device: DeviceFacts,
-        ranking: Ranking | None = None,
-    ) -> None:
-        """
-        Args:
-            ranking: `candidates` and `rejected`; None for the model's, behind the best.
-        """
-        self.best = best
-        self._problem = problem
-        self._device = device
-        self._ranking = ranking
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """Best first, one an implementation."""
-        return self._ranked()[0]
-
-    @property
-    def rejected(self) -> dict[str, str]:
-        """Why each other implementation is not the best, or not among the candidates."""
-        return self._ranked()[1]
-
-    def in_turn(self) -> Iterator[Candidate]:
-        """The candidates, ranked only if the best does not do."""
-        yield self.best
-        yield from self.candidates[1:]
-
-    def _ranked(self) -> Ranking:
-        if self._ranking is None:
-            self._ranking = _rank_behind(self.best, self._problem, self._device)
-        return self._ranking
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decision) and self._ranked() == other._ranked()
+    candidates: tuple[Candidate, ...]
+    rejected: dict[str, str]
 
 
 def choose(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
-) -> Decision:
-    """Rank what can compute the problem.
+) -> Candidate:
+    """The best candidate that `rank` finds; where a tree knows it, in microseconds.
+
+    Args, Raises:
+        as of `rank`.
+    """
+    if implementation is None:
+        best = _look_up(problem, device)
+        if best is not None:
+            return best
+    return rank(problem, device, implementation).candidates[0]
+
+
+def rank(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
+) -> Ranking:
+    """What can compute the problem, and why one is better than another.
 
     Args:
         problem: what to compute.
@@ -114,84 +92,78 @@ def choose(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
-    tree = device.trees.get((problem.dtype, problem.precision))
-    if tree is not None:
-        best = _look_up(tree, problem, device)
-        if best is not None:
-            return Decision(best, problem, device)
-    ranked, rejected = _rank(problem, device)
-    if not ranked:
+    timed, rejected = _time_all(problem, device)
+    best = _look_up(problem, device)
+    if best is not None:
+        best_us = _candidate_us(best, problem, device)
+    elif timed:
+        best_us, best = timed[0]
+    else:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
-    least_us, best = ranked[0]
-    return Decision(best, problem, device, _ranking(best, least_us, ranked, rejected))
+    rejected.pop(best.implementation.name, None)
+    others = [(us, c) for us, c in timed if c.implementation is not best.implementation]
+    for us, other in others:
+        comparison = "slower" if us >= best_us else "hardly faster"
+        rejected[other.implementation.name] = f"{comparison}: {other.reason}"
+    return Ranking((best, *(other for _, other in others)), rejected)
 
 
-def _look_up(tree: DecisionTree, problem: Problem, device: DeviceFacts) -> Candidate | None:
-    """What the tree says; None where that is a config no more, or cannot compute the problem."""
-    way = tree.find(features_of(problem))
-    refuses, candidates = _ready(problem.dtype, way)
+def _look_up(problem: Problem, device: DeviceFacts) -> Candidate | None:
+    """What a tree says; None without one, or if that cannot compute the problem."""
+    tree = device.trees.get((problem.dtype, problem.precision))
+    if tree is None:
+        return None
+    index = tree.find(features_of(problem))
+    refuses, candidates, fill, stores_matrix = tree.ready[index] or _make_ready(
+        tree, index, problem.dtype
+    )
     if refuses(problem) is not None:
         return None
-    is_plain = problem.epilogue is None and not way.stores_matrix
-    if not is_plain and not _reduces(way, candidates[1].implementation, problem):
+    epilogue = problem.epilogue
+    is_reduced = stores_matrix or (epilogue is not None and epilogue.reduction is not None)
+    # No slice is reduced: a tree may say so where it has seen too few problems.
+    if is_reduced and (fill or not _reduces(candidates[1].implementation, problem, stores_matrix)):
         return None
-    if not way.fill:
+    if not fill:
         return candidates[1]
-    return candidates[slices_that_fill(candidates[1].config, problem, device, way.fill)]
+    return candidates[slices_that_fill(candidates[1].config, problem, device, fill)]
 
 
-def _reduces(way: Way, implementation: Implementation, problem: Problem) -> bool:
-    """Whether it leaves a reduction to the kernel that has to make it, if there is one."""
-    is_sliced = bool(way.fill) and problem.reduction is not None
-    return not is_sliced and way.stores_matrix in _may_store(implementation, problem)
+# A way of a tree: why it cannot compute a problem, or None; candidates by their number of slices;
+# how many blocks these give a multiprocessor; whether another kernel reduces the matrix.
+Ready = tuple[Callable[[Problem], str | None], tuple[Candidate, ...], int, bool]
 
 
-@cache
-def _ready(dtype: str, way: Way) -> tuple[Callable[[Problem], str | None], tuple[Candidate, ...]]:
-    """Why it cannot compute a problem, or None; and the candidates by their number of slices."""
+def _make_ready(tree: DecisionTree, index: int, dtype: str) -> Ready:
+    """A way of a tree, remembered there if it is one of this version's."""
+    way = tree.ways[index]
     implementation = find_implementation(way.implementation)
     config = find_config(implementation, dtype, way.config)
     if config is None:
-        return lambda problem: "a config of an earlier version", ()
+        return lambda problem: "a config of an earlier version", (), 0, False
     most = MOST_SLICES if way.fill else 1
     candidates = tuple(
         Candidate(implementation, config, LOOKED_UP, slices, way.stores_matrix)
         for slices in range(most + 1)
     )
-    return implementation.refuses, candidates
+    ready = tree.ready[index] = implementation.refuses, candidates, way.fill, way.stores_matrix
+    return ready
 
 
-def _rank_behind(best: Candidate, problem: Problem, device: DeviceFacts) -> Ranking:
-    """What the tree found, and the others by the model."""
-    return _ranking(best, _candidate_us(best, problem, device), *_rank(problem, device))
-
-
-def _ranking(
-    best: Candidate, best_us: float, ranked: list[tuple[float, Candidate]], rejected: dict[str, str]
-) -> Ranking:
-    """The best, then the others of those that were ranked, which are rejected too."""
-    others = [(us, c) for us, c in ranked if c.implementation is not best.implementation]
-    rejected = {name: why for name, why in rejected.items() if name != best.implementation.name}
-    for us, other in others:
-        comparison = "slower" if us >= best_us else "hardly faster"
-        rejected[other.implementation.name] = f"{comparison}: {other.reason}"
-    return (best, *(other for _, other in others)), rejected
-
-
-def _rank(
+def _time_all(
     problem: Problem, device: DeviceFacts
 ) -> tuple[list[tuple[float, Candidate]], dict[str, str]]:
     """Predicted times and candidates, one an implementation; why the others are none."""
-    ranked: list[tuple[float, Candidate]] = []
+    timed: list[tuple[float, Candidate]] = []
     rejected: dict[str, str] = {}
     for implementation in IMPLEMENTATIONS:
         reason = _exclusion(implementation, problem, device)
         if reason is None:
-            ranked.append(_with_config(implementation, problem, device))
+            timed.append(_with_config(implementation, problem, device))
         else:
             rejected[implementation.name] = reason
-    return sorted(ranked, key=lambda timed: timed[0]), rejected
+    return sorted(timed, key=lambda each: each[0]), rejected
 
 
 def _exclusion(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
@@ -212,9 +184,7 @@ def _is_considered(implementation: Implementation, dtype: str, device: DeviceFac
     return is_tuned or implementation.is_automatic(dtype)
 
 
-def _named(
-    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]
-) -> Decision:
+def _named(problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]) -> Ranking:
     name, config, slices = _name_config_and_slices(implementation)
     chosen = find_implementation(name)
     reason = _refusal(chosen, problem, device)
@@ -234,7 +204,7 @@ def _named(
         listed = ", ".join(str(known) for known in chosen.configs(problem.dtype))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
     others = {i.name: f"{name} was asked for" for i in IMPLEMENTATIONS if i is not chosen}
-    return Decision(candidate, problem, device, ((candidate,), others))
+    return Ranking((candidate,), others)
 
 
 def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
@@ -249,16 +219,21 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     return given
 
 
+def _reduces(implementation: Implementation, problem: Problem, stores_matrix: bool) -> bool:
+    """Whether its kernel may end so: with the reduction, if any, or with the matrix for another."""
+    if problem.reduction is None:
+        return not stores_matrix
+    if stores_matrix:
+        return not problem.must_fuse
+    return problem.must_fuse is not False and implementation.fuses_reduction(problem)
+
+
 def _may_store(implementation: Implementation, problem: Problem) -> list[bool]:
     """Whether the matrix may be stored that another kernel reduces: False, True or both.
 
     Nothing if the reduction has to be the kernel's own, which has none.
     """
-    if problem.reduction is None:
-        return [False]
-    may_fuse = problem.must_fuse is not False and implementation.fuses_reduction(problem)
-    fused = [False] if may_fuse else []
-    return fused if problem.must_fuse else [*fused, True]
+    return [stores for stores in (False, True) if _reduces(implementation, problem, stores)]
 
 
 def _refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._dispatch import Candidate, Ranking, rank
 from dxgemm._model import predict_us
 from dxgemm._occupancy import occupancy, sm_limits
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem, contiguous_problem
@@ -268,7 +268,7 @@ def explain_route(route: Route) -> Explanation:
     return _explain(
         route.on_device.problem,
         route.device,
-        route.decision,
+        route.ranking,
         route.candidate,
         route.host_operands,
         route.epilogue,
@@ -314,14 +314,14 @@ def explain_shape(
     """
     problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
     device = device_facts(0)
-    decision = choose(problem, device, implementation)
-    return _explain(problem, device, decision, decision.best, ())
+    ranking = rank(problem, device, implementation)
+    return _explain(problem, device, ranking, ranking.candidates[0], ())
 
 
 def _explain(
     problem: Problem,
     device: DeviceFacts,
-    decision: Decision,
+    ranking: Ranking,
     candidate: Candidate,
     copied: tuple[str, ...],
     epilogue: EpilogueShape | None = None,
@@ -375,7 +375,7 @@ def _explain(
         rule=candidate.reason,
         accuracy=implementation.accuracy(part),
         fallback=implementation.fallback(part, candidate.config),
-        rejected=decision.rejected,
+        rejected=ranking.rejected,
         blocks=blocks,
         threads=getattr(config, "threads", None),
         blocks_per_sm=resident.blocks if resident else None,

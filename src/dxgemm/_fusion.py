@@ -44,7 +44,7 @@ class Stage(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FusedReduction:
     """What is made of the result instead of storing it, or besides.
 
@@ -77,7 +77,7 @@ class FusedReduction:
         return tuple(FusedOperand("buffer", dtype) for dtype in self.partials)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FusedOperand:
     """How a kernel reads or writes an operand.
 
@@ -103,7 +103,7 @@ class FusedOperand:
         return BUFFER_FORMAT if self.kind == "buffer" else ARRAY_FORMAT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Fusion:
     """An epilogue as part of a kernel's identity.
 

@@ -96,6 +96,17 @@ class Strides(NamedTuple):
         return "col_major" if self.row == 1 else "strided"
 
 
+def _quick_to_read(cls: type[Any]) -> type[Any]:
+    """A dataclass without the defaults that its fields leave behind as attributes of the class.
+
+    With them Python 3.12 looks up the class at every reading of an object's own attribute.
+    """
+    for name in cls.__dataclass_fields__.keys() & vars(cls).keys():
+        delattr(cls, name)
+    return cls
+
+
+@_quick_to_read
 @dataclass(frozen=True)
 class Problem:
     """out = alpha * a @ b + beta * c, batched, in the orientation the kernels compute it.

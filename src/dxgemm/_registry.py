@@ -275,10 +275,19 @@ class KernelFile(Implementation):
         return tiles
 
     def fuses_reduction(self, problem: Problem) -> bool:
-        file, reduction = self._kernel_file, problem.reduction
-        fuses: bool = getattr(file, "FUSES_REDUCTIONS", False)
-        if reduction is not None and reduction.axis != 0 and not reduction.is_stored:
-            fuses = fuses or getattr(file, "FUSES_ROW_REDUCTIONS", False)
+        reduction = problem.reduction
+        if reduction is None or reduction.axis == 0 or reduction.is_stored:
+            return self._fuses_reductions
+        return self._fuses_row_reductions
+
+    @cached_property
+    def _fuses_reductions(self) -> bool:
+        fuses: bool = getattr(self._kernel_file, "FUSES_REDUCTIONS", False)
+        return fuses
+
+    @cached_property
+    def _fuses_row_reductions(self) -> bool:
+        fuses: bool = getattr(self._kernel_file, "FUSES_ROW_REDUCTIONS", self._fuses_reductions)
         return fuses
 
     @property

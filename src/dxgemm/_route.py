@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from dxgemm._deterministic import Deterministic, choose_for_any_rows
-from dxgemm._dispatch import Candidate, Decision, choose
+from dxgemm._deterministic import Deterministic, rank_for_any_rows
+from dxgemm._dispatch import Candidate, Ranking, choose, rank
 from dxgemm._errors import (
     BuildError,
     DeviceMismatchError,
@@ -58,7 +60,7 @@ class Route:
             is one of the two, the names and the like of a_near.
         host_operands: names of those that are copied to the GPU and back.
         ordinal, device: the GPU.
-        decision: the candidates and the rejected.
+        implementation: as the caller asked for it.
         candidate: the one that was bound.
         on_device: this route, or where operands are copied to the GPU that of the copies.
         launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
@@ -131,7 +133,7 @@ class Route:
             self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
         self.device = device_facts(self.ordinal)
         self.on_device: Route = self
-        self.decision: Decision
+        self.implementation = implementation
         self.candidate: Candidate
         self.launch: Launch | None = None
         self.awaited: list[BackgroundBuild] = []
@@ -143,19 +145,25 @@ class Route:
             self.on_device = route_of_layouts(
                 copies, alpha_is_zero, beta_is_zero, precision, implementation, epilogue
             )
-            self.decision = self.on_device.decision
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
             return
         if isinstance(implementation, Deterministic):
-            self.decision = choose_for_any_rows(
-                self.problem, self.device, implementation.implementation
-            )
+            self.candidate = self.ranking.candidates[0]
         else:
-            self.decision = choose(self.problem, self.device, implementation)
-        self.candidate = self.decision.best
+            self.candidate = choose(self.problem, self.device, implementation)
         if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """The candidates and the rejected."""
+        if self.on_device is not self:
+            return self.on_device.ranking
+        asked = self.implementation
+        if isinstance(asked, Deterministic):
+            return rank_for_any_rows(self.problem, self.device, asked.implementation)
+        return rank(self.problem, self.device, asked)
 
     def _add_epilogue(self, epilogue: EpilogueShape) -> None:
         """Check its operands against the result, and make it part of the problem."""
@@ -262,7 +270,7 @@ class Route:
         Those before it are among the rejected; what cannot be built costs a warning too.
         """
         failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
-        for candidate in self.decision.in_turn():
+        for candidate in self._in_turn():
             try:
                 self._defer_slow_build(candidate)
                 launch = self._bind(candidate)
@@ -271,7 +279,7 @@ class Route:
                 continue
             if not failures:
                 return candidate, launch
-            rejected = self.decision.rejected
+            rejected = self.ranking.rejected
             rejected.pop(candidate.implementation.name, None)
             for failed, reason in failures:
                 name = failed.implementation.name
@@ -290,6 +298,11 @@ class Route:
         reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
         raise BuildError(f"gemm: no implementation could be built. {reasons}")
 
+    def _in_turn(self) -> Iterator[Candidate]:
+        """The candidates, ranked only if the best does not do."""
+        yield self.candidate
+        yield from self.ranking.candidates[1:]
+
     def _defer_slow_build(self, candidate: Candidate) -> None:
         """Do as `DXGEMM_BUILD` says where a kernel is not there and takes long to build.
 
@@ -307,7 +320,7 @@ class Route:
                 f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
                 f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
             )
-        if candidate is self.decision.candidates[-1]:
+        if candidate == self.ranking.candidates[-1]:
             return  # asked for by name, or there is no other: nothing could answer meanwhile
         build = build_behind(spec, arch, _forget_awaiting)
         if mode == "block":

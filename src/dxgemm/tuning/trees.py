@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import islice
@@ -50,13 +50,15 @@ MOST_IN_BATCH = 2**29  # elements of all matrices
 # Of the epilogues so many end in a reduction, which may come without functions.
 REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
-# Problems of a tree, single products and varied ones, for each problem that is asked for; fewer
-# where they permit a precision, or tables know no speeds.
-SHARES, FEWER_SHARES = (1.0, 0.8), (0.1, 0.15)
+# Problems of a tree, single products and varied ones, for each problem that is asked for: of dtypes
+# whose kernels have speeds, of others, and where a precision is permitted.
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.8), (0.3, 0.4), (0.1, 0.15)
 
+# m and n are told apart at powers of four first: a look-up begins behind these nodes.
+BOUNDS = tuple(4**power - 1 for power in range(1, 9))
 MOST_LOSS = 0.1  # of the time, against the best: what loses more is no worse than this
 FEWEST = 2  # problems of a leaf
-WORTH = 0.15  # what a leaf has to save, in losses added up over its problems
+WORTH = 7e-8  # what a leaf has to save of the average loss
 AT_ONCE = 5000  # problems
 
 
@@ -105,7 +107,9 @@ def parts_of(device: DeviceFacts, problems: int) -> list[Part]:
     parts = []
     for dtype in RESULT_DTYPES:
         for precision in (None, *PRECISIONS.get(dtype, ())):
-            shares = SHARES if dtype in tuned and precision is None else FEWER_SHARES
+            shares = SHARES if dtype in tuned else UNTUNED_SHARES
+            if precision is not None:
+                shares = PRECISION_SHARES
             for is_varied, share in zip((False, True), shares, strict=True):
                 count = math.ceil(share * problems)
                 parts += [
@@ -325,42 +329,90 @@ def grow(answers: Answers) -> DecisionTree:
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost
-    learner = tree_learner()(min_samples_leaf=FEWEST, random_state=0)
-    grown = learner.fit(answers.features, losses).tree_
-    lost = grown.value[:, :, 0] * grown.n_node_samples[:, None]  # by node and way, added up
-    return _prune(grown, lost.argmin(axis=1), lost.min(axis=1), tuple(ways))
+    growing = _Growing(WORTH * len(losses), [])
+    growing.split_at_bounds(answers.features, losses, 0, BOUNDS)
+    return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
 
-def _prune(grown: Any, best: Any, least: Any, ways: tuple[Way, ...]) -> DecisionTree:
-    """Undo the splits that are not WORTH their leaves.
+class _Growing(NamedTuple):
+    """A tree so far.
 
-    Args:
-        grown: scikit-learn's tree, whose nodes are in front of their children.
-        best, least: of each node, the way that loses least, and what that loses.
+    Attributes:
+        worth: what a leaf has to save, in losses added up over its problems.
+        nodes: in their order, to which others are added.
     """
-    lefts, rights = grown.children_left, grown.children_right
-    lost, leaves = least.copy(), np.ones(grown.node_count, int)
-    is_leaf = lefts < 0
-    for node in reversed(range(grown.node_count)):
-        if is_leaf[node]:
-            continue
-        left, right = lefts[node], rights[node]
-        split_lost, split_leaves = lost[left] + lost[right], leaves[left] + leaves[right]
-        if least[node] - split_lost <= WORTH * (split_leaves - 1):
-            is_leaf[node] = True
-        else:
-            lost[node], leaves[node] = split_lost, split_leaves
-    nodes: list[tuple[int, int, int]] = []
-    # Depth first, the left child at once; a right one is entered in its parent when it comes.
-    waiting: list[tuple[int, int | None]] = [(0, None)]
-    while waiting:
-        node, parent = waiting.pop()
-        if parent is not None:
-            feature, most, _ = nodes[parent]
-            nodes[parent] = feature, most, len(nodes)
-        if is_leaf[node]:
-            nodes.append((LEAF, 0, best[node]))
-            continue
-        waiting += [(rights[node], len(nodes)), (lefts[node], None)]
-        nodes.append((grown.feature[node], int(grown.threshold[node]), 0))
-    return DecisionTree(ways, np.array(nodes, PACKED).tobytes())
+
+    worth: float
+    nodes: list[tuple[int, int, int]]
+
+    def split_at_bounds(
+        self, features: Any, losses: Any, feature: int, bounds: Sequence[int]
+    ) -> None:
+        """Tell problems apart by m, then by n, then by what is learned.
+
+        Args:
+            features, losses: of the problems.
+            feature, bounds: those that are left; of n there are as many as of m.
+        """
+        if not bounds:
+            if feature == 0:
+                self.split_at_bounds(features, losses, 1, BOUNDS)
+            else:
+                self.learn(features, losses)
+            return
+        middle = len(bounds) // 2
+        lower, most, upper = bounds[:middle], bounds[middle], bounds[middle + 1 :]
+        is_lower = features[:, feature] <= most
+        if is_lower.all() or not is_lower.any():
+            left = lower if is_lower.all() else upper
+            self.split_at_bounds(features, losses, feature, left)
+            return
+        node = len(self.nodes)
+        self.nodes.append((LEAF, 0, 0))  # until the place of its right child is known
+        self.split_at_bounds(features[is_lower], losses[is_lower], feature, lower)
+        self.nodes[node] = feature, most, len(self.nodes)
+        self.split_at_bounds(features[~is_lower], losses[~is_lower], feature, upper)
+
+    def learn(self, features: Any, losses: Any) -> None:
+        """Add what scikit-learn grows, less the splits that are not worth their leaves."""
+        near = (losses < MOST_LOSS).any(axis=0).nonzero()[0]
+        learner = tree_learner()(min_samples_leaf=FEWEST, random_state=0)
+        grown = learner.fit(features, losses[:, near]).tree_
+        lost = grown.value[:, :, 0] * grown.n_node_samples[:, None]  # by node and way, added up
+        best, is_leaf = near[lost.argmin(axis=1)], self.prune(grown, lost.min(axis=1))
+        # Depth first, the left child at once; a right one is entered in its parent when it comes.
+        waiting: list[tuple[int, int | None]] = [(0, None)]
+        while waiting:
+            node, parent = waiting.pop()
+            if parent is not None:
+                feature, most, _ = self.nodes[parent]
+                self.nodes[parent] = feature, most, len(self.nodes)
+            if is_leaf[node]:
+                self.nodes.append((LEAF, 0, best[node]))
+                continue
+            waiting += [
+                (grown.children_right[node], len(self.nodes)),
+                (grown.children_left[node], None),
+            ]
+            self.nodes.append((grown.feature[node], int(grown.threshold[node]), 0))
+
+    def prune(self, grown: Any, least: Any) -> Any:
+        """Which nodes of scikit-learn's tree are leaves then.
+
+        Args:
+            grown: that tree, whose nodes are in front of their children.
+            least: what each node loses as a leaf.
+        """
+        lefts, rights = grown.children_left, grown.children_right
+        lost, leaves = least.copy(), np.ones(grown.node_count, int)
+        is_leaf = lefts < 0
+        for node in reversed(range(grown.node_count)):
+            if is_leaf[node]:
+                continue
+            left, right = lefts[node], rights[node]
+            split_lost, split_leaves = lost[left] + lost[right], leaves[left] + leaves[right]
+            if least[node] - split_lost <= self.worth * (split_leaves - 1):
+                is_leaf[node] = True
+            else:
+                lost[node], leaves[node] = split_lost, split_leaves
+        return is_leaf
