@@ -4,7 +4,8 @@ Random shapes (`dxgemm.tuning.shapes`, another seed than `dxgemm tune` takes), e
 aligned. On each, the choice, cuBLAS and every own kernel that may be best by the model are checked
 exactly and timed in turn, out of the cache. Then the choice, the best of dxgemm's own kernels and
 cuBLAS are timed again: the least of many noisy times is too small. `regret` is the choice's new
-time over the best's, `vs_cublas` cuBLAS's over the choice's.
+time over the best's, `vs_cublas` cuBLAS's over the choice's; `first_us` are the first times of all
+own kernels, by which other choices can be judged later.
 """
 
 from __future__ import annotations
@@ -64,13 +65,18 @@ def bench_choice_regret(benchmark: Any, timer: Any, shape: Shape) -> None:
         implementation=chosen.implementation,
         config=chosen.config,
         slices=chosen.slices,
-        best=" ".join(map(str, best)),
+        best=_text(best),
+        first_us={_text(way): round(1e6 * s, 3) for way, s in first_s.items() if way != BASELINE},
         gpu_us=1e6 * chosen_s,
         tflops=2e-12 * shape.m * shape.n * shape.k / chosen_s,
         regret=chosen_s / seconds[best],
         vs_cublas=cublas_s / chosen_s if cublas_s else None,
     )
     replay(benchmark, samples[chosen])
+
+
+def _text(way: Way) -> str:
+    return " ".join(map(str, way))
 
 
 def _medians(samples: dict[Way, list[float]]) -> dict[Way, float]:

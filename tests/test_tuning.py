@@ -266,9 +266,12 @@ def test_a_correction_goes_by_problems_alike(configs_of_a_gpu):
     features = features_on_the_h200(config, here)
     row = np.array([*features, 0.1], np.float16).tobytes()
     speed = Speed(0.7, correction=Correction((0.0,) * (1 + FEATURES), row))
-    assert math.isclose(correction_of(speed, config, here), math.exp(0.1), rel_tol=1e-3)
-    assert 1.005 < correction_of(speed, config, near) < 1.1
-    assert correction_of(speed, config, far) < 1.01
+    for shape in (here, near, far):
+        others = features_on_the_h200(config, shape)
+        apart = sum(abs(one - other) for one, other in zip(features, others, strict=True))
+        expected = math.exp(0.1 * math.exp(-apart))
+        assert math.isclose(correction_of(speed, config, shape), expected, rel_tol=1e-3)
+    assert 1.03 > correction_of(speed, config, far) > 1
 
 
 def features_on_the_h200(config, shape):

@@ -5,8 +5,12 @@ ln(measured / predicted) is taken for a linear function of a problem's features 
 alike where features are alike: a Gaussian process. Its mean at a new problem is a sum over the
 measured ones, each with a weight, less the farther away it is. So a choice among kernels that are
 close to each other goes by how they did on problems like this one, not by the model's bias.
-Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, chapter
-2 (`dxgemm.tuning.fit` finds the weights).
+
+Likeness is a product over the features, exp(-distance) of each. A time has kinks, where another
+round of blocks begins or an operand no longer fits in a cache. So has this likeness; with the usual
+exp(-distance**2 / 2) the choice among the H200's kernels for problems left out is worse.
+Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, chapters
+2 and 4 (`dxgemm.tuning.fit` finds the weights).
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ from dxgemm._problem import LINE_BYTES, Problem
 
 # How far apart problems may be to be alike still, feature by feature: in powers of two of sizes, in
 # logarithms of what rounding up costs, in powers of two of alignment, and from yes to no. Found by
-# leaving a quarter of the H200's problems out in turn.
-SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH, ALIGNMENT_LENGTH, FLAG_LENGTH = 4.5, 2.0, 0.8, 6.0, 1.5
+# leaving some of the H200's problems out; all may be half or twice as much.
+SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH = 15.0, 6.0, 2.5
+ALIGNMENT_LENGTH, FLAG_LENGTH = 20.0, 4.0
 
 # Beyond what was measured nothing is known. So far features are believed, in extents, in rounds and
 # in the logarithm of how far a round may be from full, and so far the correction.
@@ -77,9 +82,9 @@ class Correction:
         """What a predicted time is to be multiplied by."""
         here = np.array(features, np.float32)
         exponent = self.slopes[0] + float(np.dot(self._slopes, here))
-        points, squares, weights = self._neighbours
-        half_squared_distances = squares + 0.5 * np.dot(here, here) - points @ here
-        exponent += float(np.dot(np.exp(-half_squared_distances), weights))
+        points, weights = self._neighbours
+        apart = np.abs(points - here[:, None]).sum(axis=0)
+        exponent += float(np.dot(np.exp(-apart), weights))
         return math.exp(max(-MOST, min(exponent, MOST)))
 
     @cached_property
@@ -87,11 +92,11 @@ class Correction:
         return np.array(self.slopes[1:], np.float32)
 
     @cached_property
-    def _neighbours(self) -> tuple[Any, Any, Any]:
-        rows = np.frombuffer(self.neighbours, np.float16).astype(np.float32)
-        rows = rows.reshape(-1, len(self.slopes))
-        points = np.ascontiguousarray(rows[:, :-1])
-        return points, 0.5 * np.sum(points * points, axis=1), np.ascontiguousarray(rows[:, -1])
+    def _neighbours(self) -> tuple[Any, Any]:
+        """A row for each feature, and the weights."""
+        rows = np.frombuffer(self.neighbours, np.float16).reshape(-1, len(self.slopes))
+        of_features = np.ascontiguousarray(rows.T, np.float32)
+        return of_features[:-1], of_features[-1]
 
 
 def features_of(config: Any, problem: Problem, work: Schedule) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune, unmeasured
 
 BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
 SEED = 1
-LEARNED_FROM = 200_000  # problems of a dtype that has speeds, which the model answers
+LEARNED_FROM = 250_000  # problems of a dtype that has speeds, which the model answers
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 

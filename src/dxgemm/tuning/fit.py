@@ -43,8 +43,8 @@ FEWEST_WINS = 5
 
 # Of the correction: observations that weigh as much as a slope's preference for zero; standard
 # deviations of what it learns, and of a measured time, both of logarithms.
-RIDGE = 3.0
-AMPLITUDE, NOISE = 0.1, 0.03
+RIDGE = 30.0
+AMPLITUDE, NOISE = 0.1, 0.02
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,7 @@ def fit_group(points: list[Point], device: DeviceFacts) -> Fit:
 def _correct(points: list[Point], left: Any, device: DeviceFacts, physical: Speed) -> Correction:
     """From what the model leaves over of ln(time) at each point."""
     import numpy as np
+    from scipy.spatial.distance import cdist
 
     def features(point: Point) -> tuple[float, ...]:
         blocks = point.implementation.tile_count(point.config, point.problem) * point.problem.slices
@@ -173,9 +174,7 @@ def _correct(points: list[Point], left: Any, device: DeviceFacts, physical: Spee
     rows = np.array([features(point) for point in points]).astype(np.float16).astype(float)
     linear = np.column_stack([np.ones(len(rows)), rows])
     slopes = np.linalg.solve(linear.T @ linear + RIDGE * np.eye(linear.shape[1]), linear.T @ left)
-    squares = np.sum(rows * rows, axis=1)
-    squared_distances = squares[:, None] + squares[None, :] - 2 * rows @ rows.T
-    covariance = AMPLITUDE**2 * np.exp(-0.5 * squared_distances)
+    covariance = AMPLITUDE**2 * np.exp(-cdist(rows, rows, "cityblock"))
     weights = AMPLITUDE**2 * np.linalg.solve(
         covariance + NOISE**2 * np.eye(len(rows)), left - linear @ slopes
     )
