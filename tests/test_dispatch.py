@@ -207,7 +207,7 @@ def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
     rows = [row for row in unseen_rows() if row["dtype"] == dtype]
     assert len(rows) >= 120
     regrets = [regret for row in rows if (regret := regret_of_choice(row)) is not None]
-    assert len(regrets) >= 0.9 * len(rows)
+    assert len(regrets) >= 0.98 * len(rows)
     assert sum(regret <= 1.05 for regret in regrets) >= 0.95 * len(regrets)
     assert max(regrets) <= 1.3 and max(row["regret"] for row in rows) <= 1.3
     assert sum(math.log(row["vs_cublas"]) for row in rows) >= 0
