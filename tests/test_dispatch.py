@@ -188,16 +188,12 @@ def shape_of(row):
 
 
 def regret_of_choice(row):
-    """By what was measured; None if what is chosen now was not."""
+    """By what was measured; infinite if what is chosen now was not, which is far from the best."""
     chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200)
-    way = chosen.implementation.name, str(chosen.config), chosen.slices
-    if way == (row["implementation"], row["config"], row["slices"]):
+    way = f"{chosen.implementation.name} {chosen.config} {chosen.slices}"
+    if way == f"{row['implementation']} {row['config']} {row['slices']}":
         return row["regret"]
-    text = " ".join(map(str, way))
-    if text == row["best"]:
-        return 1.0
-    first_us = row.get("first_us", {})
-    return first_us[text] / first_us[row["best"]] if text in first_us else None
+    return row["first_us"].get(way, math.inf) / row["first_us"][row["best"]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -206,9 +202,8 @@ def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
 ):
     rows = [row for row in unseen_rows() if row["dtype"] == dtype]
     assert len(rows) >= 120
-    regrets = [regret for row in rows if (regret := regret_of_choice(row)) is not None]
-    assert len(regrets) >= 0.98 * len(rows)
-    assert sum(regret <= 1.05 for regret in regrets) >= 0.95 * len(regrets)
+    regrets = [regret_of_choice(row) for row in rows]
+    assert sum(regret <= 1.05 for regret in regrets) >= 0.95 * len(rows)
     assert max(regrets) <= 1.3 and max(row["regret"] for row in rows) <= 1.3
     assert sum(math.log(row["vs_cublas"]) for row in rows) >= 0
 
