@@ -19,6 +19,8 @@ import numpy as np
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
 
 LINE = 128  # elements, which are a cache line at least
+# The largest power of two, up to a line, that divides so many elements modulo a line.
+STEP_ALIGNMENTS = tuple(step & -step or LINE for step in range(LINE))
 
 
 class Way(NamedTuple):
@@ -51,14 +53,13 @@ def features_of(problem: Problem) -> tuple[int, ...]:
     """What a tree asks of a problem.
 
     Tiles, of all matrices, count because the multiprocessors share them out whole. An alignment is
-    the largest power of two that divides the elements from one row (or column) to the next, or 1
-    where the first one is misaligned; columns of a are 1 where rows are contiguous.
+    the largest power of two, up to a line, that divides the elements from one row (or column) to
+    the next, or 1 where the first one is misaligned; columns of a are 1 where rows are contiguous.
     """
     m, n, batch, fusion = problem.m, problem.n, problem.batch, problem.epilogue
     a, b = problem.a, problem.b
-    a_col, b_col, out_step = a.col, b.col, problem.out.row
+    a_col, b_col = a.col, b.col
     a_step, b_step = a.row * a_col, b.row * b_col  # one of the two is 1, but for strided operands
-    rows_32, cols_32 = (m + 31) >> 5, (n + 31) >> 5
     if fusion is None:
         epilogue = NO_EPILOGUE
     elif (reduction := fusion.reduction) is None:
@@ -71,12 +72,12 @@ def features_of(problem: Problem) -> tuple[int, ...]:
         m,
         n,
         problem.k,
-        batch * rows_32 * ((n + 63) >> 6),
-        batch * cols_32 * ((m + 63) >> 6),
+        batch * ((m + 31) >> 5) * ((n + 63) >> 6),
+        batch * ((m + 63) >> 6) * ((n + 31) >> 5),
         batch * ((m + 127) >> 7) * ((n + 127) >> 7),
-        a_step & -a_step or LINE if problem.a_alignment == MAX_ALIGNMENT else 1,
-        b_step & -b_step or LINE if problem.b_alignment == MAX_ALIGNMENT else 1,
-        out_step & -out_step or LINE,
+        STEP_ALIGNMENTS[a_step % LINE] if problem.a_alignment == MAX_ALIGNMENT else 1,
+        STEP_ALIGNMENTS[b_step % LINE] if problem.b_alignment == MAX_ALIGNMENT else 1,
+        STEP_ALIGNMENTS[problem.out.row % LINE],
         a_col,
         b_col,
         problem.reads_c,
@@ -131,6 +132,8 @@ class DecisionTree:
         """By the bits of m and of n, what is left of the tree for all problems of so many."""
         packed = np.frombuffer(self.nodes, PACKED)
         columns = [packed[name].tolist() for name in COLUMNS]
+        one_of: dict[int, int] = {}  # object for each number, of which fewer are read from memory
+        columns[1] = [one_of.setdefault(most, most) for most in columns[1]]
         rows: dict[int, list[Any]] = {}
         starts = []
         for row in range(BITS):
@@ -168,7 +171,12 @@ def _pair(columns: Sequence[list[int]], node: int) -> Any:
     return tuple(pair)
 
 
-Trees = Mapping[tuple[str, str | None], DecisionTree]  # by dtype and precision
+Trees = Mapping[str, DecisionTree]  # by `tree_key`
+
+
+def tree_key(dtype: str, precision: str | None) -> str:
+    """Such as "float32" or "float32 split"."""
+    return dtype if precision is None else f"{dtype} {precision}"
 
 
 def tree_entry(tree: DecisionTree) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from dxgemm._decision_tree import DecisionTree, Way, features_of
+from dxgemm._decision_tree import DecisionTree, Way, features_of, tree_key
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
 from dxgemm._model import predict_us, reducing_us, resident_blocks
 from dxgemm._problem import Problem, sliced_problem, stored_problem
@@ -63,16 +63,35 @@ class Ranking(NamedTuple):
 def choose(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
 ) -> Candidate:
-    """The best candidate that `rank` finds; where a tree knows it, in microseconds.
+    """The best candidate; where a tree knows it, in microseconds.
 
     Args, Raises:
         as of `rank`.
     """
-    if implementation is None:
-        best = _look_up(problem, device)
-        if best is not None:
-            return best
-    return rank(problem, device, implementation).candidates[0]
+    if implementation is not None:
+        return _named(problem, device, implementation).candidates[0]
+    dtype, precision = problem.dtype, problem.precision
+    tree = device.trees.get(dtype if precision is None else tree_key(dtype, precision))
+    if tree is not None:
+        index = tree.find(features_of(problem))
+        ready = tree.ready[index] or _make_ready(tree, index, dtype)
+        refuses, candidates, fill, stores_matrix = ready
+        fusion = problem.epilogue
+        is_reduced = stores_matrix or (fusion is not None and fusion.reduction is not None)
+        # A tree may say what is not possible where it has seen too few problems: that a kernel
+        # takes what it refuses, reduces what it cannot, or reduces slices.
+        can_reduce = not is_reduced or (
+            not fill and _reduces(candidates[1].implementation, problem, stores_matrix)
+        )
+        if can_reduce and refuses(problem) is None:
+            if not fill:
+                return candidates[1]
+            return candidates[slices_that_fill(candidates[1].config, problem, device, fill)]
+    timed, rejected = _time_all(problem, device)
+    if not timed:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
+        raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+    return timed[0][1]
 
 
 def rank(
@@ -92,42 +111,15 @@ def rank(
     """
     if implementation is not None:
         return _named(problem, device, implementation)
+    best = choose(problem, device)
+    best_us = _candidate_us(best, problem, device)
     timed, rejected = _time_all(problem, device)
-    best = _look_up(problem, device)
-    if best is not None:
-        best_us = _candidate_us(best, problem, device)
-    elif timed:
-        best_us, best = timed[0]
-    else:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
-        raise UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
     rejected.pop(best.implementation.name, None)
     others = [(us, c) for us, c in timed if c.implementation is not best.implementation]
     for us, other in others:
         comparison = "slower" if us >= best_us else "hardly faster"
         rejected[other.implementation.name] = f"{comparison}: {other.reason}"
     return Ranking((best, *(other for _, other in others)), rejected)
-
-
-def _look_up(problem: Problem, device: DeviceFacts) -> Candidate | None:
-    """What a tree says; None without one, or if that cannot compute the problem."""
-    tree = device.trees.get((problem.dtype, problem.precision))
-    if tree is None:
-        return None
-    index = tree.find(features_of(problem))
-    refuses, candidates, fill, stores_matrix = tree.ready[index] or _make_ready(
-        tree, index, problem.dtype
-    )
-    if refuses(problem) is not None:
-        return None
-    epilogue = problem.epilogue
-    is_reduced = stores_matrix or (epilogue is not None and epilogue.reduction is not None)
-    # No slice is reduced: a tree may say so where it has seen too few problems.
-    if is_reduced and (fill or not _reduces(candidates[1].implementation, problem, stores_matrix)):
-        return None
-    if not fill:
-        return candidates[1]
-    return candidates[slices_that_fill(candidates[1].config, problem, device, fill)]
 
 
 # A way of a tree: why it cannot compute a problem, or None; candidates by their number of slices;
@@ -154,7 +146,7 @@ def _make_ready(tree: DecisionTree, index: int, dtype: str) -> Ready:
 def _time_all(
     problem: Problem, device: DeviceFacts
 ) -> tuple[list[tuple[float, Candidate]], dict[str, str]]:
-    """Predicted times and candidates, one an implementation; why the others are none."""
+    """Predicted times and candidates, one an implementation, best first; why others are none."""
     timed: list[tuple[float, Candidate]] = []
     rejected: dict[str, str] = {}
     for implementation in IMPLEMENTATIONS:

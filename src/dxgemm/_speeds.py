@@ -130,7 +130,7 @@ def read_table(path: Path) -> Table:
                 for dtype, configs in table["speeds"].items()
                 for config, speed in configs.items()
             },
-            {_tree_key(of): read_tree(entry) for of, entry in table.get("trees", {}).items()},
+            {of: read_tree(entry) for of, entry in table.get("trees", {}).items()},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise SettingError(
@@ -154,8 +154,7 @@ def write_table(path: Path, gpu: str, arch: str, table: Table, about: Mapping[st
     speeds: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(table.speeds.items()):
         speeds.setdefault(dtype, {})[config] = _entry(speed)
-    of_trees = {" ".join(filter(None, key)): tree for key, tree in table.trees.items()}
-    trees = {of: tree_entry(tree) for of, tree in sorted(of_trees.items())}
+    trees = {of: tree_entry(tree) for of, tree in sorted(table.trees.items())}
     written = {"gpu": gpu, "arch": arch, **about, "speeds": speeds, "trees": trees}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
@@ -190,12 +189,6 @@ def _read(entry: dict[str, Any]) -> Speed:
     if len(slopes) != 1 + FEATURES or len(neighbours) % (2 * len(slopes)):
         raise ValueError("a correction of other features")
     return Speed(**values, correction=Correction(slopes, neighbours))
-
-
-def _tree_key(text: str) -> tuple[str, str | None]:
-    """dtype and precision."""
-    dtype, _, precision = text.partition(" ")
-    return dtype, precision or None
 
 
 def _rounded(value: Any) -> Any:

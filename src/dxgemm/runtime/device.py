@@ -29,7 +29,7 @@ class DeviceFacts:
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
         speeds: what kernels were measured to reach on such a GPU; empty if none were.
-        trees: what the automatic choice looks up, by dtype and precision.
+        trees: what the automatic choice looks up, by `tree_key`.
     """
 
     name: str

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._decision_tree import LEAF, PACKED, DecisionTree, Way, features_of
+from dxgemm._decision_tree import LEAF, PACKED, DecisionTree, Way, features_of, tree_key
 from dxgemm._dispatch import predicted_us
 from dxgemm._errors import MissingPackageError
 from dxgemm._fusion import FusedReduction, Fusion
@@ -52,7 +52,7 @@ REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
 # Problems of a tree, single products and varied ones, for each problem that is asked for: of dtypes
 # whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.4), (0.15, 0.2), (0.05, 0.075)
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.4), (0.225, 0.3), (0.075, 0.1125)
 
 # m and n are told apart at powers of four first: a look-up begins behind these nodes.
 BOUNDS = tuple(4**power - 1 for power in range(1, 9))
@@ -61,7 +61,9 @@ MOST_LOSS = 0.1  # of the time, against the best: what loses more is no worse th
 # for nothing; so trees lose a tenth less than by the losses themselves.
 POWER = 0.7
 FEWEST = 2  # problems of a leaf
-WORTH = 0.3  # what a leaf has to save, of these powers added up over its problems
+# What a leaf has to save, of these powers added up over its problems: so much at least, and a part
+# of the number of all problems, because a walk down a tree of too many nodes takes longer.
+WORTH, WORTH_SHARE = 0.3, 1.2e-7
 AT_ONCE = 5000  # problems
 
 
@@ -127,8 +129,8 @@ def grow_trees(
     problems: int,
     jobs: int | None = None,
     report: Callable[[int, int, str], None] | None = None,
-) -> dict[tuple[str, str | None], DecisionTree]:
-    """A tree for each dtype and precision.
+) -> dict[str, DecisionTree]:
+    """A tree for each dtype and precision, by `tree_key`.
 
     Args:
         device: with what its kernels were measured to reach.
@@ -154,11 +156,11 @@ def grow_trees(
     return grow_all(answers)
 
 
-def grow_all(answers: Mapping[Part, Answers]) -> dict[tuple[str, str | None], DecisionTree]:
+def grow_all(answers: Mapping[Part, Answers]) -> dict[str, DecisionTree]:
     """From the answers to all parts."""
-    of_trees: dict[tuple[str, str | None], list[Part]] = {}
+    of_trees: dict[str, list[Part]] = {}
     for part in sorted(answers, key=lambda part: (part.is_varied, part.number)):
-        of_trees.setdefault((part.dtype, part.precision), []).append(part)
+        of_trees.setdefault(tree_key(part.dtype, part.precision), []).append(part)
     return {of: grow(join(answers[part] for part in parts)) for of, parts in of_trees.items()}
 
 
@@ -333,7 +335,7 @@ def grow(answers: Answers) -> DecisionTree:
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost**POWER
-    growing = _Growing([])
+    growing = _Growing([], max(WORTH, WORTH_SHARE * len(answers.features)))
     growing.split_at_bounds(answers.features, losses, 0, BOUNDS)
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
@@ -343,9 +345,11 @@ class _Growing(NamedTuple):
 
     Attributes:
         nodes: in their order, to which others are added.
+        worth: what a leaf has to save.
     """
 
     nodes: list[tuple[int, int, int]]
+    worth: float
 
     def split_at_bounds(
         self, features: Any, losses: Any, feature: int, bounds: Sequence[int]
@@ -413,7 +417,7 @@ class _Growing(NamedTuple):
                 continue
             left, right = lefts[node], rights[node]
             split_lost, split_leaves = lost[left] + lost[right], leaves[left] + leaves[right]
-            if least[node] - split_lost <= WORTH * (split_leaves - 1):
+            if least[node] - split_lost <= self.worth * (split_leaves - 1):
                 is_leaf[node] = True
             else:
                 lost[node], leaves[node] = split_lost, split_leaves
