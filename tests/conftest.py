@@ -199,8 +199,9 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget_configs() -> None:
     """What is remembered of earlier choices."""
     _deterministic._best_for_all.cache_clear()
-    for tree in load_table("NVIDIA H200").trees.values():
-        tree.ready = [None] * len(tree.ways)
+    for pair in load_table("NVIDIA H200").trees.values():
+        for tree in pair:
+            tree.ready = [None] * len(tree.ways)
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import sys
 import zlib
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 import pytest
@@ -22,6 +22,7 @@ from dxgemm._decision_tree import (
     PACKED,
     REDUCTION_OF_ROWS,
     DecisionTree,
+    TreePair,
     Way,
     features_of,
     read_tree,
@@ -63,9 +64,19 @@ def small_tree(*ways):
     return DecisionTree(ways, nodes)
 
 
+def both(tree):
+    """For single products, and for all else."""
+    return TreePair(tree, tree)
+
+
+def one_answer(way):
+    """A tree that has the same answer to everything."""
+    return DecisionTree((way,), packed((LEAF, 0, 0)))
+
+
 def trees_of(way):
-    """A tree for float32 that has the same answer to everything."""
-    return {"float32": DecisionTree((way,), packed((LEAF, 0, 0)))}
+    """Of float32, with the same answer to everything."""
+    return {"float32": both(one_answer(way))}
 
 
 @pytest.fixture
@@ -75,7 +86,7 @@ def tree(configs_of_a_gpu):
 
 @pytest.fixture
 def device(tree):
-    return replace(H200, trees={"float32": tree})
+    return replace(H200, trees={"float32": both(tree)})
 
 
 def problem(m, n, k, dtype="float32"):
@@ -124,10 +135,12 @@ def test_the_quick_walk_comes_to_the_same_leaf(seed):
 
 
 def test_the_packaged_trees_are_entered_behind_the_bounds_of_m_and_n():
-    for tree in TABLE.trees.values():
+    for tree in itertools.chain(*TABLE.trees.values()):
         for asked in trees.Part("float32", None, True, UNSEEN, 50).problems:
             features = features_of(asked)
             assert tree.find(features) == step_by_step(tree, features)
+    for tree in (*TABLE.trees["float32"], *TABLE.trees["float64"]):
+        tree.find([0] * LEAF)
         assert len({id(start) for row in tree._starts for start in row}) >= len(trees.BOUNDS) ** 2
 
 
@@ -204,8 +217,8 @@ def test_rows_or_columns_are_aligned(strides, alignment):
 
 def test_a_tree_is_read_as_it_was_written(tree, tmp_path):
     file = tmp_path / "table.json"
-    write_table(file, "GPU", "sm_90a", Table(trees={"float32": tree}), {})
-    assert read_table(file) == Table(trees={"float32": tree})
+    write_table(file, "GPU", "sm_90a", Table(trees={"float32": both(tree)}), {})
+    assert read_table(file) == Table(trees={"float32": both(tree)})
 
 
 BROKEN = {
@@ -225,7 +238,7 @@ BROKEN = {
 def test_what_is_no_tree_is_refused(tree, tmp_path, nodes):
     file = tmp_path / "table.json"
     broken = DecisionTree(tree.ways, packed(*nodes))
-    write_table(file, "GPU", "sm_90a", Table(trees={"float32": broken}), {})
+    write_table(file, "GPU", "sm_90a", Table(trees={"float32": both(broken)}), {})
     with pytest.raises(errors.SettingError, match="is no table of speeds"):
         read_table(file)
 
@@ -284,21 +297,30 @@ def test_what_trees_do_not_know_is_ranked_by_the_model(device, asked):
     assert rank(asked, device) == rank(asked, H200)
 
 
-OF_THE_SAME_TREE = {
+NO_SINGLE_PRODUCTS = {
     "a batch": contiguous_problem("float32", FEW, 64, 64, 3),
     "an epilogue": replace(problem(FEW, 64, 64), epilogue=RELU),
 }
 
 
-@pytest.mark.parametrize("asked", OF_THE_SAME_TREE.values(), ids=OF_THE_SAME_TREE)
+@pytest.mark.parametrize("asked", NO_SINGLE_PRODUCTS.values(), ids=NO_SINGLE_PRODUCTS)
 def test_batches_and_epilogues_are_looked_up_too(device, asked):
     best = choose(asked, device)
     assert (best.config, best.reason) == (TUNED.configs("float32")[0], LOOKED_UP)
 
 
+@pytest.mark.parametrize("asked", NO_SINGLE_PRODUCTS.values(), ids=NO_SINGLE_PRODUCTS)
+def test_single_products_and_all_else_have_a_tree_each(configs_of_a_gpu, asked):
+    pair = TreePair(products=one_answer(way(0)), varied=one_answer(way(1)))
+    device = replace(H200, trees={"float32": pair})
+    first, second = TUNED.configs("float32")[:2]
+    assert choose(problem(FEW, 64, 64), device).config == first != second
+    assert choose(asked, device).config == second
+
+
 def test_a_precision_has_a_tree_of_its_own(tree):
     asked = replace(problem(FEW, 64, 64), precision="tf32")
-    device = replace(H200, trees={"float32 tf32": tree})
+    device = replace(H200, trees={"float32 tf32": both(tree)})
     assert choose(asked, device).reason == LOOKED_UP
     assert rank(problem(FEW, 64, 64), device) == rank(problem(FEW, 64, 64), H200)
 
@@ -397,9 +419,10 @@ def test_parts_are_as_many_problems_as_asked_for():
         assert 0 < part.size <= trees.AT_ONCE
         of = (part.dtype, part.precision, part.is_varied)
         counts[of] = counts.get(of, 0) + part.size
-    assert {tree_key(*of[:2]) for of in counts} == TABLE.trees.keys()
+    kinds = itertools.product(TABLE.trees, (False, True))
+    assert {(tree_key(*of[:2]), of[2]) for of in counts} == set(kinds)
     assert counts["float64", None, False] == 12_000 and counts["float64", None, True] == 4_800
-    assert counts["float64", "split", False] == 900 and counts["int8", None, True] == 3_600
+    assert counts["float64", "split", False] == 600 and counts["int8", None, True] == 2_400
 
 
 ASKED = {
@@ -482,6 +505,27 @@ def test_a_tree_learns_where_one_way_becomes_better_than_another():
     assert read_tree(json.loads(json.dumps(tree_entry(tree)))).nodes == tree.nodes
 
 
+@pytest.mark.parametrize("least", [*range(40), 120, 131, 1024])
+def test_the_roundest_number_is_what_the_largest_power_of_two_divides(least):
+    def power(number):
+        return number & -number or 2**64
+
+    for most in range(least, least + 70):
+        found = trees.roundest(least, most)
+        assert least <= found <= most
+        assert power(found) == max(power(number) for number in range(least, most + 1))
+
+
+def test_a_tree_asks_for_the_roundest_numbers():
+    answers = made_up_answers(100, lambda m: {"first": 0.1 * (m > 60), "second": 0.1 * (m <= 60)})
+    answers.features[:, 0] *= 16
+    tree = trees.grow(answers)
+    assert 960 in [most for _, most, _ in np.frombuffer(tree.nodes, PACKED).tolist()]
+    answers.features[:, 0] += 11
+    tree = trees.grow(answers)
+    assert 976 in [most for _, most, _ in np.frombuffer(tree.nodes, PACKED).tolist()]
+
+
 def test_a_split_that_saves_next_to_nothing_is_undone():
     def losses(m):
         return {"first": 0.0 if m <= 30 else 1e-7, "second": 1e-7 if m <= 30 else 0.0}
@@ -505,7 +549,7 @@ def test_processes_share_the_questions():
     few = {k: v for k, v in TABLE.speeds.items() if k[0] == "float32" and "tuned" in k[1]}
     earlier = DecisionTree((Way("naive", ""),), b"")
     earlier.ready[0] = trees  # a choice leaves candidates there, of modules: no process is sent one
-    small = replace(TUNED_H200, speeds=few, trees={"float32": earlier})
+    small = replace(TUNED_H200, speeds=few, trees={"float32": both(earlier)})
     found = trees.grow_trees(small, 50, 1, lambda *of: reports.append(of))
     parts = trees.parts_of(small, 50)
     assert found.keys() == TABLE.trees.keys() and len(reports) == len(parts)
@@ -536,9 +580,9 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
     count, most = ASKED_AND_LOST.get(key, (150, 0.15))
     problems = list(trees.Part(dtype, precision, is_varied, UNSEEN, count).problems)
     if precision is None and not is_varied:
-        shapes = islice(log_uniform_shapes((dtype,), 12345), count)
+        shapes = itertools.islice(log_uniform_shapes((dtype,), 12345), count)
         problems = [contiguous_problem(*shape) for shape in shapes]
-    tree, lost = TUNED_H200.trees[key], []
+    tree, lost = TUNED_H200.trees[key][is_varied], []
     for asked in problems:
         if choose(asked, TUNED_H200).reason != LOOKED_UP:
             continue  # the model answers itself
@@ -552,7 +596,7 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
 
 @pytest.mark.parametrize("dtype, precision", OF_TREES)
 def test_the_packaged_trees_name_configs_that_exist(configs_of_a_gpu, dtype, precision):
-    for found in TABLE.trees[tree_key(dtype, precision)].ways:
+    for found in itertools.chain(*(tree.ways for tree in TABLE.trees[tree_key(dtype, precision)])):
         implementation = find_implementation(found.implementation)
         assert find_config(implementation, dtype, found.config) is not None
         assert implementation.is_own and implementation.is_automatic(dtype)

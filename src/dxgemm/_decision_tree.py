@@ -1,7 +1,7 @@
 """The quickest way to compute a problem, looked up instead of predicted.
 
 `dxgemm._model` predicts every config and every slicing of k: milliseconds of host time. What it
-answers over all problems is learned once, by a binary decision tree for each dtype and precision
+answers over all problems is learned once, by two binary decision trees for each dtype and precision
 (`dxgemm.tuning.trees` grows them), and a problem walks down its tree in a microsecond or two.
 Source: Breiman, Friedman, Olshen and Stone, "Classification and Regression Trees", 1984.
 """
@@ -97,7 +97,7 @@ BITS = 64  # of an extent
 
 @dataclass(slots=True)
 class DecisionTree:
-    """Of one dtype and precision on one GPU.
+    """Of one dtype and precision on one GPU: for single products, or for all other problems.
 
     Attributes:
         ways: that its leaves name.
@@ -171,7 +171,19 @@ def _pair(columns: Sequence[list[int]], node: int) -> Any:
     return tuple(pair)
 
 
-Trees = Mapping[str, DecisionTree]  # by `tree_key`
+class TreePair(NamedTuple):
+    """Of one dtype and precision: each of the two is smaller than one for all would be.
+
+    Attributes:
+        products: for single products, stored as they are.
+        varied: for batches and epilogues.
+    """
+
+    products: DecisionTree
+    varied: DecisionTree
+
+
+Trees = Mapping[str, TreePair]  # by `tree_key`
 
 
 def tree_key(dtype: str, precision: str | None) -> str:

@@ -71,22 +71,23 @@ def choose(
     if implementation is not None:
         return _named(problem, device, implementation).candidates[0]
     dtype, precision = problem.dtype, problem.precision
-    tree = device.trees.get(dtype if precision is None else tree_key(dtype, precision))
-    if tree is not None:
+    pair = device.trees.get(dtype if precision is None else tree_key(dtype, precision))
+    if pair is not None:
+        fusion = problem.epilogue
+        tree = pair.products if fusion is None and problem.batch == 1 else pair.varied
         index = tree.find(features_of(problem))
         ready = tree.ready[index] or _make_ready(tree, index, dtype)
-        refuses, candidates, fill, stores_matrix = ready
-        fusion = problem.epilogue
+        refuses, candidate, fill, stores_matrix, in_slices = ready
         is_reduced = stores_matrix or (fusion is not None and fusion.reduction is not None)
         # A tree may say what is not possible where it has seen too few problems: that a kernel
         # takes what it refuses, reduces what it cannot, or reduces slices.
         can_reduce = not is_reduced or (
-            not fill and _reduces(candidates[1].implementation, problem, stores_matrix)
+            not fill and _reduces(candidate.implementation, problem, stores_matrix)
         )
         if can_reduce and refuses(problem) is None:
             if not fill:
-                return candidates[1]
-            return candidates[slices_that_fill(candidates[1].config, problem, device, fill)]
+                return candidate
+            return in_slices[slices_that_fill(candidate.config, problem, device, fill)]
     timed, rejected = _time_all(problem, device)
     if not timed:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
@@ -122,9 +123,9 @@ def rank(
     return Ranking((best, *(other for _, other in others)), rejected)
 
 
-# A way of a tree: why it cannot compute a problem, or None; candidates by their number of slices;
-# how many blocks these give a multiprocessor; whether another kernel reduces the matrix.
-Ready = tuple[Callable[[Problem], str | None], tuple[Candidate, ...], int, bool]
+# A way of a tree: why it cannot compute a problem, or None; the candidate; how many blocks slices
+# of k give a multiprocessor; whether another kernel reduces the matrix; candidates by their slices.
+Ready = tuple[Callable[[Problem], str | None], Candidate, int, bool, tuple[Candidate, ...]]
 
 
 def _make_ready(tree: DecisionTree, index: int, dtype: str) -> Ready:
@@ -132,14 +133,13 @@ def _make_ready(tree: DecisionTree, index: int, dtype: str) -> Ready:
     way = tree.ways[index]
     implementation = find_implementation(way.implementation)
     config = find_config(implementation, dtype, way.config)
+    whole = Candidate(implementation, config, LOOKED_UP, 1, way.stores_matrix)
     if config is None:
-        return lambda problem: "a config of an earlier version", (), 0, False
-    most = MOST_SLICES if way.fill else 1
-    candidates = tuple(
-        Candidate(implementation, config, LOOKED_UP, slices, way.stores_matrix)
-        for slices in range(most + 1)
-    )
-    ready = tree.ready[index] = implementation.refuses, candidates, way.fill, way.stores_matrix
+        return lambda problem: "a config of an earlier version", whole, 0, False, ()
+    most = MOST_SLICES if way.fill else 0
+    in_slices = tuple(whole._replace(slices=slices) for slices in range(most + 1))
+    ready = implementation.refuses, whole, way.fill, way.stores_matrix, in_slices
+    tree.ready[index] = ready
     return ready
 
 

@@ -3,9 +3,9 @@
 One JSON file a GPU, named by it: {"gpu": name, "arch": "sm_90a", "measured": date, "packages":
 {name: version}, "shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67,
 ...}, "tuned 64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers,
-compressed by zlib, as text in base 64. {"trees": {"float32": {"ways": [...], "nodes": text},
-"float32 split": {...}}} is what the automatic choice looks up. A file in the user's configuration
-directory takes the place of the one in the package.
+compressed by zlib, as text in base 64. {"trees": {"float32": [{"ways": [...], "nodes": text},
+{...}], "float32 split": [...]}} is what the automatic choice looks up. A file in the user's
+configuration directory takes the place of the one in the package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import platformdirs
 
 from dxgemm._correction import FEATURES, Correction
-from dxgemm._decision_tree import Trees, read_tree, tree_entry
+from dxgemm._decision_tree import TreePair, Trees, read_tree, tree_entry
 from dxgemm._errors import SettingError
 
 PACKAGED = Path(__file__).with_name("tables")
@@ -130,7 +130,10 @@ def read_table(path: Path) -> Table:
                 for dtype, configs in table["speeds"].items()
                 for config, speed in configs.items()
             },
-            {of: read_tree(entry) for of, entry in table.get("trees", {}).items()},
+            {
+                of: TreePair(*(read_tree(entry) for entry in entries))
+                for of, entries in table.get("trees", {}).items()
+            },
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise SettingError(
@@ -154,7 +157,7 @@ def write_table(path: Path, gpu: str, arch: str, table: Table, about: Mapping[st
     speeds: dict[str, dict[str, Any]] = {}
     for (dtype, config), speed in sorted(table.speeds.items()):
         speeds.setdefault(dtype, {})[config] = _entry(speed)
-    trees = {of: tree_entry(tree) for of, tree in sorted(table.trees.items())}
+    trees = {of: [tree_entry(tree) for tree in pair] for of, pair in sorted(table.trees.items())}
     written = {"gpu": gpu, "arch": arch, **about, "speeds": speeds, "trees": trees}
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")

@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._decision_tree import LEAF, PACKED, DecisionTree, Way, features_of, tree_key
+from dxgemm._decision_tree import (
+    LEAF,
+    PACKED,
+    DecisionTree,
+    TreePair,
+    Way,
+    features_of,
+    tree_key,
+)
 from dxgemm._dispatch import predicted_us
 from dxgemm._errors import MissingPackageError
 from dxgemm._fusion import FusedReduction, Fusion
@@ -50,9 +58,9 @@ MOST_IN_BATCH = 2**29  # elements of all matrices
 # Of the epilogues so many end in a reduction, which may come without functions.
 REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
-# Problems of a tree, single products and varied ones, for each problem that is asked for: of dtypes
-# whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.4), (0.225, 0.3), (0.075, 0.1125)
+# Problems of the tree for single products and of that for varied ones, for each problem that is
+# asked for: of dtypes whose kernels have speeds, of others, and where a precision is permitted.
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.4), (0.15, 0.2), (0.05, 0.075)
 
 # m and n are told apart at powers of four first: a look-up begins behind these nodes.
 BOUNDS = tuple(4**power - 1 for power in range(1, 9))
@@ -63,7 +71,7 @@ POWER = 0.7
 FEWEST = 2  # problems of a leaf
 # What a leaf has to save, of these powers added up over its problems: so much at least, and a part
 # of the number of all problems, because a walk down a tree of too many nodes takes longer.
-WORTH, WORTH_SHARE = 0.3, 1.2e-7
+WORTH, WORTH_SHARE = 0.3, 1.5e-7
 AT_ONCE = 5000  # problems
 
 
@@ -129,8 +137,8 @@ def grow_trees(
     problems: int,
     jobs: int | None = None,
     report: Callable[[int, int, str], None] | None = None,
-) -> dict[str, DecisionTree]:
-    """A tree for each dtype and precision, by `tree_key`.
+) -> dict[str, TreePair]:
+    """Trees for each dtype and precision, by `tree_key`.
 
     Args:
         device: with what its kernels were measured to reach.
@@ -156,12 +164,16 @@ def grow_trees(
     return grow_all(answers)
 
 
-def grow_all(answers: Mapping[Part, Answers]) -> dict[str, DecisionTree]:
+def grow_all(answers: Mapping[Part, Answers]) -> dict[str, TreePair]:
     """From the answers to all parts."""
-    of_trees: dict[str, list[Part]] = {}
-    for part in sorted(answers, key=lambda part: (part.is_varied, part.number)):
-        of_trees.setdefault(tree_key(part.dtype, part.precision), []).append(part)
-    return {of: grow(join(answers[part] for part in parts)) for of, parts in of_trees.items()}
+    of_trees: dict[str, tuple[list[Part], list[Part]]] = {}
+    for part in sorted(answers, key=lambda part: part.number):
+        of_pair = of_trees.setdefault(tree_key(part.dtype, part.precision), ([], []))
+        of_pair[part.is_varied].append(part)
+    return {
+        key: TreePair(*(grow(join(answers[part] for part in parts)) for parts in of_pair))
+        for key, of_pair in of_trees.items()
+    }
 
 
 def tree_learner() -> Any:
@@ -340,6 +352,17 @@ def grow(answers: Answers) -> DecisionTree:
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
 
+def roundest(least: int, most: int) -> int:
+    """The number from least to most, neither negative, that the largest power of two divides.
+
+    A tree that asks for few numbers keeps few of Python's integers in the processor's caches.
+    """
+    if least == 0:
+        return 0
+    apart = (least - 1) ^ most
+    return most >> (apart.bit_length() - 1) << (apart.bit_length() - 1)
+
+
 class _Growing(NamedTuple):
     """A tree so far.
 
@@ -387,20 +410,24 @@ class _Growing(NamedTuple):
         lost = grown.value[:, :, 0] * grown.n_node_samples[:, None]  # by node and way, added up
         best, is_leaf = near[lost.argmin(axis=1)], self.prune(grown, lost.min(axis=1))
         # Depth first, the left child at once; a right one is entered in its parent when it comes.
-        waiting: list[tuple[int, int | None]] = [(0, None)]
+        waiting: list[tuple[int, int | None, Any]] = [(0, None, np.arange(len(features)))]
         while waiting:
-            node, parent = waiting.pop()
+            node, parent, rows = waiting.pop()
             if parent is not None:
                 feature, most, _ = self.nodes[parent]
                 self.nodes[parent] = feature, most, len(self.nodes)
             if is_leaf[node]:
                 self.nodes.append((LEAF, 0, best[node]))
                 continue
+            feature = grown.feature[node]
+            asked = features[rows, feature]
+            is_left = asked <= grown.threshold[node]
+            most = roundest(int(asked[is_left].max()), int(asked[~is_left].min()) - 1)
             waiting += [
-                (grown.children_right[node], len(self.nodes)),
-                (grown.children_left[node], None),
+                (grown.children_right[node], len(self.nodes), rows[~is_left]),
+                (grown.children_left[node], None, rows[is_left]),
             ]
-            self.nodes.append((grown.feature[node], int(grown.threshold[node]), 0))
+            self.nodes.append((feature, most, 0))
 
     def prune(self, grown: Any, least: Any) -> Any:
         """Which nodes of scikit-learn's tree are leaves then.
