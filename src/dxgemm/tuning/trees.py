@@ -71,7 +71,7 @@ POWER = 0.7
 FEWEST = 2  # problems of a leaf
 # What a leaf has to save, of these powers added up over its problems: so much at least, and a part
 # of the number of all problems, because a walk down a tree of too many nodes takes longer.
-WORTH, WORTH_SHARE = 0.3, 1.5e-7
+WORTH, WORTH_SHARE = 0.3, 2.2e-7
 AT_ONCE = 5000  # problems
 
 
