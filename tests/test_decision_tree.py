@@ -15,6 +15,8 @@ from known_devices import H200, TABLE, TUNED_H200
 
 from dxgemm import _dispatch, epilogues, errors
 from dxgemm._decision_tree import (
+    BITS,
+    COLUMNS,
     FEATURES,
     FUNCTIONS,
     LEAF,
@@ -24,6 +26,7 @@ from dxgemm._decision_tree import (
     DecisionTree,
     TreePair,
     Way,
+    _descend,
     features_of,
     read_tree,
     tree_entry,
@@ -32,7 +35,7 @@ from dxgemm._decision_tree import (
 from dxgemm._dispatch import LOOKED_UP, choose, predicted_us, rank, slice_counts, slices_that_fill
 from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import predict_us
-from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Strides, contiguous_problem, sliced_problem
+from dxgemm._problem import RESULT_DTYPES, Strides, contiguous_problem, sliced_problem
 from dxgemm._registry import find_config, find_implementation
 from dxgemm._speeds import Table, read_table, write_table
 from dxgemm.epilogues.function import bound_epilogue
@@ -41,11 +44,7 @@ from dxgemm.tuning.shapes import log_uniform_shapes
 
 TUNED = find_implementation("tuned")
 FEW, DEEP = 100, 5000
-OF_TREES = [
-    (dtype, precision)
-    for dtype in RESULT_DTYPES
-    for precision in (None, *PRECISIONS.get(dtype, ()))
-]
+OF_TREES = list(dict.fromkeys(part[:2] for part in trees.parts_of(TUNED_H200, 1)))
 RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
 
 
@@ -139,8 +138,11 @@ def test_the_packaged_trees_are_entered_behind_the_bounds_of_m_and_n():
         for asked in trees.Part("float32", None, True, UNSEEN, 50).problems:
             features = features_of(asked)
             assert tree.find(features) == step_by_step(tree, features)
+        columns = [np.frombuffer(tree.nodes, PACKED)[name].tolist() for name in COLUMNS]
+        behind_m = {_descend(columns, 0, 0, bits) for bits in range(BITS)}
+        starts = {_descend(columns, node, 1, bits) for node in behind_m for bits in range(BITS)}
+        assert len(starts) >= len(trees.BOUNDS) ** 2
     for tree in (*TABLE.trees["float32"], *TABLE.trees["float64"]):
-        tree.find([0] * LEAF)
         assert len({id(start) for row in tree._starts for start in row}) >= len(trees.BOUNDS) ** 2
 
 

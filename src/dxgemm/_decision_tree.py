@@ -131,9 +131,9 @@ class DecisionTree:
     def _make_starts(self) -> list[list[Any]]:
         """By the bits of m and of n, what is left of the tree for all problems of so many."""
         packed = np.frombuffer(self.nodes, PACKED)
-        columns = [packed[name].tolist() for name in COLUMNS]
+        asked, mosts, rights = (packed[name].tolist() for name in COLUMNS)
         one_of: dict[int, int] = {}  # object for each number, of which fewer are read from memory
-        columns[1] = [one_of.setdefault(most, most) for most in columns[1]]
+        columns = asked, [one_of.setdefault(most, most) for most in mosts], rights
         rows: dict[int, list[Any]] = {}
         starts = []
         for row in range(BITS):
