@@ -43,6 +43,11 @@ from dxgemm.runtime.device import DeviceFacts
 USUAL, POSSIBLE, USUAL_SHARE = (16, 16384), (1, 65536), 0.9
 MULTIPLES = (1, 1, 1, 2, 4, 16, 16, 16, 64, 128)
 MOST_ELEMENTS = 2**29  # of a matrix
+# People ask for rounder sizes than chance does, for squares, and for larger ones: beside one part
+# of so many there is one of powers of two and three times these, up to what memory holds.
+ROUND_PARTS = 8
+ROUND = tuple(sorted([1 << power for power in range(17)] + [3 << power for power in range(15)]))
+MOST_ROUND_ELEMENTS, ROUND_CUBES = 2**32, 0.25
 # Half of the problems are of contiguous rows, which are only written; of the others, so many have
 # rows of a, rows of b, rows without padding, a result that c is added to.
 A_ROWS, B_ROWS, UNPADDED, READS_C = 0.75, 0.75, 0.85, 0.15
@@ -60,11 +65,13 @@ REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
 # Problems of the tree for single products and of that for varied ones, for each problem that is
 # asked for: of dtypes whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.4), (0.15, 0.2), (0.05, 0.075)
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.15, 0.2), (0.1, 0.15)
 
 # m and n are told apart at powers of four first: a look-up begins behind these nodes.
 BOUNDS = tuple(4**power - 1 for power in range(1, 9))
-MOST_LOSS = 0.1  # of the time, against the best: what loses more is no worse than this
+# Of the time, against the best: what loses more than a tenth is not told apart, and counts as if it
+# lost a fifth, so that trees keep away from it.
+MOST_LOSS, BEYOND = 0.1, 0.2
 # What is added up is a power of a loss. Beside what loses most of its time small losses would count
 # for nothing; so trees lose a tenth less than by the losses themselves.
 POWER = 0.7
@@ -82,6 +89,7 @@ class Part(NamedTuple):
         is_varied: whether they are batches and have epilogues, some of them both.
         number: parts of different numbers have different problems.
         size: how many.
+        is_round: whether their sizes are `ROUND`.
     """
 
     dtype: str
@@ -89,13 +97,14 @@ class Part(NamedTuple):
     is_varied: bool
     number: int
     size: int = AT_ONCE
+    is_round: bool = False
 
     @property
     def problems(self) -> Iterator[Problem]:
         words = (self.dtype, self.precision, "varied" if self.is_varied else None, self.number)
         numbers = random.Random(" ".join(str(word) for word in words if word is not None))
         draw = varied_problems if self.is_varied else random_problems
-        return islice(draw(self.dtype, self.precision, numbers), self.size)
+        return islice(draw(self.dtype, self.precision, numbers, self.is_round), self.size)
 
 
 _device: DeviceFacts | None = None  # of a process that asks
@@ -125,10 +134,12 @@ def parts_of(device: DeviceFacts, problems: int) -> list[Part]:
                 shares = PRECISION_SHARES
             for is_varied, share in zip((False, True), shares, strict=True):
                 count = math.ceil(share * problems)
-                parts += [
-                    Part(dtype, precision, is_varied, number, min(AT_ONCE, count - first))
-                    for number, first in enumerate(range(0, count, AT_ONCE))
-                ]
+                for number, first in enumerate(range(0, count, AT_ONCE)):
+                    size = min(AT_ONCE, count - first)
+                    part = Part(dtype, precision, is_varied, number, size)
+                    parts.append(part)
+                    if number % ROUND_PARTS == ROUND_PARTS // 4:
+                        parts.append(part._replace(is_round=True))
     return parts
 
 
@@ -143,7 +154,7 @@ def grow_trees(
     Args:
         device: with what its kernels were measured to reach.
         problems: to ask the model, single products of each dtype that has speeds; of everything
-            else as many as the shares say.
+            else as many as the shares say, and of round sizes an eighth more.
         jobs: processes; None for one a CPU.
         report: called as `dxgemm.build` calls its progress.
 
@@ -167,7 +178,7 @@ def grow_trees(
 def grow_all(answers: Mapping[Part, Answers]) -> dict[str, TreePair]:
     """From the answers to all parts."""
     of_trees: dict[str, tuple[list[Part], list[Part]]] = {}
-    for part in sorted(answers, key=lambda part: part.number):
+    for part in sorted(answers, key=lambda part: (part.number, part.is_round)):
         of_pair = of_trees.setdefault(tree_key(part.dtype, part.precision), ([], []))
         of_pair[part.is_varied].append(part)
     return {
@@ -205,19 +216,26 @@ def _ask(part: Part) -> Answers:
     return ask(part, _device)
 
 
-def random_problems(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
-    """Without end, single products of log-uniform sizes."""
+def random_problems(
+    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+) -> Iterator[Problem]:
+    """Without end, single products of log-uniform sizes, or `ROUND` ones."""
+    most = MOST_ROUND_ELEMENTS if are_round else MOST_ELEMENTS
     while True:
-        multiple = numbers.choice(MULTIPLES)
+        multiple = None if are_round else numbers.choice(MULTIPLES)
         m, n, k = (_extent(numbers, multiple) for _ in range(3))
-        if max(m * n, m * k, n * k) <= MOST_ELEMENTS:
+        if are_round and numbers.random() < ROUND_CUBES:
+            m = n = k
+        if max(m * n, m * k, n * k) <= most:
             yield _random_problem(dtype, precision, numbers, m, n, k)
 
 
-def varied_problems(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
+def varied_problems(
+    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+) -> Iterator[Problem]:
     """Without end, batches and epilogues."""
-    singles = random_problems(dtype, precision, numbers)
-    batches = _random_batches(dtype, precision, numbers)
+    singles = random_problems(dtype, precision, numbers, are_round)
+    batches = _random_batches(dtype, precision, numbers, are_round)
     while True:
         kind = numbers.random()
         if EPILOGUES_ALONE < kind < EPILOGUES_ALONE + BATCHES_ALONE:
@@ -229,7 +247,9 @@ def varied_problems(dtype: str, precision: str | None, numbers: random.Random) -
         yield replace(problem, epilogue=_random_fusion(numbers))
 
 
-def _random_batches(dtype: str, precision: str | None, numbers: random.Random) -> Iterator[Problem]:
+def _random_batches(
+    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+) -> Iterator[Problem]:
     only_shapes = [
         config.only_shape
         for implementation in IMPLEMENTATIONS
@@ -237,7 +257,7 @@ def _random_batches(dtype: str, precision: str | None, numbers: random.Random) -
         if getattr(config, "only_shape", None)
     ]
     while True:
-        multiple = numbers.choice(MULTIPLES)
+        multiple = None if are_round else numbers.choice(MULTIPLES)
         extents = SMALL_IN_BATCH if numbers.random() < SMALL_SHARE else USUAL
         m, n, k = (_extent(numbers, multiple, extents) for _ in range(3))
         if numbers.random() < CUBES:
@@ -291,8 +311,11 @@ def _random_problem(
     )
 
 
-def _extent(numbers: random.Random, multiple: int, usual: tuple[int, int] = USUAL) -> int:
+def _extent(numbers: random.Random, multiple: int | None, usual: tuple[int, int] = USUAL) -> int:
+    """A multiple; where it is None, one of `ROUND`."""
     extents = usual if numbers.random() < USUAL_SHARE else POSSIBLE
+    if multiple is None:
+        return numbers.choice([size for size in ROUND if extents[0] <= size <= extents[1]])
     return max(_log_uniform(numbers, extents, multiple), 1) * multiple
 
 
@@ -343,7 +366,7 @@ def join(answers: Iterable[Answers]) -> Answers:
 def grow(answers: Answers) -> DecisionTree:
     """A tree that gives for each problem a way that loses little."""
     ways = sorted(answers.losses)
-    losses = np.full((len(answers.features), len(ways)), MOST_LOSS**POWER, np.float32)
+    losses = np.full((len(answers.features), len(ways)), BEYOND**POWER, np.float32)
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost**POWER
@@ -404,7 +427,7 @@ class _Growing(NamedTuple):
 
     def learn(self, features: Any, losses: Any) -> None:
         """Add what scikit-learn grows, less the splits that are not worth their leaves."""
-        near = (losses < MOST_LOSS**POWER).any(axis=0).nonzero()[0]
+        near = (losses < BEYOND**POWER).any(axis=0).nonzero()[0]
         learner = tree_learner()(min_samples_leaf=FEWEST, random_state=0)
         grown = learner.fit(features, losses[:, near]).tree_
         lost = grown.value[:, :, 0] * grown.n_node_samples[:, None]  # by node and way, added up
