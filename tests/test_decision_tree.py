@@ -379,16 +379,32 @@ def test_what_cannot_compute_the_problem_is_passed_over(configs_of_a_gpu):
 
 
 @pytest.mark.parametrize("is_varied", [False, True])
-def test_some_parts_are_of_round_sizes(is_varied):
-    sizes, are_cubes = {False: set(), True: set()}, []
+def test_some_parts_are_of_typical_sizes(is_varied):
+    found = {False: [], True: []}
     for part in trees.parts_of(TUNED_H200, 20 * trees.AT_ONCE):
         if part[:3] == ("float64", None, is_varied):
-            found = list(part._replace(size=400).problems)
-            sizes[part.is_round] |= {size for p in found for size in (p.m, p.n, p.k)}
-            are_cubes += [p.m == p.n == p.k for p in found if part.is_round]
-    assert sizes[True] == set(trees.ROUND) and max(trees.ROUND) == trees.POSSIBLE[1]
-    assert len(sizes[False]) > 1000
-    assert sum(are_cubes) > 0.2 * len(are_cubes)
+            found[part.is_typical] += part._replace(size=400).problems
+
+    def share(is_typical, holds):
+        sizes = [(p.m, p.n, p.k) for p in found[is_typical]]
+        return sum(map(holds, sizes)) / len(sizes)
+
+    def are_round(sizes):
+        return set(sizes) <= set(trees.ROUND)
+
+    def are_cube(sizes):
+        return len(set(sizes)) == 1
+
+    def has_vector(sizes):
+        return 1 in sizes
+
+    def has_long(sizes):
+        return max(sizes) > trees.POSSIBLE[1]
+
+    assert share(True, are_round) > 0.5 > 0.3 > share(False, are_round)
+    assert share(True, are_cube) > 0.2
+    assert share(True, has_vector) > 0.15 > 0.1 > share(False, has_vector)
+    assert share(True, has_long) > 0.02 and share(False, has_long) < 0.01
 
 
 def test_random_problems_are_the_same_each_time_and_of_all_kinds():
@@ -432,7 +448,7 @@ def test_parts_are_as_many_problems_as_asked_for():
     counts = {}
     for part in trees.parts_of(TUNED_H200, 120_000):
         assert 0 < part.size <= trees.AT_ONCE
-        of = (part.dtype, part.precision, part.is_varied, part.is_round)
+        of = (part.dtype, part.precision, part.is_varied, part.is_typical)
         counts[of] = counts.get(of, 0) + part.size
     kinds = set(itertools.product(TABLE.trees, (False, True)))
     assert {(tree_key(*of[:2]), of[2]) for of in counts if not of[3]} == kinds
@@ -624,17 +640,17 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
 def test_the_packaged_trees_know_what_people_ask_first(
     configs_of_a_gpu, dtype, precision, is_varied
 ):
-    """By the model, squares of powers of two, few rows times a square, and a short k."""
-    sizes = [2**power for power in range(4, 16)]
-    shapes = [(size, size, size) for size in sizes]
+    """By the model: squares of powers of two, few rows, a short k, a long extent."""
+    shapes = [(size, size, size) for size in (2**power for power in range(4, 16))]
     shapes += [(m, n, n) for m in (1, 16, 256) for n in (2048, 4096, 8192)]
     shapes += [(m, m, k) for m in (2048, 4096, 8192) for k in (64, 128, 256)]
+    shapes += [(131072, 256, 256), (256, 131072, 4096), (16, 131072, 4096)]
     lost = {}
     for shape in shapes:
         asked = contiguous_problem(dtype, *shape, precision=precision)
         asked = replace(asked, epilogue=RELU if is_varied else None)
         lost[shape] = lost_by_lookup(asked)
-    assert max(lost.values()) < 0.1, lost
+    assert max(lost.values()) < 0.15, lost
     assert sum(x > 0.05 for x in lost.values()) <= 1, lost
 
 

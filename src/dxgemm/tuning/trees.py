@@ -43,11 +43,13 @@ from dxgemm.runtime.device import DeviceFacts
 USUAL, POSSIBLE, USUAL_SHARE = (16, 16384), (1, 65536), 0.9
 MULTIPLES = (1, 1, 1, 2, 4, 16, 16, 16, 64, 128)
 MOST_ELEMENTS = 2**29  # of a matrix
-# People ask for rounder sizes than chance does, for squares, and for larger ones: beside one part
-# of so many there is one of powers of two and three times these, up to what memory holds.
-ROUND_PARTS = 8
-ROUND = tuple(sorted([1 << power for power in range(17)] + [3 << power for power in range(15)]))
-MOST_ROUND_ELEMENTS, ROUND_CUBES = 2**32, 0.25
+# That is not what people ask for. Beside one part of so many there is a typical one: most sizes are
+# powers of two, or three times these; some problems are cubes, some have a vector, some an extent
+# that is long.
+TYPICAL_PARTS = 8
+ROUND = tuple(sorted([1 << power for power in range(19)] + [3 << power for power in range(17)]))
+ROUND_SHARE, CUBES, VECTORS, LONG_ONES = 0.6, 0.25, 0.2, 0.15
+LONG, MOST_LONG_ELEMENTS = (2**14, 2**18), 2**32
 # Half of the problems are of contiguous rows, which are only written; of the others, so many have
 # rows of a, rows of b, rows without padding, a result that c is added to.
 A_ROWS, B_ROWS, UNPADDED, READS_C = 0.75, 0.75, 0.85, 0.15
@@ -58,7 +60,7 @@ PADDINGS = (1, 2, 4, 8, 16, 32)
 # size that a config is compiled for.
 BATCHES_ALONE, EPILOGUES_ALONE = 0.45, 0.4
 SMALL_IN_BATCH, SMALL_SHARE, MATRICES = (4, 256), 0.75, (2, 2**17)
-CUBES, ONLY_SHAPES = 0.25, 0.03
+ONLY_SHAPES = 0.03
 MOST_IN_BATCH = 2**29  # elements of all matrices
 # Of the epilogues so many end in a reduction, which may come without functions.
 REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
@@ -89,7 +91,7 @@ class Part(NamedTuple):
         is_varied: whether they are batches and have epilogues, some of them both.
         number: parts of different numbers have different problems.
         size: how many.
-        is_round: whether their sizes are `ROUND`.
+        is_typical: of what people ask for.
     """
 
     dtype: str
@@ -97,14 +99,14 @@ class Part(NamedTuple):
     is_varied: bool
     number: int
     size: int = AT_ONCE
-    is_round: bool = False
+    is_typical: bool = False
 
     @property
     def problems(self) -> Iterator[Problem]:
         words = (self.dtype, self.precision, "varied" if self.is_varied else None, self.number)
         numbers = random.Random(" ".join(str(word) for word in words if word is not None))
         draw = varied_problems if self.is_varied else random_problems
-        return islice(draw(self.dtype, self.precision, numbers, self.is_round), self.size)
+        return islice(draw(self.dtype, self.precision, numbers, self.is_typical), self.size)
 
 
 _device: DeviceFacts | None = None  # of a process that asks
@@ -138,8 +140,8 @@ def parts_of(device: DeviceFacts, problems: int) -> list[Part]:
                     size = min(AT_ONCE, count - first)
                     part = Part(dtype, precision, is_varied, number, size)
                     parts.append(part)
-                    if number % ROUND_PARTS == ROUND_PARTS // 4:
-                        parts.append(part._replace(is_round=True))
+                    if number % TYPICAL_PARTS == TYPICAL_PARTS // 4:
+                        parts.append(part._replace(is_typical=True))
     return parts
 
 
@@ -154,7 +156,7 @@ def grow_trees(
     Args:
         device: with what its kernels were measured to reach.
         problems: to ask the model, single products of each dtype that has speeds; of everything
-            else as many as the shares say, and of round sizes an eighth more.
+            else as many as the shares say, and an eighth more typical ones.
         jobs: processes; None for one a CPU.
         report: called as `dxgemm.build` calls its progress.
 
@@ -178,7 +180,7 @@ def grow_trees(
 def grow_all(answers: Mapping[Part, Answers]) -> dict[str, TreePair]:
     """From the answers to all parts."""
     of_trees: dict[str, tuple[list[Part], list[Part]]] = {}
-    for part in sorted(answers, key=lambda part: (part.number, part.is_round)):
+    for part in sorted(answers, key=lambda part: (part.number, part.is_typical)):
         of_pair = of_trees.setdefault(tree_key(part.dtype, part.precision), ([], []))
         of_pair[part.is_varied].append(part)
     return {
@@ -217,25 +219,22 @@ def _ask(part: Part) -> Answers:
 
 
 def random_problems(
-    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+    dtype: str, precision: str | None, numbers: random.Random, are_typical: bool
 ) -> Iterator[Problem]:
-    """Without end, single products of log-uniform sizes, or `ROUND` ones."""
-    most = MOST_ROUND_ELEMENTS if are_round else MOST_ELEMENTS
+    """Without end, single products of log-uniform sizes, or of typical ones."""
+    most = MOST_LONG_ELEMENTS if are_typical else MOST_ELEMENTS
     while True:
-        multiple = None if are_round else numbers.choice(MULTIPLES)
-        m, n, k = (_extent(numbers, multiple) for _ in range(3))
-        if are_round and numbers.random() < ROUND_CUBES:
-            m = n = k
+        m, n, k = _sizes(numbers, numbers.choice(MULTIPLES), USUAL, are_typical)
         if max(m * n, m * k, n * k) <= most:
             yield _random_problem(dtype, precision, numbers, m, n, k)
 
 
 def varied_problems(
-    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+    dtype: str, precision: str | None, numbers: random.Random, are_typical: bool
 ) -> Iterator[Problem]:
     """Without end, batches and epilogues."""
-    singles = random_problems(dtype, precision, numbers, are_round)
-    batches = _random_batches(dtype, precision, numbers, are_round)
+    singles = random_problems(dtype, precision, numbers, are_typical)
+    batches = _random_batches(dtype, precision, numbers, are_typical)
     while True:
         kind = numbers.random()
         if EPILOGUES_ALONE < kind < EPILOGUES_ALONE + BATCHES_ALONE:
@@ -248,7 +247,7 @@ def varied_problems(
 
 
 def _random_batches(
-    dtype: str, precision: str | None, numbers: random.Random, are_round: bool
+    dtype: str, precision: str | None, numbers: random.Random, are_typical: bool
 ) -> Iterator[Problem]:
     only_shapes = [
         config.only_shape
@@ -257,9 +256,9 @@ def _random_batches(
         if getattr(config, "only_shape", None)
     ]
     while True:
-        multiple = None if are_round else numbers.choice(MULTIPLES)
-        extents = SMALL_IN_BATCH if numbers.random() < SMALL_SHARE else USUAL
-        m, n, k = (_extent(numbers, multiple, extents) for _ in range(3))
+        multiple = numbers.choice(MULTIPLES)
+        usual = SMALL_IN_BATCH if numbers.random() < SMALL_SHARE else USUAL
+        m, n, k = _sizes(numbers, multiple, usual, are_typical)
         if numbers.random() < CUBES:
             m = n = k
         if only_shapes and numbers.random() < ONLY_SHAPES:
@@ -311,11 +310,36 @@ def _random_problem(
     )
 
 
-def _extent(numbers: random.Random, multiple: int | None, usual: tuple[int, int] = USUAL) -> int:
-    """A multiple; where it is None, one of `ROUND`."""
+def _sizes(
+    numbers: random.Random, multiple: int, usual: tuple[int, int], are_typical: bool
+) -> list[int]:
+    """m, n and k."""
+    if not are_typical:
+        return [_extent(numbers, multiple, usual) for _ in range(3)]
+    is_round = numbers.random() < ROUND_SHARE
+    sizes = [
+        _round(numbers, usual) if is_round else _extent(numbers, multiple, usual) for _ in "mnk"
+    ]
+    kind, which = numbers.random() - CUBES, numbers.randrange(3)
+    if kind < 0:
+        sizes = sizes[:1] * 3
+    elif kind < VECTORS:
+        sizes[which] = 1
+    elif kind < VECTORS + LONG_ONES:
+        long = (
+            _round(numbers, LONG) if is_round else _log_uniform(numbers, LONG, multiple) * multiple
+        )
+        sizes[which] = long
+    return sizes
+
+
+def _round(numbers: random.Random, between: tuple[int, int]) -> int:
+    least, most = between if numbers.random() < USUAL_SHARE else POSSIBLE
+    return numbers.choice([size for size in ROUND if least <= size <= most])
+
+
+def _extent(numbers: random.Random, multiple: int, usual: tuple[int, int]) -> int:
     extents = usual if numbers.random() < USUAL_SHARE else POSSIBLE
-    if multiple is None:
-        return numbers.choice([size for size in ROUND if extents[0] <= size <= extents[1]])
     return max(_log_uniform(numbers, extents, multiple), 1) * multiple
 
 
