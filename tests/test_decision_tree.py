@@ -35,7 +35,14 @@ from dxgemm._decision_tree import (
 from dxgemm._dispatch import LOOKED_UP, choose, predicted_us, rank, slice_counts, slices_that_fill
 from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._model import predict_us
-from dxgemm._problem import RESULT_DTYPES, Strides, contiguous_problem, sliced_problem
+from dxgemm._problem import (
+    RESULT_DTYPES,
+    Strides,
+    contiguous_problem,
+    oriented,
+    sliced_problem,
+    used_strides,
+)
 from dxgemm._registry import find_config, find_implementation
 from dxgemm._speeds import Table, read_table, write_table
 from dxgemm.epilogues.function import bound_epilogue
@@ -425,6 +432,16 @@ def test_random_problems_are_the_same_each_time_and_of_all_kinds():
         assert p.batch == 1 and p.epilogue is None
 
 
+def test_random_problems_of_one_row_or_column_are_as_calls_define_them():
+    part = trees.Part("float64", None, True, 1, 600, is_typical=True)
+    found = [p for p in part.problems if 1 in (p.m, p.n, p.k)]
+    assert len(found) > 50
+    for p in found:
+        assert oriented(p) == p and (p.m == 1 or p.n > 1)
+        for strides, rows, cols in ((p.a, p.m, p.k), (p.b, p.k, p.n), (p.out, p.m, p.n)):
+            assert strides == used_strides((p.batch, rows, cols), strides)
+
+
 @pytest.mark.parametrize("dtype, precision", OF_TREES)
 def test_varied_problems_are_of_all_kinds_too(configs_of_a_gpu, dtype, precision):
     found = list(trees.Part(dtype, precision, True, 1, 600).problems)
@@ -639,9 +656,10 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
 def test_the_packaged_trees_know_what_people_ask_first(
     configs_of_a_gpu, dtype, precision, is_varied
 ):
-    """By the model: squares of powers of two, few rows, a short k, a long extent."""
+    """By the model: squares of powers of two, few rows, one column, a short k, a long extent."""
     shapes = [(size, size, size) for size in (2**power for power in range(4, 16))]
     shapes += [(m, n, n) for m in (1, 16, 256) for n in (2048, 4096, 8192)]
+    shapes += [(n, 1, n) for n in (2048, 4096, 8192)]
     shapes += [(m, m, k) for m in (2048, 4096, 8192) for k in (64, 128, 256)]
     shapes += [(131072, 256, 256), (256, 131072, 4096), (16, 131072, 4096)]
     tree, lost = TUNED_H200.trees[tree_key(dtype, precision)][is_varied], {}

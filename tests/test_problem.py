@@ -105,6 +105,19 @@ def test_a_column_major_result_is_computed_transposed():
     assert not define(a, b, layout((3, 4), (4, 1))).is_transposed
 
 
+@pytest.mark.parametrize("shape", list(itertools.product((1, 3), repeat=4)))
+def test_arrays_without_padding_are_the_contiguous_problem(shape):
+    """Of one row, column or element too, whose strides no call knows."""
+    batch, m, n, k = shape
+    a, b, out = (
+        layout((batch, rows, cols), (rows * cols, cols, 1))
+        for rows, cols in ((m, k), (k, n), (m, n))
+    )
+    expected = contiguous_problem("float32", m, n, k, batch)
+    for target in (None, out):
+        assert define(a, b, target, beta_is_zero=True) == expected
+
+
 @pytest.mark.parametrize("n", [1, 4])
 def test_what_multiplies_parts_is_given_rows_to_reduce(n):
     operands = layout((3, 2), (2, 1)), layout((2, n), (n, 1)), None, None

@@ -267,8 +267,11 @@ def contiguous_problem(
     given = {} if out_dtype is None else {"out": out_dtype}
     _check_dtypes({"a": dtype, "b": dtype, **given})
     _check_precision(precision, dtype)
-    a, b, out = Strides(m * k, k, 1), Strides(k * n, n, 1), Strides(m * n, n, 1)
-    return _oriented(
+    a, b, out = (
+        used_strides((batch, rows, cols), (rows * cols, cols, 1))
+        for rows, cols in ((m, k), (k, n), (m, n))
+    )
+    return oriented(
         Problem(
             dtype=dtype,
             m=m,
@@ -364,7 +367,7 @@ def define_problem(
     a_strides = _element_strides("a", a)
     b_strides = _element_strides("b", b)
     if target is None:
-        out_strides = Strides(m * n, n, 1)
+        out_strides = used_strides((batch, m, n), (m * n, n, 1))
     else:
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
@@ -390,7 +393,7 @@ def define_problem(
     if problem.dtype == "float32" and precision == SPLIT and reduced_axis is not None:
         # What multiplies parts reduces rows alone, and nothing lies in memory to the contrary.
         return _exchanged(problem) if reduced_axis == 0 else problem, result_shape
-    return _oriented(problem), result_shape
+    return oriented(problem), result_shape
 
 
 def byte_extent(layout: Layout) -> tuple[int, int]:
@@ -551,16 +554,20 @@ def _element_strides(name: str, layout: Layout) -> Strides:
             f"gemm: {name} starts at an address that is not a multiple of the {item_size}-byte "
             f"{layout.dtype}; copy it to an aligned array first."
         )
-    # The stride of a dimension of one element is arbitrary in every library: make it 0, so that
-    # a batch of one broadcasts and equal problems compare equal.
-    steps = tuple(
-        stride // item_size if size > 1 else 0
-        for size, stride in zip(layout.shape, layout.strides, strict=True)
-    )
+    return used_strides(layout.shape, tuple(stride // item_size for stride in layout.strides))
+
+
+def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
+    """Of a matrix or a batch.
+
+    The stride of a dimension of one element is arbitrary in every library. It is 0 here, so that
+    a batch of one broadcasts, a single row is aligned, and equal problems compare equal.
+    """
+    steps = tuple(stride if size > 1 else 0 for size, stride in zip(sizes, strides, strict=True))
     return Strides(0, *steps) if len(steps) == 2 else Strides(*steps)
 
 
-def _oriented(problem: Problem) -> Problem:
+def oriented(problem: Problem) -> Problem:
     """Exchange a and b where the result's rows, not its columns, are the contiguous direction."""
     rows_are_contiguous = problem.m > 1 and abs(problem.out.row) < abs(problem.out.col)
     if (problem.n > 1 and not rows_are_contiguous) or problem.m <= 1:

@@ -32,7 +32,14 @@ from dxgemm._decision_tree import (
 from dxgemm._dispatch import predicted_us
 from dxgemm._errors import MissingPackageError
 from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._problem import PRECISIONS, RESULT_DTYPES, Problem, Strides
+from dxgemm._problem import (
+    PRECISIONS,
+    RESULT_DTYPES,
+    Problem,
+    Strides,
+    oriented,
+    used_strides,
+)
 from dxgemm._registry import IMPLEMENTATIONS
 from dxgemm.epilogues import relu
 from dxgemm.epilogues.function import bound_epilogue
@@ -298,15 +305,16 @@ def _random_problem(
         b = _strides(numbers, k, n, B_ROWS)
         out = _strides(numbers, m, n, 1)
         reads_c = numbers.random() < READS_C
-    if batch > 1:
-        a, b, out = (
-            of._replace(batch=max(of.row * rows, of.col * cols))
-            for of, rows, cols in ((a, m, k), (b, k, n), (out, m, n))
-        )
+    a, b, out = (
+        used_strides((batch, rows, cols), of._replace(batch=max(of.row * rows, of.col * cols)))
+        for of, rows, cols in ((a, m, k), (b, k, n), (out, m, n))
+    )
     results = RESULT_DTYPES[dtype]
     out_dtype = numbers.choice(results) if len(results) > 1 else results[0]
-    return Problem(
-        dtype, m, n, k, batch, a, b, out, out, out_dtype, precision=precision, reads_c=reads_c
+    return oriented(
+        Problem(
+            dtype, m, n, k, batch, a, b, out, out, out_dtype, precision=precision, reads_c=reads_c
+        )
     )
 
 
