@@ -60,6 +60,12 @@ def features_of(problem: Problem) -> tuple[int, ...]:
     a, b = problem.a, problem.b
     a_col, b_col = a.col, b.col
     a_step, b_step = a.row * a_col, b.row * b_col  # one of the two is 1, but for strided operands
+    rows_32, cols_32 = (m + 31) >> 5, (n + 31) >> 5
+    rows_64, cols_64 = (rows_32 + 1) >> 1, (cols_32 + 1) >> 1
+    wide, tall = rows_32 * cols_64, rows_64 * cols_32
+    large = ((rows_64 + 1) >> 1) * ((cols_64 + 1) >> 1)
+    if batch != 1:
+        wide, tall, large = batch * wide, batch * tall, batch * large
     if fusion is None:
         epilogue = NO_EPILOGUE
     elif (reduction := fusion.reduction) is None:
@@ -72,9 +78,9 @@ def features_of(problem: Problem) -> tuple[int, ...]:
         m,
         n,
         problem.k,
-        batch * ((m + 31) >> 5) * ((n + 63) >> 6),
-        batch * ((m + 63) >> 6) * ((n + 31) >> 5),
-        batch * ((m + 127) >> 7) * ((n + 127) >> 7),
+        wide,
+        tall,
+        large,
         STEP_ALIGNMENTS[a_step % LINE] if problem.a_alignment == MAX_ALIGNMENT else 1,
         STEP_ALIGNMENTS[b_step % LINE] if problem.b_alignment == MAX_ALIGNMENT else 1,
         STEP_ALIGNMENTS[problem.out.row % LINE],
@@ -108,7 +114,7 @@ class DecisionTree:
     ways: tuple[Way, ...]
     nodes: bytes
     ready: list[Any] = field(init=False, compare=False, repr=False)
-    _starts: list[list[Any]] = field(init=False, compare=False, repr=False, default_factory=list)
+    _starts: tuple[tuple[Any, ...], ...] = field(init=False, compare=False, repr=False, default=())
 
     def __post_init__(self) -> None:
         self.ready = [None] * len(self.ways)
@@ -128,23 +134,24 @@ class DecisionTree:
                 node = node[8] if features[node[6]] <= node[7] else node[9]
         return node
 
-    def _make_starts(self) -> list[list[Any]]:
+    def _make_starts(self) -> tuple[tuple[Any, ...], ...]:
         """By the bits of m and of n, what is left of the tree for all problems of so many."""
         packed = np.frombuffer(self.nodes, PACKED)
+        # One object for each number, and these side by side: a walk reads less memory.
+        one_of = {most: most for most in np.unique(packed["most"]).tolist()}
         asked, mosts, rights = (packed[name].tolist() for name in COLUMNS)
-        one_of: dict[int, int] = {}  # object for each number, of which fewer are read from memory
-        columns = asked, [one_of.setdefault(most, most) for most in mosts], rights
-        rows: dict[int, list[Any]] = {}
+        columns = asked, [one_of[most] for most in mosts], rights
+        rows: dict[int, tuple[Any, ...]] = {}
         starts = []
         for row in range(BITS):
             of_m = _descend(columns, 0, 0, row)
             if of_m not in rows:
                 nodes = [_descend(columns, of_m, 1, col) for col in range(BITS)]
                 pairs = {node: _pair(columns, node) for node in set(nodes)}
-                rows[of_m] = [pairs[node] for node in nodes]
+                rows[of_m] = tuple(pairs[node] for node in nodes)
             starts.append(rows[of_m])
-        self._starts = starts  # whole: other threads may look up
-        return starts
+        self._starts = tuple(starts)  # whole: other threads may look up
+        return self._starts
 
 
 def _descend(columns: Sequence[list[int]], node: int, feature: int, bits: int) -> int:

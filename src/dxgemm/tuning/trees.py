@@ -86,8 +86,9 @@ MOST_LOSS, BEYOND = 0.1, 0.2
 POWER = 0.7
 FEWEST = 2  # problems of a leaf
 # What a leaf has to save, of these powers added up over its problems: so much at least, and a part
-# of the number of all problems, because a walk down a tree of too many nodes takes longer.
-WORTH, WORTH_SHARE = 0.3, 2.2e-7
+# of the number of all problems, because a walk down a tree of too many nodes takes longer; of
+# varied problems more, since of these a look-up reads more as it is.
+WORTH, WORTH_SHARES = 0.3, (2.2e-7, 4.4e-7)
 AT_ONCE = 5000  # problems
 
 
@@ -190,10 +191,11 @@ def grow_all(answers: Mapping[Part, Answers]) -> dict[str, TreePair]:
     for part in sorted(answers, key=lambda part: (part.number, part.is_typical)):
         of_pair = of_trees.setdefault(tree_key(part.dtype, part.precision), ([], []))
         of_pair[part.is_varied].append(part)
-    return {
-        key: TreePair(*(grow(join(answers[part] for part in parts)) for parts in of_pair))
-        for key, of_pair in of_trees.items()
-    }
+    trees = {}
+    for key, of_pair in of_trees.items():
+        products, varied = (join(answers[part] for part in parts) for parts in of_pair)
+        trees[key] = TreePair(grow(products), grow(varied, is_varied=True))
+    return trees
 
 
 def tree_learner() -> Any:
@@ -395,14 +397,19 @@ def join(answers: Iterable[Answers]) -> Answers:
     return Answers(np.concatenate(features), joined)  # type: ignore[arg-type]
 
 
-def grow(answers: Answers) -> DecisionTree:
-    """A tree that gives for each problem a way that loses little."""
+def grow(answers: Answers, is_varied: bool = False) -> DecisionTree:
+    """A tree that gives for each problem a way that loses little.
+
+    Args:
+        is_varied: whether the problems are batches and have epilogues.
+    """
     ways = sorted(answers.losses)
     losses = np.full((len(answers.features), len(ways)), BEYOND**POWER, np.float32)
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost**POWER
-    growing = _Growing([], max(WORTH, WORTH_SHARE * len(answers.features)))
+    worth = max(WORTH, WORTH_SHARES[is_varied] * len(answers.features))
+    growing = _Growing([], worth)
     growing.split_at_bounds(answers.features, losses, 0, BOUNDS)
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
