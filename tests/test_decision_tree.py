@@ -475,7 +475,7 @@ def test_parts_are_as_many_problems_as_asked_for():
     assert counts["float64", None, False, True] == 3 * trees.AT_ONCE
     assert counts["float64", "split", False, False] == 12_000
     assert counts["float64", "split", False, True] == 2_000
-    assert counts["int8", None, True, False] == 24_000
+    assert counts["int8", None, True, False] == 48_000
 
 
 ASKED = {
@@ -525,6 +525,9 @@ def test_answers_are_joined_in_order():
     assert found == {one: ([0, 3], [0.5, 0.25]), other: ([2], [0.0])}
 
 
+SOME = trees.Part("float32", None, False, 1)
+
+
 def made_up_answers(count, losses_of):
     """Of problems of growing m; a function gives what the ways lose at an m."""
     pytest.importorskip("sklearn")
@@ -550,7 +553,7 @@ def test_a_tree_learns_where_one_way_becomes_better_than_another():
     def losses(m):
         return {"first": 0.0 if m <= 30 else 0.08, "second": 0.1 if m <= 30 else 0.0}
 
-    tree = trees.grow(made_up_answers(100, losses))
+    tree = trees.grow(made_up_answers(100, losses), SOME)
     assert leaves(tree, 100) == ["first"] * 31 + ["second"] * 69
     first, second = (LEAF, 0, 0), (LEAF, 0, 1)
     bounds = [(0, 63, 8), (0, 15, 5), (0, 3, 4), first, first, (0, 30, 7), first, second, second]
@@ -572,18 +575,40 @@ def test_the_roundest_number_is_what_the_largest_power_of_two_divides(least):
 def test_a_tree_asks_for_the_roundest_numbers():
     answers = made_up_answers(100, lambda m: {"first": 0.1 * (m > 60), "second": 0.1 * (m <= 60)})
     answers.features[:, 0] *= 16
-    tree = trees.grow(answers)
+    tree = trees.grow(answers, SOME)
     assert 960 in [most for _, most, _ in np.frombuffer(tree.nodes, PACKED).tolist()]
     answers.features[:, 0] += 11
-    tree = trees.grow(answers)
+    tree = trees.grow(answers, SOME)
     assert 976 in [most for _, most, _ in np.frombuffer(tree.nodes, PACKED).tolist()]
+
+
+def test_rows_better_aligned_than_misaligned_ones_are_taken_for_aligned():
+    """A tree that saw rows aligned to 4 elements and to 16 takes 8 for what it takes 16 for."""
+    answers = made_up_answers(100, lambda m: {"plain": 0.1 * (m > 60), "copy": 0.1 * (m <= 60)})
+    at = FEATURES.index("alignment of out")
+    answers.features[:, at] = np.where(answers.features[:, 0] > 60, 16, 4)
+    answers.features[:, 0] = 64
+    tree = trees.grow(answers, SOME)
+    assert np.frombuffer(tree.nodes, PACKED)[0].tolist() == (at, 4, 2)
+
+
+def test_where_the_copy_engine_is_needed_alignment_is_told_apart_first():
+    answers = made_up_answers(100, lambda m: {"one": 0.0})
+    first, second = FEATURES.index("alignment of a"), FEATURES.index("alignment of b")
+    answers.features[:, first] = 2 ** (np.arange(100) % 5)
+    answers.features[:, second] = 2 ** (np.arange(100) // 20)
+    answers.features[:, 0] = 64
+    asked = {(second, 7), (first, 7), (LEAF, 0)}
+    for dtype, expected in (("float16", asked), ("float32", {(LEAF, 0)})):
+        nodes = np.frombuffer(trees.grow(answers, SOME._replace(dtype=dtype)).nodes, PACKED)
+        assert {(int(n["feature"]), int(n["most"])) for n in nodes} == expected
 
 
 def test_a_split_that_saves_next_to_nothing_is_undone():
     def losses(m):
         return {"first": 0.0 if m <= 30 else 1e-7, "second": 1e-7 if m <= 30 else 0.0}
 
-    tree = trees.grow(made_up_answers(100, losses))
+    tree = trees.grow(made_up_answers(100, losses), SOME)
     nodes = np.frombuffer(tree.nodes, PACKED)
     assert set(nodes["most"].tolist()) == {0, 3, 15, 63}  # bounds of m
 
@@ -592,7 +617,7 @@ def test_a_way_that_is_never_the_best_may_lose_least():
     def losses(m):
         return {"odd": 0.1 * (m % 2 == 0), "even": 0.1 * (m % 2 == 1), "both": 0.01}
 
-    tree = trees.grow(made_up_answers(101, losses))
+    tree = trees.grow(made_up_answers(101, losses), SOME)
     assert set(leaves(tree, 101)) == {"both"}
 
 
@@ -656,19 +681,24 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
 def test_the_packaged_trees_know_what_people_ask_first(
     configs_of_a_gpu, dtype, precision, is_varied
 ):
-    """By the model: squares of powers of two, few rows, one column, a short k, a long extent."""
+    """By the model: squares of powers of two, few rows, one column, a short k, a long extent.
+
+    The last shapes are of half precision's rows of 16 bytes and no more, which others multiply as
+    well, in many times as long.
+    """
     shapes = [(size, size, size) for size in (2**power for power in range(4, 16))]
     shapes += [(m, n, n) for m in (1, 16, 256) for n in (2048, 4096, 8192)]
     shapes += [(n, 1, n) for n in (2048, 4096, 8192)]
     shapes += [(m, m, k) for m in (2048, 4096, 8192) for k in (64, 128, 256)]
     shapes += [(131072, 256, 256), (256, 131072, 4096), (16, 131072, 4096)]
+    shapes += [(65536, 1000, 3000), (8192, 128256, 5000), (14336, 65536, 200), (13824, 200, 13824)]
     tree, lost = TUNED_H200.trees[tree_key(dtype, precision)][is_varied], {}
     for shape in shapes:
         asked = contiguous_problem(dtype, *shape, precision=precision)
         asked = replace(asked, epilogue=RELU if is_varied else None)
         lost[shape] = lost_by_lookup(asked, tree) or 0.0
     assert max(lost.values()) < 0.15, lost
-    assert sum(x > 0.05 for x in lost.values()) <= 1, lost
+    assert sum(x > 0.05 for x in lost.values()) <= len(shapes) / 20, lost
 
 
 @pytest.mark.parametrize("dtype, precision", OF_TREES)

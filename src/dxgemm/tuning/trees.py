@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm._decision_tree import (
+    FEATURES,
     LEAF,
     PACKED,
     DecisionTree,
@@ -33,6 +34,8 @@ from dxgemm._dispatch import predicted_us
 from dxgemm._errors import MissingPackageError
 from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._problem import (
+    ITEM_SIZES,
+    MAX_ALIGNMENT,
     PRECISIONS,
     RESULT_DTYPES,
     Problem,
@@ -74,7 +77,7 @@ REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
 # Problems of the tree for single products and of that for varied ones, for each problem that is
 # asked for: of dtypes whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.15, 0.2), (0.1, 0.15)
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.3, 0.4), (0.1, 0.15)
 
 # m and n are told apart at powers of four first: a look-up begins behind these nodes.
 BOUNDS = tuple(4**power - 1 for power in range(1, 9))
@@ -85,6 +88,12 @@ MOST_LOSS, BEYOND = 0.1, 0.2
 # for nothing; so trees lose a tenth less than by the losses themselves.
 POWER = 0.7
 FEWEST = 2  # problems of a leaf
+# Of the numbers between those of two children a node asks for the roundest. Not so here: alignment
+# to 8 elements, unseen, is taken for what 16 is, not for what 4 is. Kernels that need more refuse.
+ALIGNMENTS = [place for place, name in enumerate(FEATURES) if name.startswith("alignment")]
+# Of these the quickest kernels need rows of whole 16 bytes, for the copy engine, and others may be
+# many times slower: behind m and n it is told apart which operands have such rows.
+COPIED = ("float16", "bfloat16", "float32 tf32")
 # What a leaf has to save, of these powers added up over its problems: so much at least, and a part
 # of the number of all problems, because a walk down a tree of too many nodes takes longer; of
 # varied problems more, since of these a look-up reads more as it is.
@@ -191,11 +200,10 @@ def grow_all(answers: Mapping[Part, Answers]) -> dict[str, TreePair]:
     for part in sorted(answers, key=lambda part: (part.number, part.is_typical)):
         of_pair = of_trees.setdefault(tree_key(part.dtype, part.precision), ([], []))
         of_pair[part.is_varied].append(part)
-    trees = {}
-    for key, of_pair in of_trees.items():
-        products, varied = (join(answers[part] for part in parts) for parts in of_pair)
-        trees[key] = TreePair(grow(products), grow(varied, is_varied=True))
-    return trees
+    return {
+        key: TreePair(*(grow(join(answers[part] for part in parts), parts[0]) for parts in of_pair))
+        for key, of_pair in of_trees.items()
+    }
 
 
 def tree_learner() -> Any:
@@ -397,20 +405,24 @@ def join(answers: Iterable[Answers]) -> Answers:
     return Answers(np.concatenate(features), joined)  # type: ignore[arg-type]
 
 
-def grow(answers: Answers, is_varied: bool = False) -> DecisionTree:
+def grow(answers: Answers, part: Part) -> DecisionTree:
     """A tree that gives for each problem a way that loses little.
 
     Args:
-        is_varied: whether the problems are batches and have epilogues.
+        part: one of those that were answered.
     """
     ways = sorted(answers.losses)
     losses = np.full((len(answers.features), len(ways)), BEYOND**POWER, np.float32)
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost**POWER
-    worth = max(WORTH, WORTH_SHARES[is_varied] * len(answers.features))
+    first: list[tuple[int, Sequence[int]]] = [(FEATURES.index(size), BOUNDS) for size in "mn"]
+    if tree_key(part.dtype, part.precision) in COPIED:
+        misaligned = MAX_ALIGNMENT // ITEM_SIZES[part.dtype] - 1
+        first += [(FEATURES.index(f"alignment of {operand}"), (misaligned,)) for operand in "ab"]
+    worth = max(WORTH, WORTH_SHARES[part.is_varied] * len(answers.features))
     growing = _Growing([], worth)
-    growing.split_at_bounds(answers.features, losses, 0, BOUNDS)
+    growing.split_at_bounds(answers.features, losses, first)
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
 
@@ -437,32 +449,33 @@ class _Growing(NamedTuple):
     worth: float
 
     def split_at_bounds(
-        self, features: Any, losses: Any, feature: int, bounds: Sequence[int]
+        self, features: Any, losses: Any, first: Sequence[tuple[int, Sequence[int]]]
     ) -> None:
-        """Tell problems apart by m, then by n, then by what is learned.
+        """Tell problems apart by what is known to matter, then by what is learned.
 
         Args:
             features, losses: of the problems, these to the power.
-            feature, bounds: those that are left; of n there are as many as of m.
+            first: features, in the order in which they are asked for, each with its bounds.
         """
+        if not first:
+            self.learn(features, losses)
+            return
+        (feature, bounds), *rest = first
         if not bounds:
-            if feature == 0:
-                self.split_at_bounds(features, losses, 1, BOUNDS)
-            else:
-                self.learn(features, losses)
+            self.split_at_bounds(features, losses, rest)
             return
         middle = len(bounds) // 2
         lower, most, upper = bounds[:middle], bounds[middle], bounds[middle + 1 :]
         is_lower = features[:, feature] <= most
         if is_lower.all() or not is_lower.any():
             left = lower if is_lower.all() else upper
-            self.split_at_bounds(features, losses, feature, left)
+            self.split_at_bounds(features, losses, [(feature, left), *rest])
             return
         node = len(self.nodes)
         self.nodes.append((LEAF, 0, 0))  # until the place of its right child is known
-        self.split_at_bounds(features[is_lower], losses[is_lower], feature, lower)
+        self.split_at_bounds(features[is_lower], losses[is_lower], [(feature, lower), *rest])
         self.nodes[node] = feature, most, len(self.nodes)
-        self.split_at_bounds(features[~is_lower], losses[~is_lower], feature, upper)
+        self.split_at_bounds(features[~is_lower], losses[~is_lower], [(feature, upper), *rest])
 
     def learn(self, features: Any, losses: Any) -> None:
         """Add what scikit-learn grows, less the splits that are not worth their leaves."""
@@ -484,7 +497,9 @@ class _Growing(NamedTuple):
             feature = grown.feature[node]
             asked = features[rows, feature]
             is_left = asked <= grown.threshold[node]
-            most = roundest(int(asked[is_left].max()), int(asked[~is_left].min()) - 1)
+            most = int(asked[is_left].max())
+            if feature not in ALIGNMENTS:
+                most = roundest(most, int(asked[~is_left].min()) - 1)
             waiting += [
                 (grown.children_right[node], len(self.nodes), rows[~is_left]),
                 (grown.children_left[node], None, rows[is_left]),
