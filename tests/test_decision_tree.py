@@ -676,29 +676,37 @@ def test_the_packaged_trees_answer_as_the_model_does(configs_of_a_gpu, dtype, pr
     assert sum(lost) <= 0.2 * most * len(lost)
 
 
+FIRST_ASKED = [
+    *((size, size, size) for size in (2**power for power in range(4, 16))),
+    *((m, n, n) for m in (1, 16, 256) for n in (2048, 4096, 8192)),
+    *((n, 1, n) for n in (2048, 4096, 8192)),
+    *((m, m, k) for m in (2048, 4096, 8192) for k in (64, 128, 256)),
+    *((131072, 256, 256), (256, 131072, 4096), (16, 131072, 4096)),
+]
+# In half precision these have rows of 16 bytes and no more, which kernels for misaligned ones
+# multiply as well, in many times as long.
+ROWS_OF_EIGHTS = [
+    (65536, 1000, 3000),
+    (8192, 128256, 5000),
+    (14336, 65536, 200),
+    (13824, 200, 13824),
+]
+
+
+@pytest.mark.parametrize("shapes", [FIRST_ASKED, ROWS_OF_EIGHTS], ids=["first", "eights"])
 @pytest.mark.parametrize("is_varied", [False, True], ids=["products", "epilogues"])
 @pytest.mark.parametrize("dtype, precision", OF_TREES)
 def test_the_packaged_trees_know_what_people_ask_first(
-    configs_of_a_gpu, dtype, precision, is_varied
+    configs_of_a_gpu, dtype, precision, is_varied, shapes
 ):
-    """By the model: squares of powers of two, few rows, one column, a short k, a long extent.
-
-    The last shapes are of half precision's rows of 16 bytes and no more, which others multiply as
-    well, in many times as long.
-    """
-    shapes = [(size, size, size) for size in (2**power for power in range(4, 16))]
-    shapes += [(m, n, n) for m in (1, 16, 256) for n in (2048, 4096, 8192)]
-    shapes += [(n, 1, n) for n in (2048, 4096, 8192)]
-    shapes += [(m, m, k) for m in (2048, 4096, 8192) for k in (64, 128, 256)]
-    shapes += [(131072, 256, 256), (256, 131072, 4096), (16, 131072, 4096)]
-    shapes += [(65536, 1000, 3000), (8192, 128256, 5000), (14336, 65536, 200), (13824, 200, 13824)]
+    """By the model: squares of powers of two, few rows, one column, a short k, a long extent."""
     tree, lost = TUNED_H200.trees[tree_key(dtype, precision)][is_varied], {}
     for shape in shapes:
         asked = contiguous_problem(dtype, *shape, precision=precision)
         asked = replace(asked, epilogue=RELU if is_varied else None)
         lost[shape] = lost_by_lookup(asked, tree) or 0.0
     assert max(lost.values()) < 0.15, lost
-    assert sum(x > 0.05 for x in lost.values()) <= len(shapes) / 20, lost
+    assert sum(x > 0.05 for x in lost.values()) <= 1, lost
 
 
 @pytest.mark.parametrize("dtype, precision", OF_TREES)

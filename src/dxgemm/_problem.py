@@ -267,10 +267,7 @@ def contiguous_problem(
     given = {} if out_dtype is None else {"out": out_dtype}
     _check_dtypes({"a": dtype, "b": dtype, **given})
     _check_precision(precision, dtype)
-    a, b, out = (
-        used_strides((batch, rows, cols), (rows * cols, cols, 1))
-        for rows, cols in ((m, k), (k, n), (m, n))
-    )
+    out = _row_major(batch, m, n)
     return oriented(
         Problem(
             dtype=dtype,
@@ -278,8 +275,8 @@ def contiguous_problem(
             n=n,
             k=k,
             batch=batch,
-            a=a,
-            b=b,
+            a=_row_major(batch, m, k),
+            b=_row_major(batch, k, n),
             c=out,
             out=out,
             out_dtype=out_dtype or RESULT_DTYPES[dtype][0],
@@ -367,7 +364,7 @@ def define_problem(
     a_strides = _element_strides("a", a)
     b_strides = _element_strides("b", b)
     if target is None:
-        out_strides = used_strides((batch, m, n), (m * n, n, 1))
+        out_strides = _row_major(batch, m, n)
     else:
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
@@ -565,6 +562,11 @@ def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
     """
     steps = tuple(stride if size > 1 else 0 for size, stride in zip(sizes, strides, strict=True))
     return Strides(0, *steps) if len(steps) == 2 else Strides(*steps)
+
+
+def _row_major(batch: int, rows: int, cols: int) -> Strides:
+    """Without padding."""
+    return used_strides((batch, rows, cols), (rows * cols, cols, 1))
 
 
 def oriented(problem: Problem) -> Problem:

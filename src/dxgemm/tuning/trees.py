@@ -338,16 +338,15 @@ def _sizes(
     sizes = [
         _round(numbers, usual) if is_round else _extent(numbers, multiple, usual) for _ in "mnk"
     ]
-    kind, which = numbers.random() - CUBES, numbers.randrange(3)
-    if kind < 0:
+    kind, which = numbers.random(), numbers.randrange(3)
+    if kind < CUBES:
         sizes = sizes[:1] * 3
-    elif kind < VECTORS:
+    elif kind < CUBES + VECTORS:
         sizes[which] = 1
-    elif kind < VECTORS + LONG_ONES:
-        long = (
+    elif kind < CUBES + VECTORS + LONG_ONES:
+        sizes[which] = (
             _round(numbers, LONG) if is_round else _log_uniform(numbers, LONG, multiple) * multiple
         )
-        sizes[which] = long
     return sizes
 
 
