@@ -691,9 +691,13 @@ ROWS_OF_EIGHTS = [
     (14336, 65536, 200),
     (13824, 200, 13824),
 ]
+# Nor may kernels be taken whose stages such a k does not fill.
+SHORT_K = [(65536, 20000, 200), (50257, 4096, 255), (5377, 44526, 244), (3000, 65536, 193)]
 
 
-@pytest.mark.parametrize("shapes", [FIRST_ASKED, ROWS_OF_EIGHTS], ids=["first", "eights"])
+@pytest.mark.parametrize(
+    "shapes", [FIRST_ASKED, ROWS_OF_EIGHTS, SHORT_K], ids=["first", "eights", "short k"]
+)
 @pytest.mark.parametrize("is_varied", [False, True], ids=["products", "epilogues"])
 @pytest.mark.parametrize("dtype, precision", OF_TREES)
 def test_the_packaged_trees_know_what_people_ask_first(

@@ -43,7 +43,7 @@ from dxgemm._problem import (
     oriented,
     used_strides,
 )
-from dxgemm._registry import IMPLEMENTATIONS
+from dxgemm._registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.epilogues import relu
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.runtime.device import DeviceFacts
@@ -415,14 +415,24 @@ def grow(answers: Answers, part: Part) -> DecisionTree:
     for column, way in enumerate(ways):
         indices, lost = answers.losses[way]
         losses[indices, column] = lost**POWER
-    first: list[tuple[int, Sequence[int]]] = [(FEATURES.index(size), BOUNDS) for size in "mn"]
-    if tree_key(part.dtype, part.precision) in COPIED:
-        misaligned = MAX_ALIGNMENT // ITEM_SIZES[part.dtype] - 1
-        first += [(FEATURES.index(f"alignment of {operand}"), (misaligned,)) for operand in "ab"]
     worth = max(WORTH, WORTH_SHARES[part.is_varied] * len(answers.features))
     growing = _Growing([], worth)
-    growing.split_at_bounds(answers.features, losses, first)
+    growing.split_at_bounds(answers.features, losses, known_bounds(part))
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
+
+
+def known_bounds(part: Part) -> list[tuple[int, Sequence[int]]]:
+    """Features by which a part's problems are told apart first, each with its bounds."""
+    known: list[tuple[int, Sequence[int]]] = [(FEATURES.index(size), BOUNDS) for size in "mn"]
+    if tree_key(part.dtype, part.precision) in COPIED:
+        misaligned = MAX_ALIGNMENT // ITEM_SIZES[part.dtype] - 1
+        known += [(FEATURES.index(f"alignment of {operand}"), (misaligned,)) for operand in "ab"]
+    pipeline = find_implementation("pipeline")
+    if pipeline.is_automatic(part.dtype):
+        # Where k does not fill its stages it computes without them, in many times as long.
+        of_k = {each.stages * each.split_k * each.tile_k for each in pipeline.configs(part.dtype)}
+        known.append((FEATURES.index("k"), [k - 1 for k in sorted(of_k)]))
+    return known
 
 
 def roundest(least: int, most: int) -> int:
