@@ -141,6 +141,7 @@ def test_the_quick_walk_comes_to_the_same_leaf(seed):
 
 
 def test_the_packaged_trees_are_entered_behind_the_bounds_of_m_and_n():
+    apart = len(trees.SIZES_APART) ** 2
     for tree in itertools.chain(*TABLE.trees.values()):
         for asked in trees.Part("float32", None, True, UNSEEN, 50).problems:
             features = features_of(asked)
@@ -148,9 +149,9 @@ def test_the_packaged_trees_are_entered_behind_the_bounds_of_m_and_n():
         columns = [np.frombuffer(tree.nodes, PACKED)[name].tolist() for name in COLUMNS]
         behind_m = {_descend(columns, 0, 0, bits) for bits in range(BITS)}
         starts = {_descend(columns, node, 1, bits) for node in behind_m for bits in range(BITS)}
-        assert len(starts) >= len(trees.BOUNDS) ** 2
+        assert len(starts) >= apart
     for tree in (*TABLE.trees["float32"], *TABLE.trees["float64"]):
-        assert len({id(start) for row in tree._starts for start in row}) >= len(trees.BOUNDS) ** 2
+        assert len({id(start) for row in tree._starts for start in row}) >= apart
 
 
 def test_features_are_what_they_are_called():
@@ -475,7 +476,7 @@ def test_parts_are_as_many_problems_as_asked_for():
     assert counts["float64", None, False, True] == 3 * trees.AT_ONCE
     assert counts["float64", "split", False, False] == 12_000
     assert counts["float64", "split", False, True] == 2_000
-    assert counts["int8", None, True, False] == 48_000
+    assert counts["int8", None, True, False] == 96_000
 
 
 ASKED = {
@@ -602,6 +603,30 @@ def test_where_the_copy_engine_is_needed_alignment_is_told_apart_first():
     for dtype, expected in (("float16", asked), ("float32", {(LEAF, 0)})):
         nodes = np.frombuffer(trees.grow(answers, SOME._replace(dtype=dtype)).nodes, PACKED)
         assert {(int(n["feature"]), int(n["most"])) for n in nodes} == expected
+
+
+def test_of_int8_those_are_told_apart_that_the_copy_engine_takes():
+    """Both operands along k, and aligned: where one of it is missing, nothing else is asked."""
+    answers = made_up_answers(16, lambda m: {"one": 0.0})
+    wanted = "columns of a", "columns of b", "alignment of a", "alignment of b"
+    asked = [FEATURES.index(name) for name in wanted]
+    for bit, (place, (low, high)) in enumerate(zip(asked, [(1, 64), (1, 64), (8, 16), (8, 16)])):
+        answers.features[:, place] = np.where(np.arange(16) >> bit & 1, high, low)
+    answers.features[:, 0] = 64
+    tree = trees.grow(answers, SOME._replace(dtype="int8"))
+    (first, second, third, fourth), leaf = asked, (LEAF, 0, 0)
+    assert np.frombuffer(tree.nodes, PACKED).tolist() == [
+        (first, 1, 8), (second, 1, 3), leaf, (third, 15, 5), leaf, (fourth, 15, 7), leaf, leaf, leaf
+    ]  # fmt: skip
+
+
+def test_where_a_pipeline_may_be_chosen_its_tile_and_stages_are_told_apart_first(configs_of_a_gpu):
+    config = find_implementation("pipeline").configs("int8")[0]
+    stages_k = config.stages * config.split_k * config.tile_k
+    least = {"m": config.tile_m, "n": config.tile_n, "k": stages_k}
+    of_pipeline = {trees.Bound(FEATURES.index(size), most - 1) for size, most in least.items()}
+    assert of_pipeline <= set(trees.known_bounds(SOME._replace(dtype="int8")))
+    assert not of_pipeline & set(trees.known_bounds(SOME))
 
 
 def test_a_split_that_saves_next_to_nothing_is_undone():

@@ -77,10 +77,11 @@ REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
 # Problems of the tree for single products and of that for varied ones, for each problem that is
 # asked for: of dtypes whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.3, 0.4), (0.1, 0.15)
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.6, 0.8), (0.1, 0.15)
 
-# m and n are told apart at powers of four first: a look-up begins behind these nodes.
-BOUNDS = tuple(4**power - 1 for power in range(1, 9))
+# m and n are told apart at powers of four first, the middle one at first: a look-up begins behind
+# these nodes.
+SIZES_APART = tuple(4**power - 1 for power in (5, 3, 7, 2, 4, 6, 8, 1))
 # Of the time, against the best: what loses more than a tenth is not told apart, and counts as if it
 # lost a fifth, so that trees keep away from it.
 MOST_LOSS, BEYOND = 0.1, 0.2
@@ -91,9 +92,10 @@ FEWEST = 2  # problems of a leaf
 # Of the numbers between those of two children a node asks for the roundest. Not so here: alignment
 # to 8 elements, unseen, is taken for what 16 is, not for what 4 is. Kernels that need more refuse.
 ALIGNMENTS = [place for place, name in enumerate(FEATURES) if name.startswith("alignment")]
-# Of these the quickest kernels need rows of whole 16 bytes, for the copy engine, and others may be
-# many times slower: behind m and n it is told apart which operands have such rows.
-COPIED = ("float16", "bfloat16", "float32 tf32")
+# Of these the quickest kernels need rows of whole 16 bytes, for the copy engine, and int8's need
+# operands that lie along k as well; others may take many times as long. Which problems have all of
+# it is told apart behind sizes.
+COPIED = ("float16", "bfloat16", "int8", "float32 tf32")
 # What a leaf has to save, of these powers added up over its problems: so much at least, and a part
 # of the number of all problems, because a walk down a tree of too many nodes takes longer; of
 # varied problems more, since of these a look-up reads more as it is.
@@ -140,6 +142,20 @@ class Answers(NamedTuple):
 
     features: Any
     losses: dict[Way, tuple[Any, Any]]
+
+
+class Bound(NamedTuple):
+    """Problems that are told apart before anything is learned, since it matters for sure.
+
+    Attributes:
+        feature: what is asked, at its place.
+        most: what the lower ones have of it at most.
+        ends: which of the two, "lower" or "upper", other bounds are not asked of.
+    """
+
+    feature: int
+    most: int
+    ends: str | None = None
 
 
 def parts_of(device: DeviceFacts, problems: int) -> list[Part]:
@@ -417,22 +433,28 @@ def grow(answers: Answers, part: Part) -> DecisionTree:
         losses[indices, column] = lost**POWER
     worth = max(WORTH, WORTH_SHARES[part.is_varied] * len(answers.features))
     growing = _Growing([], worth)
-    growing.split_at_bounds(answers.features, losses, known_bounds(part))
+    growing.split_at(known_bounds(part), answers.features, losses)
     return DecisionTree(tuple(ways), np.array(growing.nodes, PACKED).tobytes())
 
 
-def known_bounds(part: Part) -> list[tuple[int, Sequence[int]]]:
-    """Features by which a part's problems are told apart first, each with its bounds."""
-    known: list[tuple[int, Sequence[int]]] = [(FEATURES.index(size), BOUNDS) for size in "mn"]
+def known_bounds(part: Part) -> list[Bound]:
+    """Of a part's problems, in the order in which they are asked for."""
+    place = {name: index for index, name in enumerate(FEATURES)}
+    bounds = [Bound(place[size], most) for size in "mn" for most in SIZES_APART]
+    pipeline = find_implementation("pipeline")
+    for config in pipeline.configs(part.dtype) if pipeline.is_automatic(part.dtype) else ():
+        # What is smaller than a tile, or than all stages, it computes without them.
+        stages_k = config.stages * config.split_k * config.tile_k
+        for size, least in (("m", config.tile_m), ("n", config.tile_n), ("k", stages_k)):
+            bounds.append(Bound(place[size], least - 1))
+    if part.dtype == "int8":
+        bounds.append(Bound(place["columns of a"], 1, "upper"))
+        bounds.append(Bound(place["columns of b"], 1, "lower"))
     if tree_key(part.dtype, part.precision) in COPIED:
         misaligned = MAX_ALIGNMENT // ITEM_SIZES[part.dtype] - 1
-        known += [(FEATURES.index(f"alignment of {operand}"), (misaligned,)) for operand in "ab"]
-    pipeline = find_implementation("pipeline")
-    if pipeline.is_automatic(part.dtype):
-        # Where k does not fill its stages it computes without them, in many times as long.
-        of_k = {each.stages * each.split_k * each.tile_k for each in pipeline.configs(part.dtype)}
-        known.append((FEATURES.index("k"), [k - 1 for k in sorted(of_k)]))
-    return known
+        bounds.append(Bound(place["alignment of a"], misaligned, "lower"))
+        bounds.append(Bound(place["alignment of b"], misaligned, "lower"))
+    return bounds
 
 
 def roundest(least: int, most: int) -> int:
@@ -457,34 +479,26 @@ class _Growing(NamedTuple):
     nodes: list[tuple[int, int, int]]
     worth: float
 
-    def split_at_bounds(
-        self, features: Any, losses: Any, first: Sequence[tuple[int, Sequence[int]]]
-    ) -> None:
-        """Tell problems apart by what is known to matter, then by what is learned.
+    def split_at(self, bounds: Sequence[Bound], features: Any, losses: Any) -> None:
+        """Tell problems apart by bounds, where they do, then by what is learned.
 
         Args:
             features, losses: of the problems, these to the power.
-            first: features, in the order in which they are asked for, each with its bounds.
         """
-        if not first:
+        if not bounds:
             self.learn(features, losses)
             return
-        (feature, bounds), *rest = first
-        if not bounds:
-            self.split_at_bounds(features, losses, rest)
-            return
-        middle = len(bounds) // 2
-        lower, most, upper = bounds[:middle], bounds[middle], bounds[middle + 1 :]
+        (feature, most, ends), *others = bounds
+        of_lower, of_upper = ([] if ends == side else others for side in ("lower", "upper"))
         is_lower = features[:, feature] <= most
         if is_lower.all() or not is_lower.any():
-            left = lower if is_lower.all() else upper
-            self.split_at_bounds(features, losses, [(feature, left), *rest])
+            self.split_at(of_lower if is_lower.all() else of_upper, features, losses)
             return
         node = len(self.nodes)
         self.nodes.append((LEAF, 0, 0))  # until the place of its right child is known
-        self.split_at_bounds(features[is_lower], losses[is_lower], [(feature, lower), *rest])
+        self.split_at(of_lower, features[is_lower], losses[is_lower])
         self.nodes[node] = feature, most, len(self.nodes)
-        self.split_at_bounds(features[~is_lower], losses[~is_lower], [(feature, upper), *rest])
+        self.split_at(of_upper, features[~is_lower], losses[~is_lower])
 
     def learn(self, features: Any, losses: Any) -> None:
         """Add what scikit-learn grows, less the splits that are not worth their leaves."""
