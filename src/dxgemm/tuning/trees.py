@@ -145,7 +145,7 @@ class Answers(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """Problems that are told apart before anything is learned, since it matters for sure.
+    """What tells problems apart before anything is learned, since it matters for sure.
 
     Attributes:
         feature: what is asked, at its place.
