@@ -247,12 +247,13 @@ def _with_config(
 
     k is cut into the slices given, or into as many as are predicted to be best.
     """
-    least_us, best = math.inf, None
-    for candidate, _ in _candidates(implementation, problem, device, configs, slices):
+    each = (found for found, _ in _candidates(implementation, problem, device, configs, slices))
+    best = next(each)  # there is a config for each of its dtypes
+    least_us = _candidate_us(best, problem, device)
+    for candidate in each:
         us = _candidate_us(candidate, problem, device, least_us)
-        if us < least_us or best is None:
+        if us < least_us:
             least_us, best = us, candidate
-    assert best is not None  # each has a config for its dtypes
     slicing = f", k in {best.slices} slices" if best.slices > 1 else ""
     return least_us, best._replace(reason=f"predicted {least_us:.3g} us{slicing}")
 

@@ -83,6 +83,12 @@ class Config:
     def cluster(self) -> int:
         return self.split_k
 
+    @property
+    def least_sizes(self) -> dict[str, int]:
+        """Of m, n and k: smaller problems are computed by plain loads, in many times as long."""
+        stages_k = self.stages * self.split_k * self.tile_k
+        return {"m": self.tile_m, "n": self.tile_n, "k": stages_k}
+
     def min_blocks(self, dtype: str) -> int:
         return self.blocks_per_sm
 
@@ -146,10 +152,8 @@ CLUSTER_BLOCK_US = 0.6
 
 def efficiency(config: Config, problem: Any) -> float:
     """What a full multiprocessor reaches over its peak outside tensor cores, on the H200."""
-    k_tiles = problem.k // config.tile_k
-    is_whole = problem.m >= config.tile_m and problem.n >= config.tile_n
-    if not is_whole or k_tiles < config.stages * config.split_k:
-        return 0.01  # plain loads
+    if any(getattr(problem, size) < least for size, least in config.least_sizes.items()):
+        return 0.01
     by_tile = {
         ("float64", 64, 128, 1): (1.54, 1.22),
         ("float64", 64, 128, 2): (1.48, 1.17),

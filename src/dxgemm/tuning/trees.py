@@ -443,9 +443,7 @@ def known_bounds(part: Part) -> list[Bound]:
     bounds = [Bound(place[size], most) for size in "mn" for most in SIZES_APART]
     pipeline = find_implementation("pipeline")
     for config in pipeline.configs(part.dtype) if pipeline.is_automatic(part.dtype) else ():
-        # What is smaller than a tile, or than all stages, it computes without them.
-        stages_k = config.stages * config.split_k * config.tile_k
-        for size, least in (("m", config.tile_m), ("n", config.tile_n), ("k", stages_k)):
+        for size, least in config.least_sizes.items():
             bounds.append(Bound(place[size], least - 1))
     if part.dtype == "int8":
         bounds.append(Bound(place["columns of a"], 1, "upper"))
