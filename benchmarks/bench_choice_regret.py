@@ -1,11 +1,12 @@
 """How far the automatic choice is from the best kernel, on shapes that nothing was tuned on.
 
 Random shapes (`dxgemm.tuning.shapes`, another seed than `dxgemm tune` takes), every other one
-aligned. On each, the choice, cuBLAS and every own kernel that may be best by the model are checked
-exactly and timed in turn, out of the cache. Then the choice, the best of dxgemm's own kernels and
-cuBLAS are timed again: the least of many noisy times is too small. `regret` is the choice's new
-time over the best's, `vs_cublas` cuBLAS's over the choice's; `first_us` are the first times of all
-own kernels, by which other choices can be judged later.
+aligned: of 16 elements and more, and thin ones, of which m, n or k is less. On each, the choice,
+cuBLAS and every own kernel that may be best by the model are checked exactly and timed in turn, out
+of the cache. Then the choice, the best of dxgemm's own kernels and cuBLAS are timed again: the
+least of many noisy times is too small. `regret` is the choice's new time over the best's,
+`vs_cublas` cuBLAS's over the choice's; `first_us` are the first times of all own kernels, by which
+other choices can be judged later.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from dxgemm._problem import contiguous_problem
 from dxgemm.runtime.device import device_facts
 from dxgemm.tuning.measure import BASELINE, Way, build_candidates, make_samplers, rounds
 from dxgemm.tuning.sampling import interleave
-from dxgemm.tuning.shapes import Shape, log_uniform_shapes
+from dxgemm.tuning.shapes import Shape, log_uniform_shapes, log_uniform_thin_shapes
 
-SEED, COUNT = 2, 240
+SEED, COUNT, THIN_COUNT = 2, 240, 200
 FINAL_ROUNDS = 15
 DTYPES = ("float32", "float64")
 
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.benchmark(timer=replay_clock)
 def list_shapes() -> list[Shape]:
     if SMOKE:
         return [Shape(dtype, 5, 6, 3) for dtype in DTYPES]
-    return list(islice(log_uniform_shapes(DTYPES, SEED), COUNT))
+    usual = islice(log_uniform_shapes(DTYPES, SEED), COUNT)
+    return [*usual, *islice(log_uniform_thin_shapes(DTYPES, SEED), THIN_COUNT)]
 
 
 @pytest.fixture(scope="module")

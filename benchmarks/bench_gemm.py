@@ -1,7 +1,8 @@
 """GPU time of what the automatic choice is among, over sizes, arrangements, batches and dtypes.
 
 All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
-takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs.
+takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs;
+`naive`, which can be the quickest where m, n or k is a few elements, is among them on small ones.
 On products of few rows "deterministic" is the choice that serves every number of rows; on squares,
 torch and nvmath are compared too.
 """
@@ -20,8 +21,13 @@ from rivals import RIVALS
 import dxgemm
 from dxgemm._deterministic import Deterministic
 
-# What the automatic choice is among for some dtype, the pipelines with all of theirs, the baseline.
-IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
+# What the automatic choice may be among for some dtype, the pipelines with all of theirs, the
+# baseline; and what of these is left out of larger products, in which it takes a hundred times as
+# long.
+IMPLEMENTATIONS = [
+    i.name for i in dxgemm.implementations() if i.automatic_for != () or i.is_contender
+]
+FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
 DETERMINISTIC = "deterministic"
 # Implementations with longer calls are left out, and those that take so many times the fastest's;
 # cuBLAS never is.
@@ -34,6 +40,10 @@ pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 SQUARES = [
     16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384,
+]  # fmt: skip
+THIN = [
+    (4, 4, 4), (8, 8, 8), (64, 4, 1), (256, 2, 2), (1024, 4, 2), (2048, 5, 4), (4096, 2, 8),
+    (1024, 1, 8), (256, 256, 4), (64, 8, 512),
 ]  # fmt: skip
 RAGGED = [
     (127, 129, 65), (639, 640, 347), (1000, 1000, 1000), (2047, 2049, 2053), (4011, 4012, 103),
@@ -72,7 +82,7 @@ def list_cases() -> list[Case]:
     cases = []
     for dtype in DTYPES:
         cases += [Case(dtype, n, n, n) for n in SQUARES]
-        cases += [Case(dtype, *shape) for shape in RAGGED + RECTANGLES + FEW_ROWS]
+        cases += [Case(dtype, *shape) for shape in THIN + RAGGED + RECTANGLES + FEW_ROWS]
         cases += [Case(dtype, n, n, n, order) for n in ARRANGED_SIZES for order in ARRANGEMENTS]
         cases += [Case(dtype, n, n, n, batch=batch) for batch, n in BATCHED]
     cases += [Case("float16", *shape, "row_col_row") for shape in FEW_ROWS]
@@ -82,6 +92,11 @@ def list_cases() -> list[Case]:
         for order in orders
         for n in TENSOR_CORE_SIZES
     ]
+
+
+def is_tried(name: str, case: Case) -> bool:
+    """Whether an implementation is among those of a case."""
+    return name != FOR_SMALL_ONES or case.flops <= MOST_FLOPS
 
 
 def is_for_rivals(case: Case) -> bool:
@@ -113,7 +128,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 def measurement(case: Case, timer: Timer) -> Measurement:
     """Check every implementation, then time those that pass, interleaved."""
     trial = Trial(case, timer)
-    result = Measurement({name: trial.attempt(name) for name in IMPLEMENTATIONS})
+    names = [name for name in IMPLEMENTATIONS if is_tried(name, case)]
+    result = Measurement({name: trial.attempt(name) for name in names})
     if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
         result.attempts[DETERMINISTIC] = trial.attempt(Deterministic(None))
     if not SMOKE and is_for_rivals(case):

@@ -56,6 +56,7 @@ COLORS = {
     "pipeline": ("#b57b00", "#e6b23c"),
     "pipeline_tma": ("#a8558a", "#d98cbc"),
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
+    "naive": ("#b03030", "#f07070"),
     "coalesced": ("#8a8a00", "#d6cf4a"),
     "small_batch": ("#c2477f", "#f08ab8"),
     "tensor_batch": ("#8f3fa8", "#cf8ae6"),

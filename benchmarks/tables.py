@@ -24,6 +24,7 @@ from result_files import (
 )
 
 import dxgemm
+from dxgemm._speeds import THIN
 
 README_GEMM_SIZES = (64, 256, 1024, 2048, 4096, 8192)
 README_HOST_SIZE = 64
@@ -541,16 +542,25 @@ def batched_full(results: Results) -> list[Part]:
 WITHIN = (1.05, 1.3)  # the automatic choice's time over the best's
 
 
+def is_thin(row: Extra) -> bool:
+    return min(row["m"], row["n"], row["k"]) < THIN
+
+
+def choice_kind(row: Extra) -> str:
+    """The dtype, and whether the shape is thin."""
+    return f"{row['dtype']}, thin" if is_thin(row) else row["dtype"]
+
+
 def choice_short(results: Results) -> list[Part]:
     """How near the automatic choice comes to the best of dxgemm's kernels, by dtype."""
     lines = []
-    for dtype in distinct(row["dtype"] for row in extras(results)):
-        rows = [row for row in extras(results) if row["dtype"] == dtype]
+    for kind in sorted(distinct(map(choice_kind, extras(results)))):
+        rows = [row for row in extras(results) if choice_kind(row) == kind]
         near, far = (sum(row["regret"] <= limit for row in rows) for limit in WITHIN)
         against = [row["vs_cublas"] for row in rows if row["vs_cublas"]]
         lines.append(
             [
-                dtype,
+                kind,
                 str(len(rows)),
                 f"{near / len(rows):.1%}",
                 f"{far / len(rows):.1%}",
@@ -561,14 +571,46 @@ def choice_short(results: Results) -> list[Part]:
     header = ["dtype", "shapes", *(f"within {limit:g}" for limit in WITHIN)]
     header += ["worst", "geometric mean, x cuBLAS"]
     title = (
-        "The automatic choice on random shapes that no table was made from; its time over that of "
-        "the best of dxgemm's kernels:"
+        "The automatic choice on random shapes that no table was made from, of m, n and k from 16 "
+        "to 16384, or thin: one of them below 16. Its time over that of the best of dxgemm's "
+        "kernels:"
     )
     return [Table(title, header, lines)]
 
 
+REGIMES = (32, 128, 512)  # cube roots of m n k
+
+
+def regime(row: Extra) -> str:
+    """How large a product is, by the cube root of m n k."""
+    volume = row["m"] * row["n"] * row["k"]
+    least = max((limit for limit in REGIMES if limit**3 <= volume), default=0)
+    most = min((limit for limit in REGIMES if limit**3 > volume), default=None)
+    if most is None:
+        return f"from {least}"
+    return f"{least} to {most}" if least else f"below {most}"
+
+
+def choice_regimes(results: Results) -> list[Part]:
+    """How many shapes of each size each kernel was the best at."""
+    rows = sorted(extras(results), key=lambda row: row["m"] * row["n"] * row["k"])
+    kernels = distinct(row["best"].partition(" ")[0] for row in rows)
+    lines = []
+    for kind in sorted(distinct(map(choice_kind, rows))):
+        for size in distinct(map(regime, rows)):
+            best = [
+                row["best"].partition(" ")[0]
+                for row in rows
+                if (choice_kind(row), regime(row)) == (kind, size)
+            ]
+            if best:
+                lines.append([kind, size, *(str(best.count(k) or "") for k in kernels)])
+    title = "How many of these shapes each kernel is the best at, by the cube root of m n k:"
+    return [Table(title, ["dtype", "size", *kernels], lines, text_columns=2)]
+
+
 def choice_full(results: Results) -> list[Part]:
-    """The summary, then a row for each shape."""
+    """The summaries, then a row for each shape."""
     lines = []
     for row in extras(results):
         sizes = [row["dtype"], size_of(row)]
@@ -576,7 +618,8 @@ def choice_full(results: Results) -> list[Part]:
         figures = [figure(row["gpu_us"]), ratio(row["regret"]), ratio(row["vs_cublas"])]
         lines.append([*sizes, *kernels, *figures])
     header = ["dtype", "m x n x k", "chosen", "best", "us", "x best's time", "x cuBLAS"]
-    return [*choice_short(results), Table("Each shape:", header, lines, text_columns=4)]
+    summaries = [*choice_short(results), *choice_regimes(results)]
+    return [*summaries, Table("Each shape:", header, lines, text_columns=4)]
 
 
 PREPARED = "split, b prepared"

@@ -429,7 +429,7 @@ ACCURACY = results_of(
     [
         accuracy_row(name, k, error * scale, data)
         for data, scale in (("normal", 1), ("uniform", 2))
-        for name, error in (("automatic", 0.5), ("naive", 4.0), ("tuned", 0.5), ("cublas", 1.0))
+        for name, error in (("automatic", 0.5), ("warp_tile", 4.0), ("tuned", 0.5), ("cublas", 1.0))
         for k in (64, 256, 1024)
     ]
 )
@@ -438,7 +438,7 @@ ACCURACY = results_of(
 def test_errors_are_shown_by_k_and_their_worst_against_cublas() -> None:
     assert "| float32 | 1.00 | 2.00 | 8.00 | 0.400 |" in markdown(tables.accuracy_short(ACCURACY))
     by_k = markdown([tables.accuracy_by_k(result_files.extras(ACCURACY)[:12])])
-    assert "| k | 64 | 256 | 1024 |" in by_k and "| naive | 4.00 | 4.00 | 4.00 |" in by_k
+    assert "| k | 64 | 256 | 1024 |" in by_k and "| warp_tile | 4.00 | 4.00 | 4.00 |" in by_k
     assert len(markdown(tables.accuracy_full(ACCURACY)).splitlines()) == 4 + 24
 
 
@@ -454,7 +454,35 @@ def test_the_page_of_accuracy_shows_a_chart_for_each_sort_of_data() -> None:
     for path in charts_of_page:
         assert f"](accuracy/{path.name})" in files[page]
         texts = [element.text for element in ElementTree.fromstring(files[path]).iter()]
-        assert "tuned" in texts and "cublas" in texts and "naive" not in texts
+        assert "tuned" in texts and "cublas" in texts and "warp_tile" not in texts
+
+
+def test_the_choice_is_shown_by_dtype_and_thin_shapes_apart() -> None:
+    rows = [
+        {"dtype": dtype, "m": m, "n": n, "k": k, "batch": 1, "config": "32x32", "gpu_us": 2.0,
+         "implementation": "tuned", "best": best, "regret": regret, "vs_cublas": 2.0}
+        for dtype, m, n, k, best, regret in (
+            ("float64", 16, 16, 16, "tuned 32x32 1", 1.0),
+            ("float64", 512, 512, 512, "tuned 32x32 1", 1.2),
+            ("float64", 1024, 3, 2, "naive 128x1 1", 1.5),
+            ("float32", 31, 31, 31, "coalesced 4x32 1", 1.0),
+        )
+    ]  # fmt: skip
+    results = results_of(rows)
+    summary = markdown(tables.choice_short(results))
+    assert "| float32 | 1 | 100.0% | 100.0% | 1.00 | 2.00 |" in summary
+    assert "| float64 | 2 | 50.0% | 100.0% | 1.20 | 2.00 |" in summary
+    assert "| float64, thin | 1 | 0.0% | 0.0% | 1.50 | 2.00 |" in summary
+    best = markdown(tables.choice_regimes(results)).splitlines()[2:]
+    assert best == [
+        "| dtype | size | tuned | naive | coalesced |",
+        "| --- | --- | ---: | ---: | ---: |",
+        "| float32 | below 32 |  |  | 1 |",
+        "| float64 | below 32 | 1 |  |  |",
+        "| float64 | from 512 | 1 |  |  |",
+        "| float64, thin | below 32 |  | 1 |  |",
+    ]
+    assert len(markdown(tables.choice_full(results)).splitlines()) > 20
 
 
 RUN = {
@@ -827,8 +855,8 @@ def test_long_labels_are_cut() -> None:
 
 
 def test_every_series_has_its_colour() -> None:
-    automatic = {i.name for i in dxgemm.implementations() if i.automatic_for != ()}
-    assert automatic <= html_page.COLORS.keys()
+    considered = [i for i in dxgemm.implementations() if i.automatic_for != () or i.is_contender]
+    assert {i.name for i in considered} <= html_page.COLORS.keys()
 
 
 def test_markdown_in_cells_becomes_html() -> None:

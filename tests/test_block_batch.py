@@ -22,7 +22,7 @@ from dxgemm._dispatch import choose, rank
 from dxgemm._fusion import Fusion
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
-from dxgemm._speeds import Speed, name_of
+from dxgemm._speeds import IN_BATCHES, Speed, name_of
 from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.testing.cases import Case
@@ -166,7 +166,7 @@ def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch)
 
 
 def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gpu):
-    key = "float32", name_of(find_implementation(NAME), CONFIG, is_batch=True)
+    key = "float32", name_of(find_implementation(NAME), CONFIG, IN_BATCHES)
     measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
     device = dataclasses.replace(TUNED_H200, speeds=measured, trees={})
     assert choose(ROWS, device).implementation.name == NAME

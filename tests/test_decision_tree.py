@@ -733,9 +733,9 @@ def test_the_packaged_trees_know_what_people_ask_first(
     for shape in shapes:
         asked = contiguous_problem(dtype, *shape, precision=precision)
         asked = replace(asked, epilogue=RELU if is_varied else None)
-        lost[shape] = lost_by_lookup(asked, tree) or 0.0
+        lost[asked.m, asked.n, asked.k] = lost_by_lookup(asked, tree) or 0.0
     assert max(lost.values()) < 0.15, lost
-    assert sum(x > 0.05 for x in lost.values()) <= 1, lost
+    assert sum(x > 0.05 for x in lost.values()) <= 2, lost
 
 
 @pytest.mark.parametrize("is_varied", [False, True], ids=["products", "epilogues"])
@@ -747,9 +747,9 @@ def test_the_packaged_trees_know_linear_layers(configs_of_a_gpu, dtype, precisio
         asked = contiguous_problem(dtype, m, n, k, precision=precision)
         along_k = asked.b if n == 1 else Strides(0, 1, k)
         asked = replace(asked, b=along_k, epilogue=RELU if is_varied else None)
-        lost[m, n, k] = lost_by_lookup(asked, tree) or 0.0
+        lost[asked.m, asked.n, asked.k] = lost_by_lookup(asked, tree) or 0.0
     assert max(lost.values()) < 0.3, lost
-    assert sum(x > 0.05 for x in lost.values()) <= 1, lost
+    assert sum(x > 0.05 for x in lost.values()) <= 2, lost
 
 
 @pytest.mark.parametrize("dtype, precision", OF_TREES)
@@ -757,7 +757,7 @@ def test_the_packaged_trees_name_configs_that_exist(configs_of_a_gpu, dtype, pre
     for found in itertools.chain(*(tree.ways for tree in TABLE.trees[tree_key(dtype, precision)])):
         implementation = find_implementation(found.implementation)
         assert find_config(implementation, dtype, found.config) is not None
-        assert implementation.is_own and implementation.is_automatic(dtype)
+        assert implementation.is_own and implementation.is_searched(dtype)
 
 
 def test_a_prediction_may_end_where_it_is_certainly_too_long(configs_of_a_gpu):

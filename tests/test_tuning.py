@@ -6,14 +6,16 @@ import json
 import math
 import sys
 from base64 import b64encode
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from types import ModuleType
 from zlib import compress
 
 import numpy as np
 import pytest
-from known_devices import H200
+from known_devices import H200, TUNED_H200
 from typer.testing import CliRunner
 
 from dxgemm import errors
@@ -25,12 +27,18 @@ from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm._speeds import (
     IN_BATCHES,
+    OF_THIN,
     PACKAGED,
+    THIN,
+    USUAL,
     Speed,
     Table,
+    group_of,
     load_table,
+    name_of,
     read_table,
     table_file,
+    without_group,
     write_table,
 )
 from dxgemm.cli.app import app
@@ -46,11 +54,13 @@ from dxgemm.tuning.shapes import (
     Shape,
     log_uniform_batches,
     log_uniform_shapes,
+    log_uniform_thin_shapes,
     read_shapes,
     shapes_to_tune,
     unmeasured,
 )
 
+OBSERVED = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200" / "tuning.jsonl"
 KERNEL = find_implementation("tuned")
 SLOPES = (0.5,) * (1 + FEATURES)
 
@@ -82,10 +92,25 @@ def test_batches_are_of_small_matrices_and_every_other_one_of_squares():
         assert batch * max(m * n, m * k, k * n) <= MOST_IN_BATCH
 
 
-def test_a_search_takes_single_products_and_batches():
-    shapes = list(islice(shapes_to_tune(("float32", "float64"), 1), 40))
-    assert [shape.batch > 1 for shape in shapes] == 5 * ([False] * 6 + [True] * 2)
-    assert len(set(shapes)) == 40
+def test_thin_shapes_have_a_small_extent_and_every_other_one_is_aligned_else():
+    shapes = list(islice(log_uniform_thin_shapes(("float32", "float64"), 0), 400))
+    assert shapes == list(islice(log_uniform_thin_shapes(("float32", "float64"), 0), 400))
+    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
+    assert {shape.batch for shape in shapes} == {1}
+    assert {group_of(contiguous_problem(*shape)) for shape in shapes} == {OF_THIN}
+    sizes = [size for shape in shapes for size in shape[1:4]]
+    assert min(sizes) == 1 and 10_000 < max(sizes) <= LARGEST
+    for place in (1, 2, 3):
+        assert 0.3 < sum(shape[place] < THIN for shape in shapes) / len(shapes) < 0.6
+    aligned = [all(s < THIN or s % ALIGNED == 0 for s in shape[1:4]) for shape in shapes]
+    assert all(aligned[0::4]) and all(aligned[1::4]) and sum(aligned) < 300
+
+
+def test_a_search_takes_single_products_batches_and_thin_ones():
+    shapes = list(islice(shapes_to_tune(("float32", "float64"), 1), 50))
+    groups = [group_of(contiguous_problem(*shape)) for shape in shapes]
+    assert groups == 5 * (6 * [USUAL] + 2 * [IN_BATCHES] + 2 * [OF_THIN])
+    assert len(set(shapes)) == 50
 
 
 def test_a_search_goes_on_past_what_is_known():
@@ -173,7 +198,7 @@ def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypat
 def test_the_packaged_tables_are_of_configs_that_exist(configs_of_a_gpu):
     for path in PACKAGED.glob("*.json"):
         for dtype, text in read_table(path).speeds:
-            name, _, config = text.removesuffix(IN_BATCHES).partition(" ")
+            name, _, config = without_group(text).partition(" ")
             configs = map(str, find_implementation(name).configs(dtype))
             assert config in configs, text
 
@@ -315,6 +340,73 @@ def test_a_batch_goes_by_what_was_measured_of_batches(configs_of_a_gpu):
             plain = replace(slow, read_share=share, write_share=share, correction=None)
             expected_us = predict_us(KERNEL, config, batch, H200, plain)
         assert predicted_us(implementation, config, "") == expected_us
+
+
+def test_a_thin_product_goes_by_what_was_measured_of_thin_ones(configs_of_a_gpu):
+    thin = contiguous_problem("float32", 4096, 3, 4096)
+    slow, slower = Speed(0.01), Speed(0.001)
+    for implementation in (KERNEL, find_implementation("small_batch")):
+        config, other = implementation.configs("float32")[:2]
+
+        def predicted_us(problem, speeds, implementation=implementation, config=config):
+            named = {
+                ("float32", name_of(implementation, *of)): speed for of, speed in speeds.items()
+            }
+            return predict_us(implementation, config, problem, replace(H200, speeds=named))
+
+        both = {(config, USUAL): slow, (config, OF_THIN): slower}
+        for problem, speed in (
+            (thin, slower),
+            (contiguous_problem("float32", THIN, THIN, THIN), slow),
+            (contiguous_problem("float32", THIN, THIN, THIN - 1), slower),
+        ):
+            alone_us = predict_us(implementation, config, problem, H200, speed)
+            assert predicted_us(problem, both) == alone_us
+        # Where that is not known, by single products of other sizes.
+        assert predicted_us(thin, {(config, USUAL): slow, (other, OF_THIN): slow}) == predict_us(
+            implementation, config, thin, H200, slow
+        )
+        # A config that was left out where others were measured is expected to be slower.
+        stated_us = predicted_us(thin, {})
+        for group in (USUAL, OF_THIN):
+            assert predicted_us(thin, {(other, group): slow}) > 1.2 * stated_us
+
+
+def test_naive_is_chosen_where_the_table_has_it(configs_of_a_gpu):
+    naive = find_implementation("naive")
+    assert naive.is_searched("float32") and not naive.is_automatic("float32")
+    assert not naive.is_searched("float16")
+    config = naive.configs("float32")[1]
+    fast = Speed(1.0, launch_us=0.1)
+    device = replace(H200, speeds={("float32", name_of(naive, config, OF_THIN)): fast})
+    thin = contiguous_problem("float32", 1000, 3, 2)
+    best = rank(thin, device).candidates[0]
+    assert (best.implementation, best.config) == (naive, config)
+    for problem, of in (
+        (contiguous_problem("float32", 1000, 16, 16), device),
+        (contiguous_problem("float32", 1000, 3, 2, 10), device),
+        (contiguous_problem("float64", 1000, 3, 2), device),
+        (thin, H200),
+    ):
+        assert "surpassed by others" in rank(problem, of).rejected["naive"]
+
+
+def test_naive_wins_where_products_are_thin(configs_of_a_gpu):
+    """What docs/choosing.md says of the H200."""
+    wins, thin = Counter(), 0
+    for one in read(OBSERVED):
+        if group_of(contiguous_problem(*one.shape)) == OF_THIN:
+            own = [o for o in one.observations if o.implementation != "cublas"]
+            wins[min(own, key=lambda o: o.us).implementation] += 1
+            thin += 1
+    assert thin > 1900
+    assert all(thin / 8 < wins[name] < thin / 6 for name in ("naive", "coalesced")), wins
+    table = read_table(PACKAGED / "nvidia-h200.json")
+    naive = {(dtype, name) for dtype, name in table.speeds if name.startswith("naive")}
+    configs = ("naive 128x1", "naive 32x1")
+    assert naive == {(d, c + OF_THIN) for d in ("float32", "float64") for c in configs}
+    chosen = choose(contiguous_problem("float32", 2048, 5, 4), TUNED_H200)
+    assert (chosen.implementation.name, str(chosen.config)) == ("naive", "128x1")
 
 
 def test_the_table_lets_in_what_the_choice_leaves_out_as_a_rule(configs_of_a_gpu):

@@ -33,7 +33,7 @@ ALIGNMENT_LENGTH, FLAG_LENGTH = 20.0, 4.0
 
 # Beyond what was measured nothing is known. So far features are believed, in extents, in rounds and
 # in the logarithm of how far a round may be from full, and so far the correction.
-SMALLEST, SMALLEST_IN_BATCH, LARGEST, MOST_ROUNDS = 16, 4, 16384, 2048
+SMALLEST, SMALLEST_IN_BATCH, LARGEST, MOST_ROUNDS = 1, 4, 16384, 2048
 LONGEST_TAIL = 1.5
 MOST = 0.4
 LEAST_FACTOR = math.exp(-MOST)

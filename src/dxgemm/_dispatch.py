@@ -17,6 +17,7 @@ from dxgemm._registry import (
     find_config,
     find_implementation,
 )
+from dxgemm._speeds import group_of
 from dxgemm.runtime.device import DeviceFacts
 
 FEWEST_SLICED_TILES = 4  # of k, in a slice
@@ -165,15 +166,19 @@ def _exclusion(implementation: Implementation, problem: Problem, device: DeviceF
         return reason
     if not implementation.is_own:
         return "a baseline: used only when named"
-    if not _is_considered(implementation, problem.dtype, device):
-        return "surpassed by others everywhere: used only when named"
+    if not _is_considered(implementation, problem, device):
+        return "surpassed by others on such problems: used only when named"
     return None
 
 
-def _is_considered(implementation: Implementation, dtype: str, device: DeviceFacts) -> bool:
-    """Whether the automatic choice may take it: as a rule, or since the GPU's table has it."""
-    is_tuned = (dtype, implementation.name) in device.tuned_kernels
-    return is_tuned or implementation.is_automatic(dtype)
+def _is_considered(implementation: Implementation, problem: Problem, device: DeviceFacts) -> bool:
+    """Whether the automatic choice may take it: as a rule, or since the GPU's table has it.
+
+    What is no rule is considered where the table knows that it wins: for that group of problems.
+    """
+    if implementation.is_automatic(problem.dtype):
+        return True
+    return (problem.dtype, implementation.name, group_of(problem)) in device.tuned_kernels
 
 
 def _named(problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]) -> Ranking:

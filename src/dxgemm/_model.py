@@ -16,7 +16,7 @@ from dxgemm._correction import LEAST_FACTOR, Schedule, features_of
 from dxgemm._occupancy import sm_limits
 from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import DEFAULT_LAUNCH_US, Implementation
-from dxgemm._speeds import Speed, name_of
+from dxgemm._speeds import IN_BATCHES, USUAL, Speed, group_of, name_of
 from dxgemm.runtime.device import DeviceFacts
 
 # What a fused reduction adds for an element, and for a tile, of a block that has its SM for itself:
@@ -172,16 +172,16 @@ def speed_of(
 ) -> Speed:
     """From the GPU's table, or by the kernel file's own account.
 
-    Where the table knows of single products alone, a batch goes by these as far as it can.
+    Where the table knows of usual products alone, others go by these as far as they can.
     """
-    dtype, is_batch = problem.dtype, problem.batch > 1
-    measured = device.speeds.get((dtype, name_of(implementation, config, is_batch)))
+    dtype, group = problem.dtype, group_of(problem)
+    measured = device.speeds.get((dtype, name_of(implementation, config, group)))
     if measured is not None:
         return measured
-    if is_batch and implementation.name not in FOR_BATCHES:
-        measured = device.speeds.get((dtype, name_of(implementation, config, False)))
+    if group != IN_BATCHES or implementation.name not in FOR_BATCHES:
+        measured = device.speeds.get((dtype, name_of(implementation, config, USUAL)))
     stated = measured or _stated_speed(implementation, config, problem, device)
-    if is_batch:
+    if group == IN_BATCHES:
         share = BATCH_MEMORY_SHARE
         stated = replace(stated, read_share=share, write_share=share, correction=None)
     return stated
@@ -193,8 +193,11 @@ def _stated_speed(
     """By the kernel file's own account."""
     resident = getattr(config, "blocks_per_sm", 1)
     fill_us = 0.0 if getattr(config, "stages", 1) > 1 else WAIT_US
-    is_left_out = (problem.dtype, implementation.name) in device.tuned_kernels
-    part = UNTUNED if is_left_out and problem.batch == 1 else 1.0
+    is_left_out = problem.batch == 1 and any(
+        (problem.dtype, implementation.name, group) in device.tuned_kernels
+        for group in (group_of(problem), USUAL)
+    )
+    part = UNTUNED if is_left_out else 1.0
     return Speed(
         efficiency=part * implementation.efficiency(config, problem),
         lone_share=implementation.lone_share(config) if resident > 1 else 1.0,

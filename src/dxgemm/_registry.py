@@ -22,7 +22,7 @@ from dxgemm._problem import (
     contiguous_problem,
     sliced_problem,
 )
-from dxgemm._speeds import name_of, tabled
+from dxgemm._speeds import USUAL, name_of, tabled
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -60,7 +60,10 @@ class Implementation(ABC):
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
         automatic_for: dtypes for which the automatic choice considers it; None for all. For others
-            another one surpasses it everywhere, as the last step of the ladder does most of them.
+            another one surpasses it, as the last step of the ladder does most of them, and it is
+            chosen only where the GPU's table has it.
+        is_contender: whether `dxgemm tune` measures it for those other dtypes too, so that the
+            table gets it where it is the best.
         rung: its number on the ladder of docs/ladder.md.
     """
 
@@ -68,6 +71,7 @@ class Implementation(ABC):
     summary: str
     is_own: bool = True
     automatic_for: tuple[str, ...] | None = None
+    is_contender: bool = False
     rung: int | None = None
 
     def is_automatic(self, dtype: str) -> bool:
@@ -75,11 +79,8 @@ class Implementation(ABC):
         return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
 
     def is_searched(self, dtype: str) -> bool:
-        """Whether `dxgemm tune` measures it for a dtype.
-
-        The automatic choice considers it too where the GPU's table has it.
-        """
-        return self.is_automatic(dtype)
+        """Whether `dxgemm tune` measures it for a dtype."""
+        return self.is_automatic(dtype) or (self.is_contender and bool(self.configs(dtype)))
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -409,9 +410,6 @@ class Pipelined(KernelFile):
 
     package = "dxgemm.cublasdx"
 
-    def is_searched(self, dtype: str) -> bool:
-        return True  # what surpasses it on one GPU may not on another
-
 
 @dataclass(frozen=True)
 class Cublas(Implementation):
@@ -436,7 +434,13 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("naive", "one thread an element, down the columns", automatic_for=(), rung=1),
+    Handwritten(
+        "naive",
+        "one thread an element, down the columns",
+        automatic_for=(),
+        is_contender=True,
+        rung=1,
+    ),
     Handwritten("coalesced", "one thread an element, along the rows", rung=2),
     Handwritten("shared_tile", "shared-memory tile a block", automatic_for=(), rung=3),
     Handwritten("thread_tile_1d", "column of elements a thread", automatic_for=(), rung=4),
@@ -460,9 +464,19 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         series="dxgemm._split_int8",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
-    Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),
-    Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",)),
-    Pipelined("pipeline_tma", "cuBLASDx: Hopper's copy engine and wgmma", automatic_for=("int8",)),
+    Pipelined(
+        "block_batch",
+        "cuBLASDx: a block a small matrix",
+        automatic_for=("float32",),
+        is_contender=True,
+    ),
+    Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",), is_contender=True),
+    Pipelined(
+        "pipeline_tma",
+        "cuBLASDx: Hopper's copy engine and wgmma",
+        automatic_for=("int8",),
+        is_contender=True,
+    ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
 
@@ -531,7 +545,7 @@ def kernel_specs(
             for i in kernel_files
             for spec in i.common_specs(dtypes)
             if not i.is_automatic(spec.dtype)
-            if (spec.dtype, name_of(i, spec.config, False)) in configs
+            if (spec.dtype, name_of(i, spec.config, USUAL)) in configs
         ]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
     for dtype in slicing:

@@ -2,10 +2,11 @@
 
 One JSON file a GPU, named by it: {"gpu": name, "arch": "sm_90a", "measured": date, "packages":
 {name: version}, "shapes": how many, "speeds": {dtype: {"tuned 64x64x8 ...": {"efficiency": 0.67,
-...}, "tuned 64x64x8 ... in batches": {...}}}}. What a correction goes by are float16 numbers,
-compressed by zlib, as text in base 64. {"trees": {"float32": [{"ways": [...], "nodes": text},
-{...}], "float32 split": [...]}} is what the automatic choice looks up. A file in the user's
-configuration directory takes the place of the one in the package.
+...}, "tuned 64x64x8 ... in batches": {...}, "tuned 64x64x8 ... of thin products": {...}}}}. What a
+correction goes by are float16 numbers, compressed by zlib, as text in base 64. {"trees":
+{"float32": [{"ways": [...], "nodes": text}, {...}], "float32 split": [...]}} is what the automatic
+choice looks up. A file in the user's configuration directory takes the place of the one in the
+package.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import platformdirs
 from dxgemm._correction import FEATURES, Correction
 from dxgemm._decision_tree import TreePair, Trees, read_tree, tree_entry
 from dxgemm._errors import SettingError
+from dxgemm._problem import Problem
 
 PACKAGED = Path(__file__).with_name("tables")
 
@@ -82,15 +84,28 @@ class Table:
     trees: Trees = field(default_factory=dict)
 
 
-IN_BATCHES = " in batches"
+# A config has a speed of its own in each of these groups of problems. Matrices of batches are
+# small, and the blocks of one run beside those of others; a thin product, of m, n or k below THIN,
+# leaves tiles or steps along k mostly empty.
+USUAL, IN_BATCHES, OF_THIN = "", " in batches", " of thin products"
+THIN = 16
 
 
-def name_of(implementation: Any, config: Any, is_batch: bool) -> str:
-    """A config's name in tables: of batches it has a speed of its own.
+def group_of(problem: Problem) -> str:
+    """The group whose speeds a problem goes by."""
+    if problem.batch > 1:
+        return IN_BATCHES
+    return OF_THIN if min(problem.m, problem.n, problem.k) < THIN else USUAL
 
-    Their matrices are small, and the blocks of one run beside those of others.
-    """
-    return f"{implementation.name} {config}{IN_BATCHES if is_batch else ''}"
+
+def name_of(implementation: Any, config: Any, group: str) -> str:
+    """A config's name in tables, for problems of a group."""
+    return f"{implementation.name} {config}{group}"
+
+
+def without_group(name: str) -> str:
+    """A name in tables, as it is for problems of the usual group."""
+    return name.removesuffix(IN_BATCHES).removesuffix(OF_THIN)
 
 
 def table_file(gpu: str) -> Path:
@@ -143,12 +158,12 @@ def read_table(path: Path) -> Table:
 
 
 def tabled(arch: str) -> frozenset[tuple[str, str]]:
-    """dtype and `name_of` of what the tables of that architecture's GPUs have, in no batches."""
+    """dtype and `without_group` of what the tables of that architecture's GPUs have."""
     found: set[tuple[str, str]] = set()
     for folder in (PACKAGED, _own_tables()):
         for path in sorted(folder.glob("*.json")):
             if json.loads(path.read_text()).get("arch") == arch:
-                found |= {(d, name.removesuffix(IN_BATCHES)) for d, name in read_table(path).speeds}
+                found |= {(d, without_group(name)) for d, name in read_table(path).speeds}
     return frozenset(found)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dxgemm._decision_tree import Trees
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._speeds import Speeds, load_table
+from dxgemm._speeds import Speeds, load_table, without_group
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,12 @@ class DeviceFacts:
     trees: Trees = field(default_factory=dict, hash=False)
 
     @cached_property
-    def tuned_kernels(self) -> frozenset[tuple[str, str]]:
-        """Each dtype and implementation of which some config was measured."""
-        return frozenset((dtype, text.partition(" ")[0]) for dtype, text in self.speeds)
+    def tuned_kernels(self) -> frozenset[tuple[str, str, str]]:
+        """Each dtype and implementation of which some config was measured, and on what group."""
+        return frozenset(
+            (dtype, name.partition(" ")[0], name.removeprefix(without_group(name)))
+            for dtype, name in self.speeds
+        )
 
 
 SIMULATED_DEVICE = DeviceFacts(

@@ -13,7 +13,7 @@ from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
 from dxgemm._registry import Implementation, find_config, find_implementation
-from dxgemm._speeds import Speed, name_of
+from dxgemm._speeds import IN_BATCHES, Speed, group_of, name_of
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Measured
 
@@ -74,7 +74,7 @@ def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Poi
     """By dtype and config, of those that were measured often enough.
 
     Not of what the automatic choice leaves out as a rule, unless it was the best FEWEST_WINS times.
-    Batches are apart from single products, see `dxgemm._speeds.name_of`.
+    Batches and thin products are apart from others, see `dxgemm._speeds.group_of`.
     """
     points: dict[tuple[str, str], list[Point]] = defaultdict(list)
     wins: Counter[tuple[str, str]] = Counter()
@@ -90,7 +90,7 @@ def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Poi
             sliced = problem
             if observation.slices > 1:
                 sliced = sliced_problem(problem, observation.slices)
-            key = dtype, name_of(implementation, config, problem.batch > 1)
+            key = dtype, name_of(implementation, config, group_of(problem))
             points[key].append(Point(implementation, config, sliced, observation.us))
             wins[key] += observation.us == best_us
     return {
@@ -102,7 +102,8 @@ def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Poi
 
 
 def _are_enough(points: Sequence[Point]) -> bool:
-    return len(points) >= (FEWEST_IN_BATCHES if points[0].problem.batch > 1 else FEWEST)
+    is_batch = group_of(points[0].problem) == IN_BATCHES
+    return len(points) >= (FEWEST_IN_BATCHES if is_batch else FEWEST)
 
 
 class Point(NamedTuple):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dxgemm._errors import ShapeError
+from dxgemm._speeds import THIN
 
-SMALLEST, LARGEST = 16, 16384
+SMALLEST, LARGEST = THIN, 16384
 SMALLEST_IN_BATCH, LARGEST_IN_BATCH = 4, 128
 FEWEST_MATRICES, MOST_MATRICES = 16, 2**17
-BATCHES = 4  # every so many-th problem is a batch
+# Of so many problems of a dtype one is a batch, and one thin.
+IN_TURN = 5
 ALIGNED = 16  # elements: rows of every dtype begin at multiples of 16 bytes then
 MOST_ELEMENTS = 2**28  # of a matrix
 MOST_IN_BATCH = 2**26  # of all matrices of a batch
@@ -34,11 +36,13 @@ class Shape(NamedTuple):
 
 
 def shapes_to_tune(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
-    """Without end: single products, with batches among them."""
-    singles, batches = log_uniform_shapes(dtypes, seed), log_uniform_batches(dtypes, seed)
+    """Without end: single products, with batches and thin ones among them."""
+    usual, batches = log_uniform_shapes(dtypes, seed), log_uniform_batches(dtypes, seed)
+    thin = log_uniform_thin_shapes(dtypes, seed)
     while True:
-        yield from islice(singles, (BATCHES - 1) * len(dtypes))
+        yield from islice(usual, (IN_TURN - 2) * len(dtypes))
         yield from islice(batches, len(dtypes))
+        yield from islice(thin, len(dtypes))
 
 
 def unmeasured(
@@ -63,6 +67,23 @@ def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
                 sizes = [round(size / ALIGNED) * ALIGNED for size in sizes]
             m, n, k = sizes
             if max(m * n, m * k, k * n) <= MOST_ELEMENTS:
+                break
+        yield Shape(dtypes[index % len(dtypes)], m, n, k)
+
+
+def log_uniform_thin_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
+    """Without end: m, n and k between 1 and LARGEST, one of them at least below THIN; dtypes take
+    turns. Of every other one the extents that are not thin are multiples of ALIGNED.
+    """
+    numbers = random.Random(seed)
+    for index in count():
+        is_aligned = index // len(dtypes) % 2 == 0
+        while True:
+            sizes = [_log_uniform(numbers, 1, LARGEST) for _ in range(3)]
+            if is_aligned:
+                sizes = [size if size < THIN else size // ALIGNED * ALIGNED for size in sizes]
+            m, n, k = sizes
+            if min(sizes) < THIN and max(m * n, m * k, k * n) <= MOST_ELEMENTS:
                 break
         yield Shape(dtypes[index % len(dtypes)], m, n, k)
 
