@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,8 @@ from result_files import (
 )
 
 import dxgemm
-from dxgemm._speeds import THIN
+from dxgemm._problem import contiguous_problem
+from dxgemm._speeds import OF_THIN, group_of
 
 README_GEMM_SIZES = (64, 256, 1024, 2048, 4096, 8192)
 README_HOST_SIZE = 64
@@ -542,13 +544,10 @@ def batched_full(results: Results) -> list[Part]:
 WITHIN = (1.05, 1.3)  # the automatic choice's time over the best's
 
 
-def is_thin(row: Extra) -> bool:
-    return min(row["m"], row["n"], row["k"]) < THIN
-
-
 def choice_kind(row: Extra) -> str:
     """The dtype, and whether the shape is thin."""
-    return f"{row['dtype']}, thin" if is_thin(row) else row["dtype"]
+    problem = contiguous_problem(row["dtype"], row["m"], row["n"], row["k"], row["batch"])
+    return f"{row['dtype']}, thin" if group_of(problem) == OF_THIN else row["dtype"]
 
 
 def choice_short(results: Results) -> list[Part]:
@@ -594,17 +593,12 @@ def regime(row: Extra) -> str:
 def choice_regimes(results: Results) -> list[Part]:
     """How many shapes of each size each kernel was the best at."""
     rows = sorted(extras(results), key=lambda row: row["m"] * row["n"] * row["k"])
-    kernels = distinct(row["best"].partition(" ")[0] for row in rows)
-    lines = []
-    for kind in sorted(distinct(map(choice_kind, rows))):
-        for size in distinct(map(regime, rows)):
-            best = [
-                row["best"].partition(" ")[0]
-                for row in rows
-                if (choice_kind(row), regime(row)) == (kind, size)
-            ]
-            if best:
-                lines.append([kind, size, *(str(best.count(k) or "") for k in kernels)])
+    best = [(choice_kind(row), regime(row), row["best"].partition(" ")[0]) for row in rows]
+    kernels, counts = distinct(kernel for *_, kernel in best), Counter(best)
+    lines = [
+        [kind, size, *(str(counts[kind, size, kernel] or "") for kernel in kernels)]
+        for kind, size in sorted(distinct(of[:2] for of in best), key=lambda of: of[0])
+    ]
     title = "How many of these shapes each kernel is the best at, by the cube root of m n k:"
     return [Table(title, ["dtype", "size", *kernels], lines, text_columns=2)]
 

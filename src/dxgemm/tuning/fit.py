@@ -13,7 +13,7 @@ from dxgemm._errors import MissingPackageError
 from dxgemm._model import predict_us, resident_blocks, schedule
 from dxgemm._problem import Problem, contiguous_problem, sliced_problem
 from dxgemm._registry import Implementation, find_config, find_implementation
-from dxgemm._speeds import IN_BATCHES, Speed, group_of, name_of
+from dxgemm._speeds import Speed, group_of, name_of
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Measured
 
@@ -102,8 +102,7 @@ def group_points(measured: Iterable[Measured]) -> dict[tuple[str, str], list[Poi
 
 
 def _are_enough(points: Sequence[Point]) -> bool:
-    is_batch = group_of(points[0].problem) == IN_BATCHES
-    return len(points) >= (FEWEST_IN_BATCHES if is_batch else FEWEST)
+    return len(points) >= (FEWEST_IN_BATCHES if points[0].problem.batch > 1 else FEWEST)
 
 
 class Point(NamedTuple):

@@ -58,32 +58,29 @@ def log_uniform_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
     """Without end: m, n and k between SMALLEST and LARGEST, as many between 16 and 32 as between
     8192 and 16384. Every other one is a multiple of ALIGNED in all three; dtypes take turns.
     """
-    numbers = random.Random(seed)
-    for index in count():
-        is_aligned = index // len(dtypes) % 2 == 0
-        while True:
-            sizes = [_log_uniform(numbers, SMALLEST, LARGEST) for _ in range(3)]
-            if is_aligned:
-                sizes = [round(size / ALIGNED) * ALIGNED for size in sizes]
-            m, n, k = sizes
-            if max(m * n, m * k, k * n) <= MOST_ELEMENTS:
-                break
-        yield Shape(dtypes[index % len(dtypes)], m, n, k)
+    return _single_products(dtypes, seed, SMALLEST, LARGEST)
 
 
 def log_uniform_thin_shapes(dtypes: tuple[str, ...], seed: int) -> Iterator[Shape]:
     """Without end: m, n and k between 1 and LARGEST, one of them at least below THIN; dtypes take
     turns. Of every other one the extents that are not thin are multiples of ALIGNED.
     """
+    return _single_products(dtypes, seed, 1, THIN - 1)
+
+
+def _single_products(
+    dtypes: tuple[str, ...], seed: int, least: int, most_of_least: int
+) -> Iterator[Shape]:
+    """Of extents from least to LARGEST, the smallest of them no more than most_of_least."""
     numbers = random.Random(seed)
     for index in count():
         is_aligned = index // len(dtypes) % 2 == 0
         while True:
-            sizes = [_log_uniform(numbers, 1, LARGEST) for _ in range(3)]
+            sizes = [_log_uniform(numbers, least, LARGEST) for _ in range(3)]
             if is_aligned:
-                sizes = [size if size < THIN else size // ALIGNED * ALIGNED for size in sizes]
+                sizes = [s if s < THIN else round(s / ALIGNED) * ALIGNED for s in sizes]
             m, n, k = sizes
-            if min(sizes) < THIN and max(m * n, m * k, k * n) <= MOST_ELEMENTS:
+            if min(sizes) <= most_of_least and max(m * n, m * k, k * n) <= MOST_ELEMENTS:
                 break
         yield Shape(dtypes[index % len(dtypes)], m, n, k)
 
