@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from dxgemm._decision_tree import DecisionTree, Way, features_of, tree_key
 from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
-from dxgemm._model import predict_us, reducing_us, resident_blocks
+from dxgemm._model import Prediction, predict, reducing_us, resident_blocks
 from dxgemm._problem import Problem, sliced_problem, stored_problem
 from dxgemm._registry import (
     IMPLEMENTATIONS,
@@ -114,7 +114,7 @@ def rank(
     if implementation is not None:
         return _named(problem, device, implementation)
     best = choose(problem, device)
-    best_us = _candidate_us(best, problem, device)
+    best_us = _predict(best, problem, device).us
     timed, rejected = _time_all(problem, device)
     rejected.pop(best.implementation.name, None)
     others = [(us, c) for us, c in timed if c.implementation is not best.implementation]
@@ -252,13 +252,9 @@ def _with_config(
 
     k is cut into the slices given, or into as many as are predicted to be best.
     """
-    each = (found for found, _ in _candidates(implementation, problem, device, configs, slices))
-    best = next(each)  # there is a config for each of its dtypes
-    least_us = _candidate_us(best, problem, device)
-    for candidate in each:
-        us = _candidate_us(candidate, problem, device, least_us)
-        if us < least_us:
-            least_us, best = us, candidate
+    each = _candidates(implementation, problem, device, configs, slices)
+    # There is a config for each of its dtypes.
+    least_us, best, _ = _quickest(each, problem, device)[0]
     slicing = f", k in {best.slices} slices" if best.slices > 1 else ""
     return least_us, best._replace(reason=f"predicted {least_us:.3g} us{slicing}")
 
@@ -269,18 +265,43 @@ def predicted_us(problem: Problem, device: DeviceFacts, within: float) -> dict[W
     Args:
         within: times the shortest, that are of interest; others may be missing.
     """
-    times: dict[Way, float] = {}
-    limit_us = math.inf
-    for implementation in IMPLEMENTATIONS:
-        if _exclusion(implementation, problem, device) is not None:
-            continue
-        for candidate, fill in _candidates(implementation, problem, device):
-            us = _candidate_us(candidate, problem, device, limit_us)
-            if us < math.inf:
-                config, stores_matrix = str(candidate.config), candidate.stores_matrix
-                times[Way(implementation.name, config, fill, stores_matrix)] = us
-                limit_us = min(limit_us, within * us)
-    return times
+    candidates = (
+        candidate
+        for implementation in IMPLEMENTATIONS
+        if _exclusion(implementation, problem, device) is None
+        for candidate in _candidates(implementation, problem, device)
+    )
+    return {
+        Way(each.implementation.name, str(each.config), fill, each.stores_matrix): us
+        for us, each, fill in _quickest(candidates, problem, device, within)
+    }
+
+
+def _quickest(
+    candidates: Iterable[tuple[Candidate, int]],
+    problem: Problem,
+    device: DeviceFacts,
+    within: float = 1.0,
+) -> list[tuple[float, Candidate, int]]:
+    """Predicted times, and what of: the shortest first, and of equals that which is given first.
+
+    They are corrected one by one, first what promises most, until others are certainly too long.
+
+    Args:
+        candidates: each, and with how many blocks its slices of k fill a multiprocessor.
+        within: times the shortest, that are of interest; others may be missing.
+    """
+    asked = [(_predict(each, problem, device), each, fill) for each, fill in candidates]
+    found: list[tuple[float, int]] = []
+    shortest_us = math.inf
+    for number in sorted(range(len(asked)), key=lambda number: asked[number][0].least_us):
+        prediction = asked[number][0]
+        if prediction.least_us > within * shortest_us:
+            break
+        us = prediction.us
+        found.append((us, number))
+        shortest_us = min(shortest_us, us)
+    return [(us, *asked[number][1:]) for us, number in sorted(found)]
 
 
 def _candidates(
@@ -305,22 +326,14 @@ def _candidates(
                 yield Candidate(implementation, config, "", count, stores_matrix), fill
 
 
-def _candidate_us(
-    candidate: Candidate, problem: Problem, device: DeviceFacts, limit_us: float = math.inf
-) -> float:
-    """Predicted for its kernel, and for those that reduce the result behind it.
-
-    Args:
-        limit_us: of interest; what is certainly longer may come out as infinite.
-    """
-    rest_us = 0.0
-    if problem.reduction is not None and not device.is_simulated:
-        rest_us = reducing_us(problem, not candidate.stores_matrix, device)
+def _predict(candidate: Candidate, problem: Problem, device: DeviceFacts) -> Prediction:
+    """For its kernel, and for those that reduce the result behind it."""
     part = candidate.part_of(problem)
-    us = predict_us(
-        candidate.implementation, candidate.config, part, device, limit_us=limit_us - rest_us
-    )
-    return us + rest_us
+    prediction = predict(candidate.implementation, candidate.config, part, device)
+    if problem.reduction is None or device.is_simulated:
+        return prediction
+    later_us = reducing_us(problem, not candidate.stores_matrix, device)
+    return prediction._replace(later_us=later_us)
 
 
 def _can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

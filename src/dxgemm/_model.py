@@ -9,8 +9,9 @@ Source: Williams, Waterman and Patterson, "Roofline: an insightful visual perfor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dxgemm._correction import LEAST_FACTOR, Schedule, features_of
 from dxgemm._occupancy import sm_limits
@@ -52,15 +53,53 @@ UNTUNED = 0.7
 FOR_BATCHES = ("small_batch", "tensor_batch")
 
 
+class Prediction(NamedTuple):
+    """How long a launch takes. To correct that takes the host longer than all else that is known.
+
+    Attributes:
+        plain_us: by what the GPU does, without epilogue.
+        epilogue_us: what it adds, and a fused reduction.
+        corrected_by: gives a factor of plain_us, `LEAST_FACTOR` or more; None for 1.
+        later_us: of kernels behind it.
+    """
+
+    plain_us: float
+    epilogue_us: float = 0.0
+    corrected_by: Callable[[], float] | None = None
+    later_us: float = 0.0
+
+    @property
+    def us(self) -> float:
+        return self._by(self.corrected_by() if self.corrected_by else 1.0)
+
+    @property
+    def least_us(self) -> float:
+        """What `us` certainly is not below."""
+        return self._by(LEAST_FACTOR if self.corrected_by else 1.0)
+
+    def _by(self, factor: float) -> float:
+        return self.plain_us * factor + self.epilogue_us + self.later_us
+
+
 def predict_us(
     implementation: Implementation,
     config: Any,
     problem: Problem,
     device: DeviceFacts,
     speed: Speed | None = None,
-    limit_us: float = math.inf,
 ) -> float:
-    """Time of one launch: rounds of tiles at the speed that the config reaches.
+    """Time of one launch, as `predict` has it."""
+    return predict(implementation, config, problem, device, speed).us
+
+
+def predict(
+    implementation: Implementation,
+    config: Any,
+    problem: Problem,
+    device: DeviceFacts,
+    speed: Speed | None = None,
+) -> Prediction:
+    """Of one launch: rounds of tiles at the speed that the config reaches.
 
     Every SM works on one tile after the other, as many at a time as it holds blocks. These take
     either their share of its arithmetic, or what a block takes by itself, filling its pipeline
@@ -70,13 +109,13 @@ def predict_us(
 
     Args:
         speed: to try; None for that of the device.
-        limit_us: of interest; what is certainly longer may come out as infinite, with less work.
     """
     tiles = implementation.tile_count(config, problem)
     if not tiles:
-        return 0.0
+        return Prediction(0.0)
     if device.is_simulated:
-        return float(config.smem_bytes(problem.dtype) > 0)  # the simulator pays for every barrier
+        # The simulator pays for every barrier.
+        return Prediction(float(config.smem_bytes(problem.dtype) > 0))
     speed = speed or speed_of(implementation, config, problem, device)
     work = schedule(config, problem, tiles * problem.slices, device, speed)
 
@@ -107,12 +146,14 @@ def predict_us(
     plain_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
     arithmetic_us += _epilogue_us(implementation, config, problem, work.rounds, device)
     fused_us = apart_us + math.hypot(arithmetic_us, read_us + write_us)
-    us = plain_us
-    if speed.correction is not None:
-        if us * LEAST_FACTOR > limit_us:
-            return math.inf
-        us *= speed.correction(features_of(config, problem, work))
-    return us + (fused_us - plain_us)
+    correction = speed.correction
+    if correction is None:
+        return Prediction(plain_us, fused_us - plain_us)
+
+    def corrected_by() -> float:
+        return correction(features_of(config, problem, work))
+
+    return Prediction(plain_us, fused_us - plain_us, corrected_by)
 
 
 def schedule(

@@ -77,7 +77,7 @@ REDUCTIONS, REDUCTIONS_ALONE, STORED = 0.5, 0.6, 0.15
 
 # Problems of the tree for single products and of that for varied ones, for each problem that is
 # asked for: of dtypes whose kernels have speeds, of others, and where a precision is permitted.
-SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.6, 0.8), (0.1, 0.15)
+SHARES, UNTUNED_SHARES, PRECISION_SHARES = (1.0, 0.7), (0.6, 0.8), (0.1, 0.3)
 
 # m and n are told apart at powers of four first, the middle one at first: a look-up begins behind
 # these nodes.
