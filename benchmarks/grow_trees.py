@@ -2,7 +2,7 @@
 
     python benchmarks/grow_trees.py src/dxgemm/tables/nvidia-h200.json --jobs 8
 
-The same problems give the same trees. The default takes two cores five hours.
+The same problems give the same trees. The default takes two cores about five hours.
 """
 
 from __future__ import annotations

@@ -252,9 +252,9 @@ def _with_config(
 
     k is cut into the slices given, or into as many as are predicted to be best.
     """
-    each = _candidates(implementation, problem, device, configs, slices)
     # There is a config for each of its dtypes.
-    least_us, best, _ = _quickest(each, problem, device)[0]
+    candidates = _candidates(implementation, problem, device, configs, slices)
+    least_us, best, _ = _quickest(candidates, problem, device)[0]
     slicing = f", k in {best.slices} slices" if best.slices > 1 else ""
     return least_us, best._replace(reason=f"predicted {least_us:.3g} us{slicing}")
 
