@@ -36,7 +36,7 @@ from reduced_comparison import (
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._dispatch import choose
+from dxgemm.choice.selection import choose
 from dxgemm.compiler import KernelSpec, build_kernels, find_kernel
 from dxgemm.compiler.worker import Worker
 from dxgemm.runtime.device import device_facts

@@ -24,9 +24,7 @@ from dxgemm._deterministic import Deterministic
 # What the automatic choice may be among for some dtype, the pipelines with all of theirs, the
 # baseline; and what of these is left out of larger products, in which it takes a hundred times as
 # long.
-IMPLEMENTATIONS = [
-    i.name for i in dxgemm.implementations() if i.automatic_for != () or i.is_contender
-]
+IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
 FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
 DETERMINISTIC = "deterministic"
 # Implementations with longer calls are left out, and those that take so many times the fastest's;

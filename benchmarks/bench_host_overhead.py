@@ -2,10 +2,9 @@
 
 The matrices are so small that the GPU is done before the host: the time is what a call costs
 before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
-outside the clock. The launches of an empty kernel are what no call can undercut. The choice of a
-kernel is timed by itself, which a call pays once for each problem: of one problem; of random single
-products in a row; and of random batches and epilogues. These problems are made right before the
-choice, outside the clock, as a call makes its own. `routes[key]` is what finds the choice again.
+outside the clock. The launches of an empty kernel are what no call can undercut. The first call on
+a new shape, whose kernel is loaded already, checks the operands, chooses and binds; the choice is
+timed by itself too, on random products in a row. `routes[key]` is what finds a choice again.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import statistics
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import count, islice
+from itertools import cycle, islice
+from time import perf_counter
 from timeit import Timer
 from typing import Any, NamedTuple
 
@@ -23,14 +23,14 @@ import pytest
 from interleave import replay, replay_clock
 
 import dxgemm
-from dxgemm._dispatch import choose
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem, contiguous_problem
-from dxgemm._route import routes
+from dxgemm._problem import Problem
+from dxgemm._route import clear_routes, routes
+from dxgemm.choice.selection import choose
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave
-from dxgemm.tuning.trees import Part
+from dxgemm.tuning.workloads import random_workloads
 
 SMOKE = simulator_enabled()
 if not SMOKE:
@@ -43,9 +43,10 @@ CALLS = 1 if SMOKE else 50  # a round: fewer launches than the driver queues wit
 SIZES = [4] if SMOKE else [32, 64]
 GEMM_TARGET_US = 12.0
 PLAN_TARGET_US = 6.0
-CHOICE_TARGET_US = 3.0
 ROUTE_TARGET_US = 1.0
-UNSEEN = 10**6  # of a part of problems that no tree was grown from
+SEED = 3  # of random problems
+FIRST_CALL = "first call on a new shape"
+NEW_SHAPES = 2 if SMOKE else 40
 
 # Python expressions to time, with operands a, b and c of a library.
 DXGEMM_CALLS = {
@@ -63,13 +64,7 @@ LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
 }
-CHOICES = {
-    "choose(problem, device)": CHOICE_TARGET_US,
-    "choose(next(products), device)": CHOICE_TARGET_US,
-    "choose(next(varied), device)": CHOICE_TARGET_US,
-    "routes[key]": ROUTE_TARGET_US,
-}
-RANDOM_PROBLEMS = {"products": False, "varied": True}  # whether they are varied
+CHOICES = {"choose(next(problems), device)": None, "routes[key]": ROUTE_TARGET_US}
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -91,6 +86,7 @@ def list_variants() -> list[Variant]:
     for library in LIBRARIES:
         variants += [Variant(library, *row) for row in DXGEMM_CALLS.items()]
         variants += [Variant(library, call) for call in LIBRARY_CALLS[library]]
+        variants.append(Variant(library, FIRST_CALL))
     variants += [Variant("dxgemm", *row) for row in CHOICES.items()]
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
@@ -98,14 +94,17 @@ def list_variants() -> list[Variant]:
 VARIANTS = list_variants()
 
 
+def upload(library: str, array: np.ndarray) -> Any:
+    """An array of a library with the same elements."""
+    module = import_module(library)
+    return module.from_numpy(array).cuda() if library == "torch" else module.array(array)
+
+
 def operand_names(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """What the expressions on arrays of `library` refer to."""
     module = import_module(library)
-
-    def upload(array: np.ndarray) -> Any:
-        return module.from_numpy(array).cuda() if library == "torch" else module.array(array)
-
-    a, b, c = upload(a), upload(b), upload(np.zeros((a.shape[0], b.shape[1]), a.dtype))
+    c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    a, b, c = (upload(library, array) for array in (a, b, c))
     plan = dxgemm.plan(a, b, out=c)
     return {"a": a, "b": b, "c": c, "gemm": dxgemm.gemm, "plan": plan, library: module}
 
@@ -129,30 +128,53 @@ def launch_names() -> dict[str, Any]:
 
 def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """What the expressions that choose a kernel refer to."""
-    (m, k), n, dtype = a.shape, b.shape[1], a.dtype.name
     dxgemm.plan(a, b)
     return {
         "choose": choose,
-        "problem": contiguous_problem(dtype, m, n, k),
         "device": device_facts(0),
-        "routes": routes,
+        "routes": dict(routes),  # the sampler of first calls clears them
         "key": next(reversed(routes)),
     }
 
 
-def random_problems(dtype: str, is_varied: bool) -> Iterator[Problem]:
-    """Without end, others than the decision trees have learned from."""
-    for number in count(UNSEEN):
-        yield from Part(dtype, None, is_varied, number).problems
+def random_problems(dtype: str) -> Iterator[Problem]:
+    """Without end, others than `dxgemm tune` takes."""
+    for workload in random_workloads([(dtype, None)], SEED):
+        yield workload.problem()
+
+
+def first_call_sampler(library: str, dtype: str) -> Callable[[], float]:
+    """A function that times one call on a shape of which nothing is known but that its kernel,
+    one of those that other shapes have needed, is loaded.
+    """
+    operands = []
+    for number in range(NEW_SHAPES):
+        m, n, k = ((4 if SMOKE else 96 + 8 * number + step) for step in (0, 8, 16))
+        arrays = (np.ones(shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+        operands.append([upload(library, array) for array in arrays])
+        a, b, c = operands[-1]
+        dxgemm.gemm(a, b, out=c)
+        assert float(c[0, 0]) == k
+    turn = cycle(operands)
+
+    def sample() -> float:
+        clear_routes()
+        a, b, c = next(turn)
+        begin = perf_counter()
+        dxgemm.gemm(a, b, out=c)
+        seconds = perf_counter() - begin
+        if not SMOKE:
+            cupy.cuda.Device().synchronize()
+        return seconds
+
+    return sample
 
 
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
-    drawn = {
-        name: random_problems(a.dtype.name, is_varied)
-        for name, is_varied in RANDOM_PROBLEMS.items()
-        if f"next({name})" in variant.call
-    }
+    if variant.call == FIRST_CALL:
+        return first_call_sampler(variant.library, a.dtype.name)
+    problems = random_problems(a.dtype.name)
     if variant.library in LIBRARIES:
         names = operand_names(variant.library, a, b)
         product = eval(variant.call, names)  # c is zero, so beta = 1 gives a @ b too
@@ -163,8 +185,8 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
     timer = Timer(variant.call, globals=names)
 
     def sample() -> float:
-        for name, problems in drawn.items():
-            names[name] = iter(list(islice(problems, CALLS)))
+        if variant.call in CHOICES:
+            names["problems"] = iter(list(islice(problems, CALLS)))
         seconds = timer.timeit(CALLS) / CALLS
         if not SMOKE:
             cupy.cuda.Device().synchronize()

@@ -6,12 +6,13 @@ highest one.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dxgemm.runtime.device import DeviceFacts, facts_of
 
 _KNOWN = (
     facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0),
+    facts_of(
+        "NVIDIA H100 80GB HBM3", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=3352.0
+    ),
 )
 FACTS: dict[str, DeviceFacts] = {facts.name: facts for facts in _KNOWN}
 
@@ -21,8 +22,3 @@ WITHOUT_FLOAT64 = (
     facts_of("RTX 4090", (8, 9), sm_count=128, clock_hz=2.52e9, memory_gbytes_per_s=1008.0),
     facts_of("RTX 5090", (12, 0), sm_count=170, clock_hz=2.407e9, memory_gbytes_per_s=1792.0),
 )
-
-# Of which there are tables: as the driver has the memory's peak, and so `dxgemm tune`.
-TUNED_FACTS = {
-    "NVIDIA H200": replace(FACTS["NVIDIA H200"], memory_gbytes_per_s=4814.0),
-}

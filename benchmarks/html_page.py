@@ -12,11 +12,11 @@ from gpus import FACTS
 from result_files import OTHERS, Extra, Results, arithmetic, distinct, extras, gpu_name, sources
 from tables import FULL, README_HOST_SIZE, SHORT, Part, Table, figure, ratio
 
-from dxgemm._dispatch import choose
 from dxgemm._errors import UnsupportedProblemError
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES, contiguous_problem
 from dxgemm._roofline import Roofline
+from dxgemm.choice.selection import choose
 from dxgemm.runtime.device import DeviceFacts
 
 FEWEST_POINTS = 3  # of a line

@@ -90,11 +90,12 @@ class SchemeProduct:
         (m, k), (_, n) = a.shape, b.shape
         self._study, config = study, study.config
         problem, spec = scheme_problem(m, n, k), scheme_spec(study, m, n, k)
+        device = device_facts(a.device.id)
         launch = launch_kernel(
             spec,
             problem,
-            split_wgmma.block_count(config, problem),
-            device_facts(a.device.id).arch,
+            min(split_wgmma.block_count(config, problem), device.sm_count),
+            device.arch,
             a.device.id,
             split_wgmma.tensor_maps(config, problem, *spec.variant),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +24,6 @@ from result_files import (
 )
 
 import dxgemm
-from dxgemm._problem import contiguous_problem
-from dxgemm._speeds import OF_THIN, group_of
 
 README_GEMM_SIZES = (64, 256, 1024, 2048, 4096, 8192)
 README_HOST_SIZE = 64
@@ -541,79 +538,49 @@ def batched_full(results: Results) -> list[Part]:
     return [Table("Batches and lists of small matrices:", header, lines, text_columns=6)]
 
 
-WITHIN = (1.05, 1.3)  # the automatic choice's time over the best's
-
-
 def choice_kind(row: Extra) -> str:
-    """The dtype, and whether the shape is thin."""
-    problem = contiguous_problem(row["dtype"], row["m"], row["n"], row["k"], row["batch"])
-    return f"{row['dtype']}, thin" if group_of(problem) == OF_THIN else row["dtype"]
+    """The arithmetic of a row."""
+    return f"{row['dtype']} {row['precision']}" if row["precision"] else row["dtype"]
 
 
 def choice_short(results: Results) -> list[Part]:
-    """How near the automatic choice comes to the best of dxgemm's kernels, by dtype."""
+    """How near the choice comes to the best of dxgemm's candidates, by arithmetic."""
     lines = []
     for kind in sorted(distinct(map(choice_kind, extras(results)))):
         rows = [row for row in extras(results) if choice_kind(row) == kind]
-        near, far = (sum(row["regret"] <= limit for row in rows) for limit in WITHIN)
+        regrets = [row["regret"] for row in rows]
         against = [row["vs_cublas"] for row in rows if row["vs_cublas"]]
+        batches = sum(row["batch"] > 1 for row in rows)
         lines.append(
             [
                 kind,
                 str(len(rows)),
-                f"{near / len(rows):.1%}",
-                f"{far / len(rows):.1%}",
-                ratio(max(row["regret"] for row in rows)),
+                str(batches),
+                f"{statistics.mean(regrets):.3f}",
+                ratio(max(regrets)),
                 ratio(statistics.geometric_mean(against)) if against else "",
             ]
         )
-    header = ["dtype", "shapes", *(f"within {limit:g}" for limit in WITHIN)]
-    header += ["worst", "geometric mean, x cuBLAS"]
+    header = ["arithmetic", "problems", "of them batches", "mean", "worst"]
+    header.append("geometric mean, x cuBLAS")
     title = (
-        "The automatic choice on random shapes that no table was made from, of m, n and k from 16 "
-        "to 16384, or thin: one of them below 16. Its time over that of the best of dxgemm's "
-        "kernels:"
+        "The choice on random problems that no table was made from, of all layouts, thin ones, "
+        "batches and epilogues among them. Its time over that of the best of dxgemm's candidates:"
     )
     return [Table(title, header, lines)]
 
 
-REGIMES = (32, 128, 512)  # cube roots of m n k
-
-
-def regime(row: Extra) -> str:
-    """How large a product is, by the cube root of m n k."""
-    volume = row["m"] * row["n"] * row["k"]
-    least = max((limit for limit in REGIMES if limit**3 <= volume), default=0)
-    most = min((limit for limit in REGIMES if limit**3 > volume), default=None)
-    if most is None:
-        return f"from {least}"
-    return f"{least} to {most}" if least else f"below {most}"
-
-
-def choice_regimes(results: Results) -> list[Part]:
-    """How many shapes of each size each kernel was the best at."""
-    rows = sorted(extras(results), key=lambda row: row["m"] * row["n"] * row["k"])
-    best = [(choice_kind(row), regime(row), row["best"].partition(" ")[0]) for row in rows]
-    kernels, counts = distinct(kernel for *_, kernel in best), Counter(best)
-    lines = [
-        [kind, size, *(str(counts[kind, size, kernel] or "") for kernel in kernels)]
-        for kind, size in sorted(distinct(of[:2] for of in best), key=lambda of: of[0])
-    ]
-    title = "How many of these shapes each kernel is the best at, by the cube root of m n k:"
-    return [Table(title, ["dtype", "size", *kernels], lines, text_columns=2)]
-
-
 def choice_full(results: Results) -> list[Part]:
-    """The summaries, then a row for each shape."""
+    """The summary, then a row for each problem."""
     lines = []
     for row in extras(results):
-        sizes = [row["dtype"], size_of(row)]
+        how = row["layout"] + ("" if row["epilogue"] == "none" else f", {row['epilogue']}")
         kernels = [f"{row['implementation']} {row['config']}", row["best"]]
         figures = [figure(row["gpu_us"]), ratio(row["regret"]), ratio(row["vs_cublas"])]
-        lines.append([*sizes, *kernels, *figures])
-    header = ["dtype", "m x n x k", "chosen", "best", "us", "x best's time", "x cuBLAS"]
-    summaries = [*choice_short(results), *choice_regimes(results)]
-    return [*summaries, Table("Each shape:", header, lines, text_columns=4)]
+        lines.append([choice_kind(row), size_of(row), how, *kernels, *figures])
+    header = ["arithmetic", "m x n x k", "layout", "chosen", "best", "us", "x best's time"]
+    header.append("x cuBLAS")
+    return [*choice_short(results), Table("Each problem:", header, lines, text_columns=5)]
 
 
 PREPARED = "split, b prepared"

@@ -53,14 +53,6 @@ CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
 SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
 
 
-LAUNCH_US = 2.5  # no pipeline to fill
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches, measured on the H200 at 256^3."""
-    return {"float32": 0.05, "float64": 0.066}[problem.dtype]
-
-
 def supports(problem: Any) -> str | None:
     """None: every problem."""
     return None

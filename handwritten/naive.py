@@ -57,13 +57,6 @@ class Config:
 CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=128, tile_n=1), Config(tile_m=32, tile_n=1))
 SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=2),)
 
-LAUNCH_US = 2.5  # no pipeline to fill
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches, measured on the H200 at 4096^3."""
-    return {"float32": 0.0075, "float64": 0.014}[problem.dtype]
-
 
 def supports(problem: Any) -> str | None:
     """None: every problem."""

@@ -181,47 +181,6 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no cp.async
 
-LAUNCH_US = 2.4  # no pipeline to fill
-
-# Parts of its peak that a full multiprocessor reaches were memory no limit, by a tile's rows and a
-# thread's, fitted to batches on the H200. Shared memory bounds them: a thread reads
-# thread_m + thread_n elements for thread_m * thread_n multiplications.
-SHARES = {
-    (80, 10): {"float32": 0.62, "float64": 0.6},
-    (72, 9): {"float32": 0.6, "float64": 0.6},
-    (64, 8): {"float32": 0.62, "float64": 0.5},
-    (56, 7): {"float32": 0.6, "float64": 0.6},
-    (48, 6): {"float32": 0.62, "float64": 0.85},
-    (48, 3): {"float32": 0.5, "float64": 0.8},
-    (40, 5): {"float32": 0.6, "float64": 0.7},
-    (32, 4): {"float32": 0.6, "float64": 0.65},
-    (32, 2): {"float32": 0.41, "float64": 0.44},
-    (24, 3): {"float32": 0.45, "float64": 0.6},
-    (20, 5): {"float32": 0.4, "float64": 0.5},
-    (16, 2): {"float32": 0.36, "float64": 0.45},
-    (16, 1): {"float32": 0.3, "float64": 0.35},
-    (12, 3): {"float32": 0.3, "float64": 0.4},
-    (8, 2): {"float32": 0.25, "float64": 0.35},
-    (4, 1): {"float32": 0.15, "float64": 0.15},
-}
-# Times that, where a matrix has several tiles: in a batch they read its operands again; of one
-# matrix there are few blocks beside a tile while it waits for its next k.
-SEVERAL_TILES, SEVERAL_TILES_ALONE = 0.9, 0.5
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches; k is multiplied in whole tiles."""
-    share = SHARES[config.tile_m, config.thread_m][problem.dtype]
-    if problem.m > config.tile_m or problem.n > config.tile_n or problem.k > config.tile_k:
-        share *= SEVERAL_TILES if problem.batch > 1 else SEVERAL_TILES_ALONE
-    k = max(problem.k, 1)
-    return share * k / (-(-k // config.tile_k) * config.tile_k)
-
-
-def lone_share(config: Config) -> float:
-    """What a tile reaches that has a multiprocessor for itself: it mostly waits for its copies."""
-    return min(0.4, 3.2 / config.blocks_per_sm)
-
 
 def supports(problem: Any) -> str | None:
     """None: every problem."""

@@ -34,11 +34,7 @@ ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 WARP_ROWS = 16
-LAUNCH_US = 27.0  # of the six kernels
-# Of one modulus: columns of b that float64 multiplies at its peak while remainders of a are made,
-# and steps of k while those of the result are stored and read again.
-OPERAND_SHARE, RESULT_SHARE = 12, 22
-SM_COUNT = 132  # of H100 and H200: one persistent block each
+PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ def supports(problem: Any) -> str | None:
     if operand_bits(count, problem.k) < 1:
         return f"{count} moduli leave no bit of the operands where k is {problem.k}"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, tile_count(smallest, problem)) > MOST_ELEMENTS:
+    if max(problem.m, problem.n, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m and n, and over the tiles"
     return None
 
@@ -135,24 +131,7 @@ def accuracy(problem: Any) -> str:
     )
 
 
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full SM reaches over its peak in float64, remainders and reconstruction included.
-
-    A fit to the H200 from 1024^3 to 8192^3, with 13 to 17 moduli, whose products are tiles of their
-    own. int8's peak is 64 times that of float64 outside tensor cores.
-    """
-    area = config.tile_m * config.tile_n
-    product = {128 * 256: 50.0, 128 * 128: 48.0}.get(area, 35.0)
-    operands = OPERAND_SHARE * (1 / problem.m + 1 / problem.n)
-    return 1 / (1 / product + operands + RESULT_SHARE / max(problem.k, 1))
-
-
 def block_count(config: Config, problem: Any) -> int:
-    """One block an SM, or one a tile if those are fewer."""
-    return min(tile_count(config, problem), SM_COUNT)
-
-
-def tile_count(config: Config, problem: Any) -> int:
     """Tiles of the results by all moduli, which the blocks share out among themselves."""
     tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     return tiles * moduli_count(problem)

@@ -36,10 +36,8 @@ TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of ever
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-LAUNCH_US = 24.0  # of the five kernels
-SPLITTING_SHARE = 85  # columns of b that float32 multiplies at its peak while a is split
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
-SM_COUNT = 132  # of H100 and H200: one persistent block each
+PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,7 @@ def supports(problem: Any) -> str | None:
     if problem.precision != "split":
         return "it multiplies parts of float32: pass precision='split' to permit it"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, problem.k, tile_count(smallest, problem)) > MOST_ELEMENTS:
+    if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     return None
 
@@ -131,23 +129,7 @@ def accuracy(problem: Any) -> str:
     return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
 
 
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full SM reaches over its peak in float32, the splitting included.
-
-    A fit to the H200 from 1024^3 to 8192^3: a third of what `wgmma` reaches, less for the
-    promotions; splitting an element costs 12 bytes of memory traffic.
-    """
-    area = config.tile_m * config.tile_n
-    product = {128 * 128: 2.9, 128 * 64: 2.4}.get(area, 1.6)
-    return 1 / (1 / product + SPLITTING_SHARE * (1 / problem.m + 1 / problem.n))
-
-
 def block_count(config: Config, problem: Any) -> int:
-    """One block an SM, or one a tile if those are fewer."""
-    return min(tile_count(config, problem), SM_COUNT)
-
-
-def tile_count(config: Config, problem: Any) -> int:
     """Tiles of the results, which the blocks share out among themselves."""
     tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     return tiles

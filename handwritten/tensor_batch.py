@@ -147,29 +147,6 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
 
-LAUNCH_US = 2.4  # no pipeline to fill
-
-
-# Times its peak outside tensor cores that a full multiprocessor reaches were memory no limit, by a
-# tile's rows, fitted to batches on the H200: fragments of small warp tiles are read more often.
-SHARES = {96: 1.4, 80: 1.4, 64: 1.4, 48: 1.3, 32: 1.1, 16: 0.5}
-# Times that, where a matrix has several tiles, as of `small_batch`.
-SEVERAL_TILES, SEVERAL_TILES_ALONE = 0.9, 0.4
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """Times its peak outside tensor cores that a multiprocessor reaches, in whole tiles of k."""
-    share = SHARES[config.tile_m]
-    if problem.m > config.tile_m or problem.n > config.tile_n or problem.k > config.tile_k:
-        share *= SEVERAL_TILES if problem.batch > 1 else SEVERAL_TILES_ALONE
-    k = max(problem.k, 1)
-    return share * k / (-(-k // config.tile_k) * config.tile_k)
-
-
-def lone_share(config: Config) -> float:
-    """What a tile reaches that has a multiprocessor for itself: it mostly waits for its copies."""
-    return min(0.4, 2.0 / config.blocks_per_sm)
-
 
 def supports(problem: Any) -> str | None:
     """None: every problem in float64."""

@@ -131,19 +131,6 @@ CONFIGS = (
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
 
 
-LAUNCH_US = 4.0
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement.
-
-    Small warp tiles read shared memory more often for each product than it can be read.
-    """
-    by_warp = {64 * 32: 1.94, 32 * 32: 1.88, 32 * 16: 1.66}
-    share = by_warp.get(config.warp_left * config.warp_right, 1.4)
-    return share + (0.04 if config.tile_left == config.tile_right == 128 else 0)
-
-
 def supports(problem: Any) -> str | None:
     """None: every problem in float64."""
     return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.tensor_core import (
-    LAUNCH_US,
     SIMULATOR_CONFIGS,
     Config,
     block_count,
@@ -27,12 +26,10 @@ __all__ = [
     "CONFIGS",
     "DTYPES",
     "FUSES_REDUCTIONS",
-    "LAUNCH_US",
     "MINIMUM_ARCH",
     "SIMULATOR_CONFIGS",
     "Config",
     "block_count",
-    "efficiency",
     "make_kernel",
     "result_tile",
     "supports",
@@ -50,12 +47,6 @@ CONFIGS = (
     Config(64, 64, 32, warp_left=32, warp_right=32, stages=3),
     Config(64, 64, 32, warp_left=32, warp_right=32, stages=4, split_k=2),
 )
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full multiprocessor reaches over its peak in float32, measured on the H200."""
-    by_warp = {64 * 64: 3.2 if config.stages > 2 else 3.0, 64 * 32: 2.5}
-    return by_warp.get(config.warp_left * config.warp_right, 2.0)
 
 
 def supports(problem: Any) -> str | None:

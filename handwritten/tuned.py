@@ -136,18 +136,6 @@ def supports(problem: Any) -> str | None:
     return None
 
 
-def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches.
-
-    It falls with the reads of shared memory for each multiply-add, and with the copies: a fit to
-    what was measured on the H200 with thread tiles from 4x4 (0.56) to 16x8 (0.80). Rows read 8
-    bytes at a time cost 0.02 more.
-    """
-    reads = 1 / config.thread_m + 1 / config.thread_n
-    copies = 1 / config.tile_m + 1 / config.tile_n
-    return 0.934 - 0.6 * reads - 1.5 * copies - (0.02 if config.thread_m % 4 else 0)
-
-
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """How a and b are copied, and whether k is sliced."""
     ways = ways_to_copy(config, problem)

@@ -31,7 +31,7 @@ TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of ever
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-SM_COUNT = 132  # of H100 and H200: one persistent block each
+PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,12 @@ CONFIGS = (
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
 
 
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full SM reaches over its peak in float32, by the measurements of docs/ladder.md."""
-    area = config.tile_m * config.tile_n
-    if problem.dtype == "float32":
-        return {128 * 256: 5.7, 128 * 128: 4.5, 128 * 64: 2.8}.get(area, 2.0)
-    return {128 * 256: 11.2, 128 * 128: 10.2, 128 * 64: 6.3}.get(area, 5.2)
-
-
 def supports(problem: Any) -> str | None:
     """None, or what wgmma or the copy engine cannot do."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, problem.k, tile_count(smallest, problem)) > MOST_ELEMENTS:
+    if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     if problem.k == 0:
         return None
@@ -124,11 +116,6 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """One block an SM, or one a tile if those are fewer."""
-    return min(tile_count(config, problem), SM_COUNT)
-
-
-def tile_count(config: Config, problem: Any) -> int:
     """Tiles of the results, which the blocks share out among themselves."""
     m, n = problem.m, problem.n
     if _is_exchanged(problem.dtype, *_innermost(problem)):

@@ -8,15 +8,16 @@ Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for bat
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Ranking, rank
 from dxgemm._errors import UnsupportedProblemError
-from dxgemm._model import predict_us
 from dxgemm._problem import Problem, Strides
 from dxgemm._registry import IMPLEMENTATIONS, Implementation
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.selection import Ranking, rank, time_candidates
 from dxgemm.runtime.device import DeviceFacts
 
 TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # for which configs are compared
@@ -100,18 +101,21 @@ def _best_for_all(
         samples: the problem with `TYPICAL_ROWS`.
     """
     refused: dict[str, str] = {}
-    times: dict[tuple[Implementation, Any], list[float]] = {}
+    fitting = []
     for implementation in implementations:
         refusal = next(filter(None, map(implementation.supports, samples)), None)
-        if refusal is not None:
+        if refusal is None:
+            fitting.append(implementation)
+        else:
             refused[implementation.name] = refusal
-            continue
-        for config in implementation.configs(samples[0].dtype):
-            times[implementation, config] = [
-                predict_us(implementation, config, sample, device) for sample in samples
-            ]
-    if not times:
+    if not fitting:
         return None, refused
+    times: dict[tuple[Implementation, Any], list[float]] = defaultdict(list)
+    for sample in samples:
+        (found,) = time_candidates(sample, device, fitting)
+        for row, us in zip(found.columns.rows, found.us.tolist(), strict=True):
+            if not row.fill:
+                times[row.implementation, row.config].append(us)
     choice, ratio = _never_far_from_the_best(times)
     return (*choice, ratio), refused
 

@@ -6,8 +6,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxgemm._dispatch import Candidate, Ranking, rank
-from dxgemm._model import predict_us
 from dxgemm._occupancy import occupancy, sm_limits
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem, contiguous_problem
 from dxgemm._roofline import (
@@ -19,6 +17,8 @@ from dxgemm._roofline import (
     tile_intensity,
 )
 from dxgemm._route import Route
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.selection import Ranking, rank, speeds_from
 from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.runtime.device import DeviceFacts, device_facts
 
@@ -68,8 +68,10 @@ class Explanation:
         bytes_in_flight: that the pipelines of the blocks on an SM wait for while they multiply;
             None without a pipeline, and until the kernel is built.
         bytes_in_flight_needed: that draw an SM's share of the memory's bandwidth.
-        predicted_us: of the kernel, by the model of the choice, without what a reduction adds
-            after it; None where the model does not know it.
+        predicted_us: of the launch, by the model of the choice; None where it is not known.
+        candidates: the best config of each kernel that could compute it, by name, with its
+            predicted time; the shortest first, which is the choice.
+        speeds: where the speeds come from by which they are compared.
     """
 
     m: int
@@ -121,6 +123,8 @@ class Explanation:
     bytes_in_flight: int | None
     bytes_in_flight_needed: float
     predicted_us: float | None
+    candidates: tuple[tuple[str, float], ...]
+    speeds: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -154,11 +158,24 @@ class Explanation:
             lines.append(f"                  {self.accuracy}")
         if self.fallback is not None:
             lines.append(f"                  or, for what cannot be split: {self.fallback}")
-        width = max(map(len, self.rejected), default=0)
-        lines += [f"    not {name:<{width}}  {reason}" for name, reason in self.rejected.items()]
+        lines += self._candidate_lines()
         lines += [f"  {label:<16}{text}" for label, text in self._work_lines()]
         lines += [f"  {label:<16}{text}" for label, text in self._launch_lines()]
         return "\n".join(lines)
+
+    def _candidate_lines(self) -> list[str]:
+        """The candidates with their times, and why each other kernel is not among them."""
+        lines = []
+        if len(self.candidates) > 1:
+            width = max(len(name) for name, _ in self.candidates)
+            lines.append(f"  candidates      {'predicted, us':>{width + 15}}")
+            lines += [f"    {name:<{width}}  {us:>12.4g}" for name, us in self.candidates]
+        if self.speeds is not None:
+            lines.append(f"  speeds          {self.speeds}")
+        shown = {name.partition(" ")[0] for name, _ in self.candidates}
+        others = {name: why for name, why in self.rejected.items() if name not in shown}
+        width = max(map(len, others), default=0)
+        return lines + [f"    not {name:<{width}}  {reason}" for name, reason in others.items()]
 
     def _work_lines(self) -> list[tuple[str, str]]:
         """What the problem costs on this GPU, whatever computes it."""
@@ -328,7 +345,7 @@ def _explain(
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
-    blocks = implementation.block_count(config, part) * candidate.slices or None
+    blocks = implementation.block_count(config, part, device.sm_count) * candidate.slices or None
     record = None
     if not device.is_simulated:
         record = implementation.built_record(config, part, device.arch)
@@ -351,9 +368,6 @@ def _explain(
     )
     shares_tiles = config is not None and config.smem_bytes(problem.dtype) > 0
     tile = implementation.result_tile(config, part) if shares_tiles else None
-    predicted_us = None
-    if not device.is_simulated:
-        predicted_us = predict_us(implementation, config, part, device) or None
     return Explanation(
         m=problem.m,
         n=problem.n,
@@ -403,7 +417,13 @@ def _explain(
         occupancy_limits=resident.limiters if resident else (),
         bytes_in_flight=_bytes_in_flight(config, problem.dtype, blocks_on_sm),
         bytes_in_flight_needed=bytes_in_flight_needed(device.memory_gbytes_per_s, device.sm_count),
-        predicted_us=predicted_us,
+        predicted_us=None if device.is_simulated else candidate.us,
+        candidates=tuple(
+            (str(other), other.us)
+            for other in ranking.candidates
+            if other.us is not None and not device.is_simulated
+        ),
+        speeds=None if device.is_simulated else speeds_from(device),
     )
 
 

@@ -24,7 +24,6 @@ from dxgemm._errors import (
 )
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
-from dxgemm._model import FOR_BATCHES, predict_us
 from dxgemm._problem import (
     ALIGNMENTS,
     ITEM_SIZES,
@@ -37,6 +36,7 @@ from dxgemm._problem import (
     share_elements,
 )
 from dxgemm._registry import Implementation, common_problems, find_implementation
+from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -331,7 +331,7 @@ def forget_launches() -> None:
 
 def _batch_kernels(dtype: str, arch: str) -> list[Implementation]:
     """Those whose tiles groups are computed by, one of which multiplies equal problems best."""
-    kernels = map(find_implementation, FOR_BATCHES)
+    kernels = map(find_implementation, ("small_batch", "tensor_batch"))
     return [kernel for kernel in kernels if kernel.configs(dtype) and not kernel.runs_on(arch)]
 
 
@@ -339,12 +339,7 @@ def _choose_alike(batch: Problem, device: DeviceFacts) -> Any:
     """The config that is quickest for so many such problems in three arrays."""
     batch = contiguous_problem(batch.dtype, batch.m, batch.n, batch.k, batch.batch)
     kernels = _batch_kernels(batch.dtype, device.arch)
-    timed = [
-        (predict_us(kernel, config, batch, device), config)
-        for kernel in kernels
-        for config in kernel.configs(batch.dtype)
-    ]
-    return min(timed, key=lambda way: way[0])[1]
+    return best_of(batch, device, kernels).config
 
 
 def _table(

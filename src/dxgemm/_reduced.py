@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dxgemm._dispatch import Candidate
 from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, Layout, Problem, Strides
 from dxgemm._series import Call, LaunchSeries
 from dxgemm._split import PartsLaunch
+from dxgemm.choice.legality import Candidate
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.runtime.binding import Launch, launch_kernel

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from itertools import product
@@ -20,9 +20,9 @@ from dxgemm._problem import (
     RESULT_DTYPES,
     Problem,
     contiguous_problem,
+    scalar_dtype,
     sliced_problem,
 )
-from dxgemm._speeds import USUAL, name_of, tabled
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -30,6 +30,7 @@ from dxgemm.compiler import (
     find_kernel,
 )
 from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.device import DeviceFacts, device_facts
 
 # Of the 1020 that a thread's registers hold: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 576
@@ -41,13 +42,8 @@ ADDER = "dxgemm.handwritten.add_slices"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
-# For kernels that do not say: what they reach of an SM's peak, how long filling and draining their
-# pipeline takes, and what each further block of a cluster costs (fitted to `tuned` on the H200).
-DEFAULT_EFFICIENCY = 0.3
-DEFAULT_LAUNCH_US = 4.0
-DEFAULT_CLUSTER_BLOCK_US = 0.3
-# What kernels that do not say reach of the memory's peak on matrices that are read once.
-DEFAULT_MEMORY_SHARE = 0.5
+# The units that multiply: those of tensor cores by the dtype of a and b.
+TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
 
 
 @dataclass(frozen=True)
@@ -59,11 +55,10 @@ class Implementation(ABC):
         summary: one line for tables.
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
-        automatic_for: dtypes for which the automatic choice considers it; None for all. For others
-            another one surpasses it, as the last step of the ladder does most of them, and it is
-            chosen only where the GPU's table has it.
-        is_contender: whether `dxgemm tune` measures it for those other dtypes too, so that the
-            table gets it where it is the best.
+        automatic_for: dtypes for which the automatic choice considers it and `dxgemm tune` measures
+            it; None for all. For others it is surpassed, as most of the ladder is by its last step.
+        multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for what its
+            tensor cores multiply; without dtypes that it computes outside tensor cores.
         rung: its number on the ladder of docs/ladder.md.
     """
 
@@ -71,16 +66,21 @@ class Implementation(ABC):
     summary: str
     is_own: bool = True
     automatic_for: tuple[str, ...] | None = None
-    is_contender: bool = False
+    multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
     rung: int | None = None
 
     def is_automatic(self, dtype: str) -> bool:
         """Whether the automatic choice for a dtype considers it."""
         return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
 
-    def is_searched(self, dtype: str) -> bool:
-        """Whether `dxgemm tune` measures it for a dtype."""
-        return self.is_automatic(dtype) or (self.is_contender and bool(self.configs(dtype)))
+    def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
+        """TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
+        unit = self.multiplies.get(dtype, "")
+        return device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
+
+    def is_modular(self, dtype: str) -> bool:
+        """Whether it multiplies residues: one product for each modulus."""
+        return dtype == "float64" and self.multiplies.get(dtype) == "int8"
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -140,36 +140,13 @@ class Implementation(ABC):
         """What of the operands is multiplied, and the bound on the error; None for all of it."""
         return None
 
-    def block_count(self, config: Any, problem: Problem) -> int:
+    def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
         """Thread blocks of a launch, or for each slice of k; 0 where it does not tell."""
         return 0
 
     def tile_count(self, config: Any, problem: Problem) -> int:
         """Tiles of the result; more than blocks where these compute one after the other."""
-        return self.block_count(config, problem)
-
-    def efficiency(self, config: Any, problem: Problem) -> float:
-        """What a full SM reaches with a config, over its peak outside tensor cores."""
-        return DEFAULT_EFFICIENCY
-
-    def lone_share(self, config: Any) -> float:
-        """What a block reaches that has an SM for itself, over a full SM."""
-        return 1.0
-
-    @property
-    def memory_share(self) -> float:
-        """What it reaches of the memory's peak where that bounds it."""
-        return DEFAULT_MEMORY_SHARE
-
-    @property
-    def launch_us(self) -> float:
-        """What a launch takes besides its arithmetic."""
-        return DEFAULT_LAUNCH_US
-
-    @property
-    def cluster_block_us(self) -> float:
-        """What each further block of a cluster adds to the time of a tile."""
-        return DEFAULT_CLUSTER_BLOCK_US
+        return 0
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """The record of a kernel that is already on disk."""
@@ -245,6 +222,10 @@ class KernelFile(Implementation):
         variant = choose_variant(config, problem) if choose_variant else ()
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
+    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
+        """Every kernel that a launch needs."""
+        return [self.spec_for(config, problem)]
+
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """The kernels to build ahead of time: each config for the common layouts."""
         specs = {
@@ -266,14 +247,20 @@ class KernelFile(Implementation):
             problems += [sliced_problem(problem, 2) for problem in problems]
         return problems
 
-    def block_count(self, config: Any, problem: Problem) -> int:
+    def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
         blocks: int = self._kernel_file.block_count(config, problem)
-        return blocks
+        return min(blocks, sm_count) if self._is_persistent else blocks
 
     def tile_count(self, config: Any, problem: Problem) -> int:
         file = self._kernel_file
         tiles: int = getattr(file, "tile_count", file.block_count)(config, problem)
         return tiles
+
+    @cached_property
+    def _is_persistent(self) -> bool:
+        """Whether each SM has one block at most, which computes tile after tile."""
+        is_persistent: bool = getattr(self._kernel_file, "PERSISTENT", False)
+        return is_persistent
 
     def fuses_reduction(self, problem: Problem) -> bool:
         reduction = problem.reduction
@@ -305,32 +292,6 @@ class KernelFile(Implementation):
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
-    def efficiency(self, config: Any, problem: Problem) -> float:
-        predict: Callable[[Any, Problem], float] | None
-        predict = getattr(self._kernel_file, "efficiency", None)
-        return predict(config, problem) if predict else DEFAULT_EFFICIENCY
-
-    def lone_share(self, config: Any) -> float:
-        predict: Callable[[Any], float] | None
-        predict = getattr(self._kernel_file, "lone_share", None)
-        return predict(config) if predict else 1.0
-
-    @property
-    def memory_share(self) -> float:
-        share: float = getattr(self._kernel_file, "MEMORY_SHARE", DEFAULT_MEMORY_SHARE)
-        return share
-
-    @property
-    def launch_us(self) -> float:
-        microseconds: float = getattr(self._kernel_file, "LAUNCH_US", DEFAULT_LAUNCH_US)
-        return microseconds
-
-    @property
-    def cluster_block_us(self) -> float:
-        file = self._kernel_file
-        microseconds: float = getattr(file, "CLUSTER_BLOCK_US", DEFAULT_CLUSTER_BLOCK_US)
-        return microseconds
-
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
         if simulator_enabled() or not hasattr(self._kernel_file, "device_functions"):
             return None
@@ -340,8 +301,8 @@ class KernelFile(Implementation):
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         describe_maps = getattr(self._kernel_file, "tensor_maps", None)
         maps = describe_maps(config, problem) if describe_maps else ()
-        spec, blocks = self.spec_for(config, problem), self.block_count(config, problem)
-        return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
+        blocks = self.block_count(config, problem, device_facts(ordinal).sm_count)
+        return launch_kernel(self.spec_for(config, problem), problem, blocks, arch, ordinal, maps)
 
 
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
@@ -375,6 +336,9 @@ class SplitProduct(Handwritten):
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         spec: KernelSpec = self._series.product_spec(config, problem)
         return spec
+
+    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
+        return [self.spec_for(config, problem), *self._series.other_specs(problem)]
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         specs = dict.fromkeys(super().common_specs(dtypes))
@@ -434,17 +398,13 @@ class Cublas(Implementation):
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten(
-        "naive",
-        "one thread an element, down the columns",
-        automatic_for=(),
-        is_contender=True,
-        rung=1,
-    ),
+    Handwritten("naive", "one thread an element, down the columns", rung=1),
     Handwritten("coalesced", "one thread an element, along the rows", rung=2),
     Handwritten("shared_tile", "shared-memory tile a block", automatic_for=(), rung=3),
     Handwritten("thread_tile_1d", "column of elements a thread", automatic_for=(), rung=4),
-    Handwritten("thread_tile_2d", "tile of elements a thread, in registers", rung=5),
+    Handwritten(
+        "thread_tile_2d", "tile of elements a thread, in registers", automatic_for=(), rung=5
+    ),
     Handwritten("vectorized", "128-bit accesses", automatic_for=(), rung=6),
     Handwritten("conflict_free", "padded or swizzled shared memory", automatic_for=(), rung=7),
     Handwritten("warp_tile", "tile of elements a warp", automatic_for=(), rung=8),
@@ -452,30 +412,49 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("async_copy", "cp.async in several stages", automatic_for=(), rung=10),
     Handwritten("ping_pong", "fragments read one k ahead", automatic_for=(), rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
-    Handwritten("tensor_core", "float64 on tensor cores, mma.sync", rung=13),
-    Handwritten("tensor_core_tf32", "float32 as TF32 on tensor cores, mma.sync", rung=13),
-    Handwritten("wgmma", "copy engine and warpgroup multiplication of Hopper", rung=14),
+    Handwritten("tensor_core", "float64 on tensor cores, mma.sync", multiplies=TENSOR, rung=13),
+    Handwritten(
+        "tensor_core_tf32",
+        "float32 as TF32 on tensor cores, mma.sync",
+        multiplies=TENSOR,
+        rung=13,
+    ),
+    Handwritten(
+        "wgmma",
+        "TMA and warpgroup multiplication of Hopper",
+        multiplies=TENSOR,
+        rung=14,
+    ),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
-    Handwritten("tensor_batch", "small float64 matrices on tensor cores, each read at once"),
-    SplitProduct("split_wgmma", "float32 as sums of float16 parts on Hopper's tensor cores"),
+    Handwritten(
+        "tensor_batch",
+        "small float64 matrices on tensor cores, each read at once",
+        multiplies=TENSOR,
+    ),
+    SplitProduct(
+        "split_wgmma",
+        "float32 as sums of float16 parts on Hopper's tensor cores",
+        multiplies={"float32": "float16"},
+    ),
     SplitProduct(
         "split_int8",
         "float64 as integers by their remainders on Hopper's tensor cores",
+        multiplies={"float64": "int8"},
         series="dxgemm._split_int8",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
+    Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),
     Pipelined(
-        "block_batch",
-        "cuBLASDx: a block a small matrix",
-        automatic_for=("float32",),
-        is_contender=True,
+        "pipeline",
+        "cuBLASDx: cp.async",
+        automatic_for=("int8",),
+        multiplies={"float64": "float64", "int8": "int8"},
     ),
-    Pipelined("pipeline", "cuBLASDx: cp.async", automatic_for=("int8",), is_contender=True),
     Pipelined(
         "pipeline_tma",
-        "cuBLASDx: Hopper's copy engine and wgmma",
+        "cuBLASDx: TMA and wgmma of Hopper",
         automatic_for=("int8",),
-        is_contender=True,
+        multiplies=TENSOR,
     ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
 )
@@ -523,8 +502,7 @@ def kernel_specs(
 ) -> list[KernelSpec]:
     """The kernels to build ahead of time, of the implementations named or of the automatic ones.
 
-    With an architecture, of those that it runs, and of others the configs that tables of its GPUs
-    have: the automatic choice may take these.
+    With an architecture, of those that it runs.
     """
     kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
@@ -538,15 +516,6 @@ def kernel_specs(
         if arch is None or implementation.runs_on(arch) is None
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
-    if implementations is None and arch is not None:
-        configs = tabled(arch)
-        specs += [
-            spec
-            for i in kernel_files
-            for spec in i.common_specs(dtypes)
-            if not i.is_automatic(spec.dtype)
-            if (spec.dtype, name_of(i, spec.config, USUAL)) in configs
-        ]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)

@@ -63,6 +63,15 @@ def tile_intensity(rows: int, cols: int, item_bytes: int) -> float:
     return 2 * rows * cols / ((rows + cols) * item_bytes)
 
 
+def tile_efficiency(rows: int, cols: int) -> float:
+    """Part of its peak that a tile of so many rows and columns allows: an estimate.
+
+    A step along k multiplies rows * cols pairs and loads rows + cols elements; where nothing was
+    measured, a load is taken to cost as much as 32 multiplications.
+    """
+    return rows * cols / (rows * cols + 32 * (rows + cols))
+
+
 def bytes_in_flight_needed(
     memory_gbytes_per_s: float, sm_count: int, latency_ns: float = MEMORY_LATENCY_NS
 ) -> float:

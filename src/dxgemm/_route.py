@@ -10,13 +10,12 @@ import copy
 import math
 import warnings
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from dxgemm._deterministic import Deterministic, rank_for_any_rows
-from dxgemm._dispatch import Candidate, Ranking, choose, rank
 from dxgemm._errors import (
     BuildError,
     DeviceMismatchError,
@@ -26,6 +25,8 @@ from dxgemm._errors import (
 from dxgemm._fused import fuse
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.reduction import Reduction
@@ -114,8 +115,7 @@ class Route:
         self.takes_integers = self.problem.scalar_dtype == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue)
-        limits = (np.iinfo if self.takes_integers else np.finfo)(self.problem.scalar_dtype)
-        self.least_scalar, self.largest_scalar = float(limits.min), float(limits.max)
+        self.least_scalar, self.largest_scalar = _scalar_range(self.problem.scalar_dtype)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
         self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
@@ -334,6 +334,13 @@ class Route:
             build.is_reported = True
             raise BuildError(build.failure)
         raise _DeferredError(f"not built: {build.failure}")
+
+
+@cache
+def _scalar_range(dtype: str) -> tuple[float, float]:
+    """The least and the largest alpha or beta."""
+    limits = np.iinfo(dtype) if dtype == "int32" else np.finfo(dtype)
+    return float(limits.min), float(limits.max)
 
 
 class _DeferredError(BuildError):

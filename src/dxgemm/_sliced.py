@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm._dispatch import Candidate
 from dxgemm._problem import ITEM_SIZES, Problem, Strides
 from dxgemm._registry import adding_spec
 from dxgemm._series import Call, LaunchSeries
+from dxgemm.choice.legality import Candidate
 from dxgemm.runtime.binding import launch_kernel
 
 

@@ -18,6 +18,7 @@ from dxgemm._parts import (
     series_spec,
 )
 from dxgemm._problem import Problem
+from dxgemm._roofline import tile_efficiency
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tensor_core, tuned
@@ -26,9 +27,11 @@ from dxgemm.handwritten.reduction import slot_count
 from dxgemm.handwritten.split_parts import CHOSEN
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
+from dxgemm.runtime.device import device_facts
 
 # What multiplies a and b themselves.
 NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
+LARGE_GPU_SMS = 128  # about: the config of a fallback may be any
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
@@ -69,7 +72,7 @@ def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
 
 
 def native_config(problem: Problem, config: Any = None) -> Any:
-    """What multiplies a and b themselves: of the shortest predicted time, rounds of tiles.
+    """Config of the kernel that multiplies a and b themselves: of the least work in whole rounds.
 
     Where a reduction is fused, it leaves at least as many partial results as the product of parts:
     that fills what it has no tile for.
@@ -79,16 +82,16 @@ def native_config(problem: Problem, config: Any = None) -> Any:
     """
     file, reduction = NATIVE[problem.dtype], problem.reduction
 
-    def predicted(config: Any) -> float:
-        rounds = -(-file.block_count(config, problem) // split_wgmma.SM_COUNT)
+    def cost(config: Any) -> float:
+        rounds = -(-file.block_count(config, problem) // LARGE_GPU_SMS)
         work = config.tile_m * config.tile_n / config.split_k
-        return rounds * work / file.efficiency(config, problem)
+        return rounds * work / tile_efficiency(config.tile_m, config.tile_n)
 
     configs = file.CONFIGS
     if reduction is not None and config is not None:
         tiles = -(-problem.n // config.tile_n)
         configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
-    return min(configs, key=predicted)
+    return min(configs, key=cost)
 
 
 def partial_results(config: Any, problem: Problem) -> int:
@@ -211,7 +214,7 @@ class SplitLaunch(PartsLaunch):
         self._product = launch_kernel(
             spec,
             own,
-            split_wgmma.block_count(config, own),
+            min(split_wgmma.block_count(config, own), device_facts(ordinal).sm_count),
             arch,
             ordinal,
             split_wgmma.tensor_maps(config, own, *spec.variant),

@@ -16,6 +16,7 @@ from dxgemm.handwritten import reconstruct, split_int8
 from dxgemm.handwritten.moduli import moduli_count
 from dxgemm.handwritten.residues import row_bytes
 from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.device import device_facts
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
@@ -58,7 +59,7 @@ class ResidueLaunch(PartsLaunch):
         self._product = launch_kernel(
             product_spec(config, problem),
             _product_problem(problem),
-            split_int8.block_count(config, problem),
+            min(split_int8.block_count(config, problem), device_facts(ordinal).sm_count),
             arch,
             ordinal,
             split_int8.tensor_maps(config, problem),

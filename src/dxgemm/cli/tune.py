@@ -1,56 +1,62 @@
-"""`dxgemm tune`: measure what kernels reach on this GPU, for the automatic choice to go by."""
+"""`dxgemm tune`: measure what kernels reach on this GPU, for the choice to go by."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import date
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import platformdirs
 import typer
 
-from dxgemm._errors import GpuUnavailableError, MissingPackageError
+from dxgemm._errors import BuildError, GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._speeds import Table, table_file, write_table
+from dxgemm.choice.selection import forget_candidates
+from dxgemm.choice.tables import Chip, own_folder, table_for, write_table
 from dxgemm.cli.output import note, print_table, progress_bar
-from dxgemm.tuning.observations import Measured, append, by_shape, read
-from dxgemm.tuning.shapes import Shape, read_shapes, shapes_to_tune, unmeasured
+from dxgemm.tuning.observations import append, read
+from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
 
-BUILT_FOR = 64  # shapes whose kernels are built at a time, in parallel
+BUILT_FOR = 64  # workloads whose kernels are built at a time, in parallel
 SEED = 1
-LEARNED_FROM = 250_000  # problems of a dtype that has speeds, which the model answers
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 
 class TunedDtype(StrEnum):
-    """Those of which tables know; of others the kernel files say how fast they are."""
+    """The dtypes with kernels of their own; bfloat16 goes by float16."""
 
     float32 = "float32"
     float64 = "float64"
+    float16 = "float16"
+    int8 = "int8"
 
 
 def tune(
     dtype: Annotated[
         list[TunedDtype] | None,
-        typer.Option("--dtype", "--dtypes", help="Repeatable; default: both."),
+        typer.Option("--dtype", "--dtypes", help="Repeatable; default: all."),
     ] = None,
-    budget_minutes: Annotated[float, typer.Option(min=0.1, help="For measuring.")] = 10.0,
+    budget_minutes: Annotated[
+        float, typer.Option(min=0.1, help="For building kernels and measuring.")
+    ] = 15.0,
     shapes: Annotated[
         Path | None,
         typer.Option(help="Lines of m n k, or m n k batch; default: random ones."),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Forget what was measured before.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="The table; default: in the user's configuration.")
+        Path | None, typer.Option(help="The table's folder; default: the user's configuration.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Parallel builds; default: the CPUs.")] = None,
 ) -> None:
-    """Measure kernels on this GPU and write the table that the automatic choice goes by.
+    """Measure kernels on this GPU and write the table that the choice goes by.
 
     What was measured is kept: an interrupted search is taken up again, a longer one adds to it.
     """
@@ -64,59 +70,67 @@ def tune(
     if shapes and not shapes.is_file():
         raise typer.BadParameter(f"there is no file {shapes}")
     from dxgemm.runtime.device import device_facts
-    from dxgemm.tuning.fit import fit_speeds
+    from dxgemm.tuning.fit import fit_dtype
     from dxgemm.tuning.measure import build_candidates, measure
-    from dxgemm.tuning.trees import grow_trees, tree_learner
-
-    tree_learner()  # or an error, before anything is measured
 
     device = device_facts(0)
-    target = out or table_file(device.name)
-    kept = Path(platformdirs.user_cache_dir("dxgemm")) / "tuning" / f"{target.stem}.jsonl"
+    folder = out or own_folder(device)
+    kept = Path(platformdirs.user_cache_dir("dxgemm")) / "tuning" / f"{folder.name}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         kept.unlink(missing_ok=True)
-    known = by_shape(read(kept))
-    dtypes = tuple(chosen.value for chosen in dtype or TunedDtype)
-    wanted: Iterable[Shape] = (
-        read_shapes(shapes, dtypes) if shapes else shapes_to_tune(dtypes, SEED)
+    known = read(kept)
+    dtypes = {chosen.value for chosen in dtype or TunedDtype}
+    arithmetics = [arithmetic for arithmetic in ARITHMETICS if arithmetic[0] in dtypes]
+    wanted: Iterable[Workload] = (
+        read_workloads(shapes, arithmetics) if shapes else random_workloads(arithmetics, SEED)
     )
-    batches = unmeasured(wanted, known, BUILT_FOR)
+    waiting = (workload for workload in wanted if workload not in known)
     timer = EventTimer(l2_bytes())
-    spent_s, budget_s = 0.0, 60 * budget_minutes
-    with progress_bar() as report:
-        while spent_s < budget_s and (batch := next(batches, None)):
-            build_candidates(batch, jobs, report)
-            for shape in batch:
-                report(round(spent_s), round(budget_s), f"seconds, {shape}")
-                start = time.monotonic()
-                known[shape] = measure(shape, timer)
-                append(kept, known[shape])
-                spent_s += time.monotonic() - start
+    begin, budget_s = time.monotonic(), 60 * budget_minutes
+
+    def build_some() -> list[Workload]:
+        """The next workloads, when their kernels are built; those that fail are not measured."""
+        few = list(islice(waiting, BUILT_FOR))
+        with suppress(BuildError):
+            build_candidates(few, device, jobs)
+        return few
+
+    with progress_bar() as report, ThreadPoolExecutor(1) as builder:
+        report(0, round(budget_s), "s, building kernels")
+        building = builder.submit(build_some)
+        while (few := building.result()) and time.monotonic() - begin < budget_s:
+            building = builder.submit(build_some)  # meanwhile
+            for workload in few:
+                spent_s = time.monotonic() - begin
+                report(min(round(spent_s), round(budget_s)), round(budget_s), f"s, {workload}")
                 if spent_s >= budget_s:
                     break
-    fits = fit_speeds(known.values(), device)
-    speeds = {key: fit.speed for key, fit in fits.items()}
-    tuned = replace(device, speeds=speeds, trees={})
-    with progress_bar() as report:
-        trees = grow_trees(tuned, LEARNED_FROM, jobs, report)
-    write_table(target, device.name, device.arch, Table(speeds, trees), _about(known))
-    print_table(
-        ("dtype", "kernel", ">shapes", ">error", ">efficiency", ">launch, us"),
-        [
-            (d, c, fit.observations, f"{fit.error:.1%}", f"{fit.speed.efficiency:.2f}",
-             f"{fit.speed.launch_us:.1f}")
-            for (d, c), fit in sorted(fits.items())
-        ],
-    )  # fmt: skip
-    note(f"{len(known)} shapes; the table is {target}; new processes go by it.")
+                known[workload] = measure(workload, device, timer)
+                append(kept, known[workload])
+    table = table_for(device)
+    speeds, measured = dict(table.speeds) if table else {}, {}
+    counted = {key: (speed, 0) for key, speed in speeds.items()}
+    lines = []
+    for name in sorted(dtypes):
+        own = [one for one in known.values() if one.workload.dtype == name]
+        if not own:
+            continue
+        fit = fit_dtype(name, own, device, table)
+        counted |= fit.speeds
+        measured[name] = fit.measured
+        lines.append((name, len(own), f"{fit.error:.1%}", f"{fit.corrected_error:.1%}"))
+    write_table(folder, Chip.of(device), counted, measured, _about(len(known)))
+    forget_candidates()
+    print_table((">dtype", ">workloads", ">error of the model", ">corrected"), lines)
+    note(f"{len(known)} workloads; the table is {folder}; new processes go by it.")
 
 
-def _about(known: dict[Shape, Measured]) -> dict[str, Any]:
+def _about(workloads: int) -> dict[str, Any]:
     packages = {}
     for name in PACKAGES:
         try:
             packages[name] = version(name)
         except PackageNotFoundError:
             continue
-    return {"measured": date.today().isoformat(), "packages": packages, "shapes": len(known)}
+    return {"measured": date.today().isoformat(), "packages": packages, "workloads": workloads}

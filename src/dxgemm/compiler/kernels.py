@@ -19,8 +19,10 @@ def kernel_store() -> KernelStore:
 
 def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
     """The kernel if it is in memory or on disk; never builds."""
-    kernel = _in_memory.get((spec, arch)) or kernel_store().load(spec.key(arch))
-    return kernel and keep_kernel(spec, arch, kernel)
+    kernel = _in_memory.get((spec, arch))
+    if kernel is None and (kernel := kernel_store().load(spec.key(arch))) is not None:
+        return keep_kernel(spec, arch, kernel)
+    return kernel
 
 
 def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:

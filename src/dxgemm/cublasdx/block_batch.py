@@ -106,21 +106,6 @@ class Config:
 CONFIGS = (Config("float32", 96, 96, 96, threads=256, thread_m=6, blocks_per_sm=2),)
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
-LAUNCH_US = 2.4  # no pipeline to fill
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """Part of its peak that a full multiprocessor reaches at least.
-
-    So little that others come first: a GPU's table tells where this one is faster.
-    """
-    return 0.42
-
-
-def lone_share(config: Config) -> float:
-    """What a block reaches that has a multiprocessor for itself: it waits for its copies."""
-    return 0.6
-
 
 def supports(problem: Any) -> str | None:
     """None, or which of the things that are compiled in the problem does not have."""

@@ -146,33 +146,6 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
-LAUNCH_US = 4.0
-CLUSTER_BLOCK_US = 0.6
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full multiprocessor reaches over its peak outside tensor cores, on the H200."""
-    if any(getattr(problem, size) < least for size, least in config.least_sizes.items()):
-        return 0.01
-    by_tile = {
-        ("float64", 64, 128, 1): (1.54, 1.22),
-        ("float64", 64, 128, 2): (1.48, 1.17),
-        ("float64", 96, 96, 1): (1.54, 1.2),
-        ("float64", 64, 64, 2): (1.05, 0.9),
-        ("float64", 128, 64, 1): (1.36, 1.38),
-        ("float32", 128, 256, 1): (0.62, 0.54),
-        ("float32", 64, 128, 2): (0.575, 0.51),
-        ("float32", 64, 128, 8): (0.575, 0.51),
-        ("int8", 128, 128, 1): (5.4, 2.0),
-    }
-    vectors, items = by_tile[config.dtype, config.tile_m, config.tile_n, config.split_k]
-    return items if _ways(problem)[2] == "item" else vectors
-
-
-def lone_share(config: Config) -> float:
-    """What a block reaches that has a multiprocessor for itself, over a full one."""
-    return 0.75
-
 
 def supports(problem: Any) -> str | None:
     """None, or why int8 is better left to others."""

@@ -104,32 +104,6 @@ CONFIGS = (
 )
 SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
-LAUNCH_US = 5.0
-
-# What a full multiprocessor of the H200 reaches over its peak outside tensor cores, by tile_n and
-# threads: of float16 by how many operands lie across k, of TF32, of int8.
-_EFFICIENCY = {
-    (256, 256): ((10.7, 8.3, 7.0), 5.5, 37.0),
-    (128, 128): ((9.9, 9.0, 8.0), 5.2, 37.0),
-    (128, 256): ((8.4, 6.1, 5.0), 4.5, 29.0),
-    (64, 128): ((7.0, 7.0, 6.0), 3.4, 26.0),
-    (64, 256): ((5.5, 5.4, 4.6), 2.7, 20.0),
-}
-
-
-def efficiency(config: Config, problem: Any) -> float:
-    """What a full multiprocessor reaches over its peak outside tensor cores, by measurement."""
-    half, tf32, int8 = _EFFICIENCY[config.tile_n, config.threads]
-    if problem.dtype in HALF:
-        a_direction, b_direction = _directions(problem)
-        return half[(a_direction == "col") + (b_direction == "row")]
-    return tf32 if problem.dtype == "float32" else int8
-
-
-def lone_share(config: Config) -> float:
-    """What a block reaches that has a multiprocessor for itself, over a full one."""
-    return 0.7
-
 
 def supports(problem: Any) -> str | None:
     """None, or what the copy engine or wgmma cannot do."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
-from dxgemm._decision_tree import Trees
 from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._speeds import Speeds, load_table, without_group
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,6 @@ class DeviceFacts:
         tensor_tflops: the same of the tensor cores, by dtype or precision of the operands;
             without what they do not compute.
         is_simulated: whether this stands for numba's simulator.
-        speeds: what kernels were measured to reach on such a GPU; empty if none were.
-        trees: what the automatic choice looks up, by `tree_key`.
     """
 
     name: str
@@ -39,16 +35,6 @@ class DeviceFacts:
     memory_gbytes_per_s: float
     tensor_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     is_simulated: bool = False
-    speeds: Speeds = field(default_factory=dict, hash=False)
-    trees: Trees = field(default_factory=dict, hash=False)
-
-    @cached_property
-    def tuned_kernels(self) -> frozenset[tuple[str, str, str]]:
-        """Each dtype and implementation of which some config was measured, and on what group."""
-        return frozenset(
-            (dtype, name.partition(" ")[0], name.removeprefix(without_group(name)))
-            for dtype, name in self.speeds
-        )
 
 
 SIMULATED_DEVICE = DeviceFacts(
@@ -123,7 +109,6 @@ def facts_of(
 ) -> DeviceFacts:
     """What follows from a GPU's compute capability, (major, minor), its SMs and clocks."""
     major, minor = capability
-    table = load_table(name)
     flops_per_multiply_add = 2 * clock_hz * sm_count
     return DeviceFacts(
         name=name,
@@ -138,8 +123,6 @@ def facts_of(
             for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
         },
         memory_gbytes_per_s=memory_gbytes_per_s,
-        speeds=table.speeds,
-        trees=table.trees,
     )
 
 

@@ -6,6 +6,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from dxgemm._errors import LaunchError
@@ -45,6 +46,14 @@ def kernel_arguments(problem: Problem) -> dict[str, int]:
     }
 
 
+@cache
+def _formats(scalar_dtype: str) -> tuple[struct.Struct, struct.Struct]:
+    """The parameters that change from call to call, and all parameters, as C structs."""
+    kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[scalar_dtype]}
+    formats = "".join(kinds[kind] for _, kind in PARAMETERS)
+    return struct.Struct("@" + formats[:_CALL_PARAMETERS]), struct.Struct("@" + formats)
+
+
 class KernelLaunch:
     """One kernel bound to one problem: call it with pointers, alpha, beta and a stream.
 
@@ -72,12 +81,10 @@ class KernelLaunch:
         # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
         self._context_may_differ = device_count() > 1
 
-        kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[problem.scalar_dtype]}
-        formats = [kinds[kind] for _, kind in PARAMETERS]
-        self._pack = struct.Struct("@" + "".join(formats[:_CALL_PARAMETERS])).pack_into
         arguments = kernel_arguments(problem)
         fixed = [arguments[name] for name, _ in PARAMETERS[_CALL_PARAMETERS:]]
-        everything = struct.Struct("@" + "".join(formats))
+        of_call, everything = _formats(problem.scalar_dtype)
+        self._pack = of_call.pack_into
         size = everything.size
         operands = problem.epilogue.format if problem.epilogue else ""
         self._pack_operands = struct.Struct("@" + operands).pack_into if operands else None
@@ -85,7 +92,7 @@ class KernelLaunch:
         size += struct.calcsize("@" + operands)
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
         if self._tensor_maps:
-            parameters = len(formats) + len(operands)
+            parameters = len(PARAMETERS) + len(operands)
             self._tensor_maps_offset = _parameter_offset(self._function, parameters)
             size = self._tensor_maps_offset + self._tensor_maps.size
         self._buffer = bytearray(size)  # packed into twice as fast as a ctypes array

@@ -1,6 +1,5 @@
-"""Measuring what kernels reach on a GPU, for the table that the automatic choice goes by.
+"""Measuring what kernels reach on a GPU, for the tables that the choice goes by.
 
-`shapes` says what to measure, `measure` does it, `fit` makes a `dxgemm._speeds.Speed` for each
-config of it, `observations` keeps what was measured, so that a search can be taken up again;
-`trees` learns from the whole what is the best of which problems.
+`workloads` says what to measure, `measure` does it, `observations` keeps it, so that a search can
+be taken up again, and `fit` makes a `dxgemm.choice.tables.Table` of it.
 """

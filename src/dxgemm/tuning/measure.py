@@ -1,15 +1,15 @@
-"""Timing every config that may be best on a problem: checked first, then in turn."""
+"""Timing every candidate that may be best on a workload: checked first, then in turn."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from itertools import cycle, islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import dxgemm
-from dxgemm._dispatch import slice_counts
 from dxgemm._errors import (
     BuildError,
     MissingPackageError,
@@ -17,172 +17,226 @@ from dxgemm._errors import (
     WrongResultError,
 )
 from dxgemm._gpu import simulator_enabled
-from dxgemm._model import predict_us
-from dxgemm._problem import ITEM_SIZES, Problem, contiguous_problem, sliced_problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation, KernelFile, adding_spec
+from dxgemm._problem import ITEM_SIZES, Problem, sliced_problem
+from dxgemm._registry import KernelFile, adding_spec
+from dxgemm.choice.legality import Candidate, legal_kernels
+from dxgemm.choice.selection import time_candidates
 from dxgemm.compiler import KernelSpec, build_kernels
-from dxgemm.runtime.device import DeviceFacts, device_facts
-from dxgemm.tuning.observations import Measured, Observation
-from dxgemm.tuning.sampling import MOST_CALLS, calls_in_sample, interleave, sets_of_operands
-from dxgemm.tuning.shapes import Shape
+from dxgemm.runtime.device import DeviceFacts
+from dxgemm.tuning.observations import Observation
+from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
+from dxgemm.tuning.workloads import Workload
 
-# Times the shortest predicted time: what is predicted to take longer is not built. With a table of
-# the H200 the best was never predicted to take more than 1.26 times as long.
-HOPELESS, HOPELESS_BY_TABLE = 4.0, 2.0
-BEHIND = 1.8  # times the shortest first time: what took longer is not timed again
-BEHIND_US = 3.0  # ... nor, of short ones, what took so much longer
-ROUNDS = 7
+# Times the shortest predicted time: what is predicted to take longer is not measured.
+HOPELESS = 1.5
+BEHIND = 1.5  # times the shortest first time: what took longer is not timed again ...
+BEHIND_US = 2.0  # ... nor, of short ones, what took so much longer
+ROUNDS, SAMPLE_S, MOST_CALLS = 5, 5e-4, 10  # samples of a candidate, and how long and large
+POOL = 2**22 + 1  # random numbers, repeated as often as an operand needs
+INT8_SCALE = 20  # of normal numbers, whose integer parts are taken
+GELU_ERROR = 0.01  # of the largest element: results in half precision, and tanh of the GPU
 
-
-class Way(NamedTuple):
-    """To compute a problem: implementation and config by name, and the slices of k."""
-
-    implementation: str
-    config: str
-    slices: int
-
-
-BASELINE = Way("cublas", "", 1)
 Timer = Callable[[Sequence[Callable[[], object]]], float]
 
 
-def candidates(problem: Problem, device: DeviceFacts) -> Iterator[tuple[Implementation, Any, int]]:
-    """Implementation, config and slices of k: what may be best, by the model."""
-    ways = []
-    for implementation in IMPLEMENTATIONS:
-        if not implementation.is_searched(problem.dtype) or implementation.supports(problem):
-            continue
-        if implementation.runs_on(device.arch):
-            continue
-        for config in implementation.configs(problem.dtype):
-            for slices in slice_counts(implementation, config, problem, device):
-                way = sliced_problem(problem, slices) if slices > 1 else problem
-                us = predict_us(implementation, config, way, device)
-                ways.append((us, implementation, config, slices))
-    hopeless = HOPELESS_BY_TABLE if device.speeds else HOPELESS
-    shortest_us = min(us for us, *_ in ways)
-    for us, implementation, config, slices in ways:
-        if us <= hopeless * shortest_us:
-            yield implementation, config, slices
+def candidates(
+    problem: Problem, device: DeviceFacts, hopeless: float = HOPELESS
+) -> dict[str, Candidate]:
+    """What may be best, by the model; by the names of rows of the table.
+
+    Args:
+        hopeless: times the shortest predicted time, beyond which a candidate is left out.
+    """
+    (times,) = time_candidates(problem, device, legal_kernels(problem, device))
+    limit_us = hopeless * times.us.min()
+    return {
+        row.name: times.candidate(place)
+        for place, row in enumerate(times.columns.rows)
+        if times.us[place] <= limit_us
+    }
+
+
+def candidate_specs(problem: Problem, candidate: Candidate) -> list[KernelSpec]:
+    """The kernels of a candidate."""
+    specs = []
+    part = problem
+    if candidate.slices > 1:
+        part = sliced_problem(problem, candidate.slices)
+        specs.append(adding_spec(problem, candidate.slices))
+    if isinstance(candidate.implementation, KernelFile):
+        specs += candidate.implementation.all_specs(candidate.config, part)
+    return specs
 
 
 def build_candidates(
-    shapes: Iterable[Shape],
+    workloads: Iterable[Workload],
+    device: DeviceFacts,
     jobs: int | None = None,
-    report: Callable[[int, int, str], None] | None = None,
+    hopeless: float = HOPELESS,
 ) -> None:
-    """The kernels of all candidates, in parallel.
+    """Build the kernels of all candidates, in parallel.
 
     Args:
-        shapes: to be measured.
+        workloads: to be measured.
+        device: for which.
         jobs: processes; None for one a CPU.
-        report: called as `dxgemm.build` calls its progress.
+        hopeless: as of `candidates`.
     """
-    device = device_facts(0)
     specs: dict[KernelSpec, None] = {}
-    for shape in shapes:
-        problem = contiguous_problem(*shape)
-        for implementation, config, slices in candidates(problem, device):
-            way = problem
-            if slices > 1:
-                way = sliced_problem(problem, slices)
-                specs[adding_spec(problem, slices)] = None
-            if isinstance(implementation, KernelFile):
-                specs[implementation.spec_for(config, way)] = None
-    build_kernels([(spec, device.arch) for spec in specs], jobs=jobs, progress=report)
+    for workload in workloads:
+        problem = workload.problem()
+        for candidate in candidates(problem, device, hopeless).values():
+            specs |= dict.fromkeys(candidate_specs(problem, candidate))
+    build_kernels([(spec, device.arch) for spec in specs], jobs=jobs)
 
 
-def measure(shape: Shape, timer: Timer) -> Measured:
-    """Median times of all candidates and of cuBLAS, interleaved.
+def measure(workload: Workload, device: DeviceFacts, timer: Timer) -> Observation:
+    """Median times of all candidates, interleaved.
 
     Args:
+        workload: what to compute.
+        device: where.
         timer: seconds a call of a batch of calls, as `dxgemm.tuning.timing.EventTimer`.
 
     Raises:
-        WrongResultError: a kernel is wrong; nothing of the problem is kept.
+        WrongResultError: a kernel is wrong; nothing of the workload is kept.
     """
-    samples = interleave(make_samplers(shape, timer), rounds())
-    return Measured(
-        shape,
-        tuple(
-            Observation(way.implementation, way.config, way.slices, 1e6 * statistics.median(s))
-            for way, s in samples.items()
-        ),
-    )
+    bench = Bench(workload, timer)
+    samplers = {}
+    for name, candidate in candidates(workload.problem(), device).items():
+        choice = candidate.implementation.name, candidate.config, candidate.slices
+        sampler = bench.sampler(choice)
+        if sampler is not None:
+            samplers[name] = sampler
+    least_s = min(sampler.first_s for sampler in samplers.values())
+    limit_s = max(BEHIND * least_s, least_s + BEHIND_US * 1e-6)
+    near = {name: sampler for name, sampler in samplers.items() if sampler.first_s <= limit_s}
+    samples = interleave(near, 1 if simulator_enabled() else ROUNDS)
+    medians = {name: statistics.median(of) for name, of in samples.items()}
+    # What is far behind was timed once; it counts, so that nobody tries it again.
+    seconds = {name: medians.get(name, sampler.first_s) for name, sampler in samplers.items()}
+    return Observation(workload, {name: round(1e6 * s, 3) for name, s in seconds.items()})
 
 
-def rounds() -> int:
-    """Samples of each candidate."""
-    return 1 if simulator_enabled() else ROUNDS
+class Sampler:
+    """Plans of one candidate on several sets of operands; a call times a sample of them.
 
-
-def make_samplers(
-    shape: Shape, timer: Timer, always: Way = BASELINE
-) -> dict[Way, Callable[[], float]]:
-    """Functions that time a sample, in seconds a call, of each candidate and of cuBLAS.
-
-    All were checked. What is far behind at first is not among them, but for `always`.
-
-    Raises:
-        WrongResultError: a kernel is wrong.
+    Attributes:
+        first_s: seconds a call, of the first one.
     """
-    xp = import_module("numpy" if simulator_enabled() else "cupy")
-    problem = contiguous_problem(*shape)
-    rng = xp.random.default_rng(0)
-    # Sums of products of such integers are exact, in any order.
-    (exact,) = _operands(xp, shape, 1, lambda size, dtype: rng.integers(-3, 4, size).astype(dtype))
-    expected = xp.matmul(exact[0], exact[1])
-    operands = _operands(xp, shape, MOST_CALLS, rng.standard_normal)
-    choices: dict[Way, Any] = {
-        Way(i.name, str(config), slices): (i.name, config, slices)
-        for i, config, slices in candidates(problem, device_facts(0))
-    }
-    choices[BASELINE] = BASELINE.implementation
-    plans: dict[Way, Sequence[Callable[[], object]]] = {}
-    first_s: dict[Way, float] = {}
-    for way, choice in choices.items():
+
+    def __init__(self, plans: Sequence[Callable[[], object]], timer: Timer) -> None:
+        self._timer = timer
+        self._plans = cycle(plans)
+        self.first_s = timer(plans[:1])
+
+    def __call__(self) -> float:
+        calls = calls_in_sample(self.first_s, SAMPLE_S, MOST_CALLS)
+        return self._timer(list(islice(self._plans, calls)))
+
+
+def _as_dtype(array: Any, dtype: str) -> Any:
+    return array.astype(dtype, copy=False)
+
+
+class Bench:
+    """Operands of one workload, on which candidates are checked and timed."""
+
+    def __init__(
+        self, workload: Workload, timer: Timer, cast: Callable[[Any, str], Any] = _as_dtype
+    ) -> None:
+        """Make the operands.
+
+        Args:
+            workload: what is computed.
+            timer: as `measure` takes it.
+            cast: makes an array of a dtype; for dtypes that CuPy lacks, of another library.
+        """
+        self._workload = workload
+        self._timer = timer
+        self._cast = cast
+        self._xp: Any = import_module("numpy" if simulator_enabled() else "cupy")
+        self._epilogue = dxgemm.epilogues.gelu_tanh if workload.epilogue else None
+        self._exact = self._operands(self._integers(), 0)
+        self._expected = self._reference()
+        wide = "float64" if workload.dtype == "float64" else "float32"
+        pool = self._xp.random.default_rng(0).standard_normal(POOL, wide)
+        self.operands = [self._operands(pool, place) for place in range(self._set_count())]
+
+    def sampler(self, implementation: Any) -> Sampler | None:
+        """What times a candidate; None if it cannot compute this, or cannot be built.
+
+        Raises:
+            WrongResultError: its result is wrong.
+        """
         try:
-            _check(way, choice, exact, expected)
+            self._check(implementation)
+            plans = [self._plan(operands, implementation) for operands in self.operands]
         except (UnsupportedProblemError, BuildError, MissingPackageError):
-            continue
-        plans[way] = [dxgemm.plan(a, b, out=out, implementation=choice) for a, b, out in operands]
-        first_s[way] = timer(plans[way][:1])
-    limit_s = max(BEHIND * min(first_s.values()), min(first_s.values()) + BEHIND_US * 1e-6)
-    kept = {w: of for w, of in plans.items() if first_s[w] <= limit_s or w in (BASELINE, always)}
-    return {way: _sampler(of, first_s[way], timer) for way, of in kept.items()}
+            return None
+        return Sampler(plans, self._timer)
 
-
-def _operands(xp: Any, shape: Shape, most: int, fill: Callable[..., Any]) -> list[Any]:
-    """Sets of a, b and out, so many that a call finds none of its own in the L2 cache, or most."""
-    dtype, m, n, k, batch = shape
-    matrices = (batch,) if batch > 1 else ()
-    set_bytes = ITEM_SIZES[dtype] * batch * (m * k + k * n + m * n)
-    cache_bytes = 0
-    if not simulator_enabled():
-        from dxgemm.tuning.timing import l2_bytes
-
-        cache_bytes = l2_bytes()
-    return [
-        (
-            fill((*matrices, m, k), dtype=dtype),
-            fill((*matrices, k, n), dtype=dtype),
-            xp.empty((*matrices, m, n), dtype),
+    def _plan(self, operands: Sequence[Any], implementation: Any) -> Any:
+        a, b, out = operands
+        return dxgemm.plan(
+            a,
+            b,
+            out=out,
+            epilogue=self._epilogue,
+            implementation=implementation,
+            precision=self._workload.precision,
         )
-        for _ in range(sets_of_operands(set_bytes, cache_bytes, most))
-    ]
 
+    def _check(self, implementation: Any) -> None:
+        out = self._exact[2]
+        out[...] = -1
+        self._plan(self._exact, implementation)()
+        error = float(abs(self._wide(out) - self._expected).max())
+        # Sums of products of such integers are exact; gelu of them is rounded.
+        allowed = GELU_ERROR * float(abs(self._expected).max()) if self._epilogue else 0.0
+        if not error <= allowed:
+            raise WrongResultError(f"{implementation} is wrong by {error}: {self._workload}")
 
-def _check(way: Way, choice: Any, exact: Any, expected: Any) -> None:
-    a, b, out = exact
-    out[...] = float("nan")
-    dxgemm.gemm(a, b, out=out, implementation=choice)
-    if not bool((out == expected).all()):
-        raise WrongResultError(f"{way.implementation} {way.config} is wrong: {a.shape} @ {b.shape}")
+    def _reference(self) -> Any:
+        a, b, _ = map(self._wide, self._exact)
+        expected = self._xp.matmul(a, b)
+        if self._epilogue:
+            inner = (2 / math.pi) ** 0.5 * (expected + 0.044715 * expected**3)
+            expected = 0.5 * expected * (1 + self._xp.tanh(inner))
+        return self._wide(self._cast(expected, self._workload.out_dtype))
 
+    def _wide(self, array: Any) -> Any:
+        """An array as float64, or else as float32, in which the sums are exact too."""
+        if not isinstance(array, self._xp.ndarray):
+            array = self._xp.from_dlpack(array.float())
+        return _as_dtype(array, "float64" if self._workload.dtype == "float64" else "float32")
 
-def _sampler(
-    plans: Sequence[Callable[[], object]], call_s: float, timer: Timer
-) -> Callable[[], float]:
-    """A function that times the next sample of these plans, which take so long a call."""
-    calls, count = cycle(plans), calls_in_sample(call_s)
-    return lambda: timer(list(islice(calls, count)))
+    def _integers(self) -> Any:
+        return self._xp.random.default_rng(0).integers(-1, 2, POOL).astype("float32")
+
+    def _operands(self, pool: Any, place: int) -> list[Any]:
+        """a, b and out; a and b are filled from different parts of a pool of numbers."""
+        arrays = []
+        for number, (name, (shape, is_col)) in enumerate(self._workload.shapes.items()):
+            stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
+            if name == "out":
+                array = self._cast(self._xp.empty(stored, "float32"), self._workload.out_dtype)
+            else:
+                part = self._xp.roll(pool, 7919 * place + 3331 * number)
+                if self._workload.dtype == "int8":
+                    part = part * INT8_SCALE
+                array = self._cast(self._xp.resize(part, stored), self._workload.dtype)
+            arrays.append(array.swapaxes(-1, -2) if is_col else array)
+        return arrays
+
+    def _set_count(self) -> int:
+        """So many sets of operands that a call finds none of its own in the L2 cache, or most."""
+        w = self._workload
+        set_bytes = ITEM_SIZES[w.dtype] * w.batch * (w.m * w.k + w.k * w.n)
+        set_bytes += ITEM_SIZES[w.out_dtype] * w.batch * w.m * w.n
+        cache_bytes = 0
+        if not simulator_enabled():
+            from dxgemm.tuning.timing import l2_bytes
+
+            cache_bytes = l2_bytes()
+        return sets_of_operands(set_bytes, cache_bytes, MOST_CALLS)

@@ -3,66 +3,46 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from dxgemm._errors import SettingError
-from dxgemm.tuning.shapes import Shape
+from dxgemm.tuning.workloads import Workload
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One config on one problem.
+    """A workload with all that was timed on it, in turn.
 
     Attributes:
-        implementation, config: names.
-        slices: that k was cut into.
-        us: median of the time of a call, in microseconds.
+        workload: what was computed.
+        us: median time of a call in microseconds, by the name of the candidate.
     """
 
-    implementation: str
-    config: str
-    slices: int
-    us: float
+    workload: Workload
+    us: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A problem with all that was timed on it, in turn."""
-
-    shape: Shape
-    observations: tuple[Observation, ...]
-
-
-def append(path: Path, measured: Measured) -> None:
-    line = {
-        "shape": measured.shape,
-        "us": [[o.implementation, o.config, o.slices, o.us] for o in measured.observations],
-    }
+def append(path: Path, observation: Observation) -> None:
+    line = {"workload": observation.workload, "us": observation.us}
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def read(path: Path) -> list[Measured]:
+def read(path: Path) -> dict[Workload, Observation]:
     """All there is; a last line that was not finished does not count.
 
     Raises:
         SettingError: the file is of another kind.
     """
     if not path.exists():
-        return []
-    lines = path.read_text().split("\n")
+        return {}
+    found = {}
     try:
-        return [_measured(line) for line in lines[:-1]]
+        for line in path.read_text().split("\n")[:-1]:
+            values = json.loads(line)
+            workload = Workload(*values["workload"])
+            found[workload] = Observation(workload, dict(values["us"]))
     except (ValueError, KeyError, TypeError) as error:
         raise SettingError(f"{path} holds no measurements ({error}); remove it.") from error
-
-
-def by_shape(measured: Iterable[Measured]) -> dict[Shape, Measured]:
-    return {m.shape: m for m in measured}
-
-
-def _measured(line: str) -> Measured:
-    values = json.loads(line)
-    return Measured(Shape(*values["shape"]), tuple(Observation(*us) for us in values["us"]))
+    return found

@@ -17,9 +17,9 @@ MOST_CALLS = 20  # ... but at least one and at most so many
 Name = TypeVar("Name", bound=Hashable)
 
 
-def calls_in_sample(call_s: float) -> int:
-    """Of calls that take so many seconds."""
-    return min(MOST_CALLS, max(1, int(SAMPLE_S / call_s)))
+def calls_in_sample(call_s: float, sample_s: float = SAMPLE_S, most: int = MOST_CALLS) -> int:
+    """Calls of so many seconds that fit in a sample; at least 1."""
+    return min(most, max(1, int(sample_s / call_s)))
 
 
 def sets_of_operands(set_bytes: int, l2_bytes: int, calls: int) -> int:

@@ -16,7 +16,7 @@ extern "C" __global__ void spin(long long nanoseconds) {
     } while (now - start < nanoseconds);
 }
 """
-FIRST_HOLD_NS = 500_000
+HOLD_NS, HOLD_NS_A_CALL = 100_000, 15_000
 LONGEST_HOLD_NS = 1_000_000_000
 
 
@@ -34,7 +34,7 @@ class EventTimer:
         self._start, self._stop = cupy.cuda.Event(), cupy.cuda.Event()
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
-        hold_ns = FIRST_HOLD_NS
+        hold_ns = HOLD_NS + HOLD_NS_A_CALL * len(calls)
         while hold_ns <= LONGEST_HOLD_NS:
             self._l2_filler.fill(0)
             self._spin((1,), (1,), (np.int64(hold_ns),))

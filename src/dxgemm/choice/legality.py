@@ -1,0 +1,110 @@
+"""What a kernel can compute, and the reasons why it cannot."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from dxgemm._problem import Problem, sliced_problem, stored_problem
+from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation
+from dxgemm.runtime.device import DeviceFacts
+
+FEWEST_SLICED_TILES = 4  # of k, in a slice
+
+
+class Candidate(NamedTuple):
+    """A kernel with a config, for one problem.
+
+    Attributes:
+        implementation: the kernel.
+        config: one of its configs; None if it has none.
+        reason: why it was chosen.
+        slices: equal parts of k, whose sums another kernel adds (split-K with a workspace).
+        stores_matrix: whether the matrix is stored, and another kernel reduces it.
+        us: predicted time in microseconds, with that of the kernels behind it; None if unknown.
+    """
+
+    implementation: Implementation
+    config: Any
+    reason: str
+    slices: int = 1
+    stores_matrix: bool = False
+    us: float | None = None
+
+    def part_of(self, problem: Problem) -> Problem:
+        """The part of a problem that its kernel computes."""
+        part = stored_problem(problem) if self.stores_matrix else problem
+        return sliced_problem(part, self.slices) if self.slices > 1 else part
+
+    def __str__(self) -> str:
+        config = f" {self.config}" if self.config is not None else ""
+        slices = f" in {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.implementation.name}{config}{slices}"
+
+
+def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
+    """The reason why a kernel cannot compute a problem on a device; None if it can."""
+    if not reduction_ways(implementation, problem):
+        return "its kernels reduce nothing"
+    part = _part(implementation, problem)
+    return implementation.supports(part) or implementation.runs_on(device.arch)
+
+
+def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
+    """The kernels that the automatic choice has for a problem: those without an `exclusion`."""
+    considered = _automatic_kernels(problem.dtype, device.arch)
+    if problem.reduction is None:
+        return [i for i in considered if i.refuses(problem) is None]
+    able = (i for i in considered if reduction_ways(i, problem))
+    return [i for i in able if i.refuses(_part(i, problem)) is None]
+
+
+@cache
+def _automatic_kernels(dtype: str, arch: str) -> tuple[Implementation, ...]:
+    """The kernels that have configs for a dtype and run on an architecture."""
+    return tuple(
+        i
+        for i in IMPLEMENTATIONS
+        if i.is_own and i.is_automatic(dtype) and i.configs(dtype) and i.runs_on(arch) is None
+    )
+
+
+def _part(implementation: Implementation, problem: Problem) -> Problem:
+    """The part of a problem that a kernel has to support."""
+    if problem.reduction is None or not reduction_ways(implementation, problem)[-1]:
+        return problem
+    return stored_problem(problem)
+
+
+def exclusion(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
+    """The reason why the automatic choice leaves a kernel out; None if it does not."""
+    if not implementation.is_own:
+        return "a baseline: used only when named"
+    if not implementation.is_automatic(problem.dtype):
+        return "never the fastest for this dtype: used only when named"
+    return refusal(implementation, problem, device)
+
+
+def reduction_ways(implementation: Implementation, problem: Problem) -> tuple[bool, ...]:
+    """Whether the matrix is stored for another kernel to reduce: False, True, both or neither."""
+    if problem.reduction is None:
+        return (False,)
+    ways: tuple[bool, ...] = ()
+    if problem.must_fuse is not False and implementation.fuses_reduction(problem):
+        ways += (False,)
+    return ways if problem.must_fuse else (*ways, True)
+
+
+def is_sliceable(problem: Problem) -> bool:
+    """Whether the sums of slices of a problem's k can be added by another kernel."""
+    return problem.dtype == problem.out_dtype == problem.scalar_dtype and problem.reduction is None
+
+
+def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
+    """Whether a kernel can compute so many slices of a problem's k."""
+    return (
+        implementation.slices_k
+        and config.split_k == 1
+        and is_sliceable(problem)
+        and slices <= min(-(-problem.k // config.tile_k), MOST_SLICES)
+    )

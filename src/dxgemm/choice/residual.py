@@ -1,0 +1,115 @@
+"""What measurements say against the model, for the few candidates that it finds best.
+
+ln(measured / predicted) of a candidate is taken for a Gaussian process over features of a problem:
+its mean at a new problem is a sum over the measured ones, each with a weight, less the farther away
+it is. Likeness is exp(-distance): a time has kinks, where another wave of blocks begins or an
+operand no longer fits in a cache, and so has this likeness.
+Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press, 2006, chapter
+2 (`dxgemm.tuning.fit` finds the weights).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm._problem import LINE_BYTES
+from dxgemm.choice.model import Asked, Columns, Schedule, schedule
+from dxgemm.choice.tables import POINT, Measured
+
+# How far apart problems may be to be alike still: in powers of two of sizes, of rounds, of what
+# rounding up costs and of alignment, and from yes to no. Found by
+# leaving problems out on the H200; all may be half or twice as much.
+SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH = 15.0, 6.0, 3.5
+ALIGNMENT_LENGTH, FLAG_LENGTH = 20.0, 4.0
+# Beyond what was measured nothing is known: so far features are believed, and the correction.
+LARGEST, MOST_ROUNDS, LONGEST_TAIL = 16384, 2048, 4.0
+MOST = 0.4
+
+_LENGTHS = 1 / np.array([SIZE_LENGTH, ROUNDS_LENGTH, *[PADDING_LENGTH] * 5], np.float32)
+
+
+def problem_features(asked: Asked) -> np.ndarray:
+    """Features that all candidates share: (features, problems), or (features,) of one problem."""
+    sizes = np.array([asked.m, asked.n, asked.k, asked.batch, asked.moduli], float)
+    flags = np.array([asked.is_misaligned, asked.a_is_col, asked.b_is_col, asked.has_epilogue])
+    steps = np.array([asked.a_alignment, asked.b_alignment], float)
+    sizes[:3] = np.minimum(sizes[:3], LARGEST)
+    features = (
+        np.log2(np.maximum(sizes, 1)) / SIZE_LENGTH,
+        flags / FLAG_LENGTH,
+        np.log2(LINE_BYTES / steps) / ALIGNMENT_LENGTH,
+    )
+    return np.concatenate(features, dtype=np.float32, casting="same_kind").squeeze()
+
+
+def candidate_features(columns: Columns, asked: Asked, plan: Schedule) -> np.ndarray:
+    """Features of each candidate: (features, problems, candidates).
+
+    Slices of k and rounds as powers of two; and the logarithms of what rounding up costs, to whole
+    rounds, waves, tiles and steps along k.
+    """
+    covered = plan.k_steps * (columns.step_k * plan.slices)
+    k = np.maximum(asked.k, 1)
+    features = np.empty((7, *plan.rounds.shape), np.float32)
+    features[0] = plan.slices
+    features[1] = np.minimum(plan.rounds, MOST_ROUNDS)
+    features[2] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
+    features[3] = plan.waves * columns.resident / plan.rounds
+    features[4] = plan.tile_rows * columns.tile_m / asked.m
+    features[5] = plan.tile_cols * columns.tile_n / asked.n
+    features[6] = np.maximum(covered, k) / k
+    return np.log2(features) * _LENGTHS.reshape(-1, *(1,) * plan.rounds.ndim)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The correction for all candidates of a dtype.
+
+    Attributes:
+        shared: `problem_features` of the measured problems.
+        own: `candidate_features` of them: (candidates, features, problems).
+        weights: (candidates, problems).
+    """
+
+    shared: np.ndarray
+    own: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of(cls, measured: Measured, columns: Columns) -> Residual:
+        """From a table; candidates that are no longer there, or new, have no correction."""
+        points = asked_of_points(measured.points)
+        places = {name: place for place, name in enumerate(measured.candidates)}
+        weights = np.zeros((len(columns.rows), len(measured.points)), np.float32)
+        for number, row in enumerate(columns.rows):
+            if row.name in places:
+                weights[number] = measured.weights[:, places[row.name]]
+        own = candidate_features(columns, points, schedule(columns, points)).transpose(2, 0, 1)
+        return cls(problem_features(points), np.ascontiguousarray(own), weights)
+
+    def factors(self, asked: Asked, features: np.ndarray, places: np.ndarray) -> Any:
+        """What the predicted times of some candidates are to be multiplied by.
+
+        Args:
+            asked: a problem.
+            features: `candidate_features` of the problem for these candidates.
+            places: of these candidates among all.
+        """
+        apart = np.abs(self.shared - problem_features(asked)[:, None]).sum(axis=0)
+        apart = apart + np.abs(self.own[places] - features.T[:, :, None]).sum(axis=1)
+        exponents = (np.exp(-apart) * self.weights[places]).sum(axis=1)
+        return np.exp(np.maximum(np.minimum(exponents, MOST), -MOST))
+
+
+def asked_of_points(points: np.ndarray) -> Asked:
+    """Measured problems of a table, as the model asks for them."""
+    numbers = dict(zip(POINT, points.T[:, :, None], strict=True))
+    a_alignment, b_alignment = numbers["a_alignment"], numbers["b_alignment"]
+    unknown = dict.fromkeys(
+        ("read_bytes", "written_bytes", "out_bytes", "out_is_misaligned", "is_reduced"), 0.0
+    )
+    is_misaligned = (a_alignment < 16) | (b_alignment < 16)
+    return Asked(**numbers, **unknown, is_misaligned=is_misaligned)

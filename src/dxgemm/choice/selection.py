@@ -1,0 +1,348 @@
+"""The choice: the candidate of the shortest predicted time, and the others with theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
+from dxgemm._problem import Problem, stored_problem
+from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
+from dxgemm._roofline import tile_efficiency
+from dxgemm.choice.legality import (
+    Candidate,
+    can_slice,
+    exclusion,
+    is_sliceable,
+    legal_kernels,
+    reduction_ways,
+    refusal,
+)
+from dxgemm.choice.model import (
+    Asked,
+    Columns,
+    Row,
+    predict,
+    reducing_us,
+    resident_blocks,
+    schedule,
+)
+from dxgemm.choice.residual import Residual, candidate_features
+from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
+from dxgemm.runtime.device import DeviceFacts
+
+FEW = 4  # candidates that are corrected at a time, the most promising first
+UNMEASURED = 0.5  # of the peak, times what a tile's size allows: without any table
+
+
+# Dtypes whose kernels are those of another one but for the type that is multiplied: measured once.
+MEASURED_AS = {"bfloat16": "float16"}
+
+
+class Ranking(NamedTuple):
+    """Everything that could compute the problem.
+
+    Attributes:
+        candidates: best first, one a kernel, each with its predicted time.
+        rejected: why each other kernel is not the best, or not among the candidates.
+    """
+
+    candidates: tuple[Candidate, ...]
+    rejected: dict[str, str]
+
+
+def choose(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
+) -> Candidate:
+    """The best candidate.
+
+    Args, Raises:
+        as of `rank`.
+    """
+    if implementation is not None:
+        return _named(problem, device, implementation)
+    legal = legal_kernels(problem, device)
+    if not legal:
+        raise _nothing_fits(problem, device)
+    return best_of(problem, device, legal)
+
+
+def rank(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
+) -> Ranking:
+    """What can compute the problem, and why one kernel is better than another.
+
+    Args:
+        problem: what to compute.
+        device: where.
+        implementation: None for the automatic choice among dxgemm's own kernels, a name for exactly
+            that one, a name and one of its configs, or these and the number of slices of k.
+
+    Raises:
+        UnknownImplementationError: no such name.
+        UnsupportedProblemError: the named implementation cannot, or none can; with all reasons.
+    """
+    if implementation is not None:
+        asked = _named(problem, device, implementation)
+        others = (i.name for i in IMPLEMENTATIONS if i is not asked.implementation)
+        reason = f"{asked.implementation.name} was asked for"
+        return Ranking((asked,), dict.fromkeys(others, reason))
+    legal = legal_kernels(problem, device)
+    if not legal:
+        raise _nothing_fits(problem, device)
+    candidates = _in_order(time_candidates(problem, device, legal))
+    unfit = [i for i in IMPLEMENTATIONS if i not in legal]
+    rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
+    rejected |= {c.implementation.name: f"slower: {c.reason}" for c in candidates[1:]}
+    return Ranking(tuple(candidates), rejected)
+
+
+@dataclass
+class Times:
+    """Predicted microseconds of candidates for one problem.
+
+    Attributes:
+        columns: the candidates.
+        slices: of k, by candidate, or of all of them.
+        us: corrected by measurements for the best; infinite for what another candidate is too.
+        stores_matrix: whether another kernel reduces the matrix.
+    """
+
+    columns: Columns
+    slices: Any
+    us: np.ndarray
+    stores_matrix: bool = False
+
+    def candidate(self, place: int) -> Candidate:
+        """One of them, with its time."""
+        row, us = self.columns.rows[place], float(self.us[place])
+        slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
+        reason = f"predicted {us:.3g} us" + (f", k in {slices} slices" if slices > 1 else "")
+        return Candidate(row.implementation, row.config, reason, slices, self.stores_matrix, us)
+
+
+def time_candidates(
+    problem: Problem,
+    device: DeviceFacts,
+    implementations: Sequence[Implementation],
+    only: tuple[Any, int] | None = None,
+) -> list[Times]:
+    """The times of all candidates of some kernels, each of which can compute the problem.
+
+    Args:
+        only: a config and a number of slices of k, of which alone the time is wanted.
+    """
+    if problem.reduction is None:
+        return [_time(problem, device, implementations, only)]
+    found = []
+    for stores in (False, True):
+        kernels = [i for i in implementations if stores in reduction_ways(i, problem)]
+        if kernels:
+            part = stored_problem(problem) if stores else problem
+            times = _time(part, device, kernels, only)
+            if not device.is_simulated:
+                times.us += reducing_us(problem, not stores, device)
+            times.stores_matrix = stores
+            found.append(times)
+    return found
+
+
+def best_of(
+    problem: Problem,
+    device: DeviceFacts,
+    implementations: Sequence[Implementation],
+    only: tuple[Any, int] | None = None,
+) -> Candidate:
+    """The candidate of the shortest time among those of some kernels; of equals the first.
+
+    Args:
+        only: as of `time_candidates`.
+    """
+    found = time_candidates(problem, device, implementations, only)
+    times = min(found, key=lambda times: times.us.min())
+    return times.candidate(int(times.us.argmin()))
+
+
+def _in_order(found: list[Times]) -> list[Candidate]:
+    """The best candidate of each kernel, the shortest time first."""
+    bests: dict[Implementation, Candidate] = {}
+    for times in found:
+        for place in times.us.argsort(kind="stable"):
+            candidate = times.candidate(int(place))
+            known = bests.setdefault(candidate.implementation, candidate)
+            if times.us[place] < known.us:
+                bests[candidate.implementation] = candidate
+    return sorted(bests.values(), key=lambda candidate: candidate.us or 0.0)
+
+
+def _nothing_fits(problem: Problem, device: DeviceFacts) -> UnsupportedProblemError:
+    reasons = "; ".join(f"{i.name}: {exclusion(i, problem, device)}" for i in IMPLEMENTATIONS)
+    return UnsupportedProblemError(f"gemm: no implementation fits. {reasons}")
+
+
+def _time(
+    problem: Problem,
+    device: DeviceFacts,
+    implementations: Sequence[Implementation],
+    only: tuple[Any, int] | None,
+) -> Times:
+    names = tuple(i.name for i in implementations)
+    columns, residual, places = _candidates(problem.dtype, device, names, is_sliceable(problem))
+    given_slices = None
+    if only is not None:
+        config, given_slices = only
+        rows = enumerate(columns.rows)
+        few = [place for place, row in rows if row.config == config and not row.fill]
+        columns, places = columns.take(few), places[few]
+    if device.is_simulated:
+        # The simulator pays for every barrier.
+        waits = [float(row.config.smem_bytes(problem.dtype) > 0) for row in columns.rows]
+        return Times(columns, 1, np.array(waits))
+    asked = Asked.of(problem)
+    plan = schedule(columns, asked, given_slices)
+    us = predict(columns, asked, plan)
+    slices = plan.slices
+    if columns.has_slices:
+        us[(columns.fill > 0) & (slices == 1)] = np.inf
+    if residual is not None:
+        features = candidate_features(columns, asked, plan)
+        _correct(us, residual, asked, features, places)
+    return Times(columns, slices, us)
+
+
+def _correct(
+    us: np.ndarray, residual: Residual, asked: Asked, features: np.ndarray, places: np.ndarray
+) -> None:
+    """Correct the most promising candidates, until none that is left promises more."""
+    waiting, best_us = us.argsort(kind="stable"), np.inf
+    while len(waiting) and us[waiting[0]] < best_us:
+        few, waiting = waiting[:FEW], waiting[FEW:]
+        us[few] *= residual.factors(asked, features[:, few], places[few])
+        best_us = min(best_us, us[few].min())
+
+
+class _Known(NamedTuple):
+    """All candidates of a dtype on a device, with what was measured of them."""
+
+    columns: Columns
+    residual: Residual | None
+
+
+@cache
+def _all_candidates(dtype: str, device: DeviceFacts) -> _Known:
+    table = None if device.is_simulated else table_for(device)
+    measured_as = MEASURED_AS.get(dtype, dtype)
+    rows = all_rows(dtype, device)
+    speeds = [speed_of(row, measured_as, table) for row in rows]
+    columns = Columns.of(rows, speeds, dtype, device)
+    measured = table.measured_problems(measured_as) if table else None
+    return _Known(columns, Residual.of(measured, columns) if measured else None)
+
+
+def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
+    """Every config of dxgemm's own kernels for a dtype, with k in one piece and in slices."""
+    rows = []
+    for implementation in IMPLEMENTATIONS:
+        for config in implementation.configs(dtype) if implementation.is_own else ():
+            fills = {0}
+            if implementation.slices_k and config.split_k == 1:
+                resident = resident_blocks(config, dtype, device)
+                fills |= {1, resident, 2 * resident}
+            rows += [Row(implementation, config, fill) for fill in sorted(fills)]
+    return rows
+
+
+@cache
+def _candidates(
+    dtype: str, device: DeviceFacts, names: tuple[str, ...], may_slice: bool
+) -> tuple[Columns, Residual | None, np.ndarray]:
+    """The candidates of some kernels, and their places among all of the dtype."""
+    columns, residual = _all_candidates(dtype, device)
+    places = [
+        place
+        for place, row in enumerate(columns.rows)
+        if row.implementation.name in names and (may_slice or not row.fill)
+    ]
+    return columns.take(places), residual, np.array(places)
+
+
+def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
+    """A config's speed: measured, or else that of the kernel's config of the nearest tile."""
+    config = row.config
+    if table is not None:
+        speed = table.speeds.get((dtype, row.implementation.name, str(config)))
+        if speed is not None:
+            return speed
+        known = [
+            (abs(math.log2(other.tile_m * other.tile_n / (config.tile_m * config.tile_n))), speed)
+            for other in row.implementation.configs(dtype)
+            if (speed := table.speeds.get((dtype, row.implementation.name, str(other))))
+        ]
+        if known:
+            return min(known, key=lambda entry: entry[0])[1]
+    return Speed(UNMEASURED * tile_efficiency(config.tile_m, config.tile_n))
+
+
+def forget_candidates() -> None:
+    """Read tables again when they are needed next."""
+    forget_tables()
+    _all_candidates.cache_clear()
+    _candidates.cache_clear()
+
+
+def _named(
+    problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]
+) -> Candidate:
+    """The candidate that was asked for by name."""
+    name, config, slices = _name_config_and_slices(implementation)
+    chosen = find_implementation(name)
+    reason = refusal(chosen, problem, device)
+    if reason is not None:
+        raise UnsupportedProblemError(
+            f"gemm: implementation {name!r} cannot compute this: {reason}."
+        )
+    configs = chosen.configs(problem.dtype)
+    if config is not None and config not in configs:
+        listed = ", ".join(map(str, configs))
+        raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
+    if not chosen.is_own:
+        return Candidate(chosen, None, "asked for by name")
+    if config is None:
+        best = best_of(problem, device, [chosen])
+        return best._replace(reason=f"asked for by name; {best.reason}")
+    if slices > 1 and not can_slice(chosen, config, problem, slices):
+        raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
+    best = best_of(problem, device, [chosen], (config, slices))
+    return best._replace(reason="asked for by name and config")
+
+
+def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
+    if not isinstance(implementation, tuple):
+        return implementation, None, 1
+    given = (*implementation, 1) if len(implementation) == 2 else implementation
+    if len(given) != 3 or not isinstance(given[2], int) or given[2] < 1:
+        raise UnknownImplementationError(
+            f"gemm: implementation is {implementation!r}; pass a name, (name, config), or "
+            "(name, config, slices) with a number of slices of k."
+        )
+    return given
+
+
+def speeds_from(device: DeviceFacts) -> str:
+    """Where the speeds come from by which candidates are compared, in a line."""
+    table = table_for(device)
+    if table is None:
+        return "by tile sizes alone: no table of speeds could be read"
+    chip = table.chip
+    if is_of_chip(table, device):
+        return f"measured on {chip.gpu}"
+    return (
+        f"measured on {chip.gpu} ({chip.sm_count} SMs, {chip.memory_gbytes_per_s:.0f} GB/s), the "
+        f"nearest chip with a table; scaled to {device.sm_count} SMs and "
+        f"{device.memory_gbytes_per_s:.0f} GB/s. `dxgemm tune` measures this GPU"
+    )

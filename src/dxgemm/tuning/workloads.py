@@ -1,0 +1,186 @@
+"""The problems that a GPU is tuned on, and those that its choice is judged by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dxgemm._errors import ShapeError
+from dxgemm._fused import fuse
+from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES, Layout, Problem, define_problem, scalar_dtype
+from dxgemm.epilogues import gelu_tanh
+from dxgemm.epilogues.function import bound_epilogue
+
+# dtype and precision: each has kernels of its own. bfloat16 goes by what float16 was measured to
+# reach: its kernels are the same but for the type of the multiplication.
+ARITHMETICS: tuple[tuple[str, str | None], ...] = (
+    ("float32", None),
+    ("float64", None),
+    ("float16", None),
+    ("int8", None),
+    ("float32", "tf32"),
+    ("float32", "split"),
+    ("float64", "split"),
+)
+LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
+
+# Extents of single products, of thin ones in one of m, n and k, and of matrices of batches.
+USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
+MATRICES = (2, 2**15)
+ALIGNED = 16  # elements: rows of every dtype begin at multiples of 16 bytes then
+# A batch is half of the time a few large matrices, or many small ones; in half of them m = n = k.
+SMALL_IN_BATCH = (4, 128)
+MOST_ELEMENTS = 2**27  # of all matrices of an operand
+LONGEST_US = 20e3  # by the device's peak outside tensor cores, about
+
+
+class Workload(NamedTuple):
+    """One product, or a batch of them: a is (m, k), b is (k, n).
+
+    Attributes:
+        dtype: of a and b.
+        m, n, k, batch: sizes.
+        precision: as `gemm` takes it.
+        layout: of a and b, "row_row" to "col_col"; the result is row-major.
+        epilogue: whether gelu is applied to each element.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    precision: str | None = None
+    layout: str = "row_row"
+    epilogue: bool = False
+
+    def __str__(self) -> str:
+        times = f"{self.batch} of " if self.batch > 1 else ""
+        notes = "".join(f" {note}" for note in (self.precision, self.layout) if note)
+        size = f"{self.m} x {self.n} x {self.k}"
+        return f"{self.dtype} {times}{size}{notes}{' gelu' if self.epilogue else ''}"
+
+    @property
+    def out_dtype(self) -> str:
+        """The dtype of the result; float32 where int8 has an epilogue."""
+        if self.epilogue and self.dtype == "int8":
+            return "float32"
+        return RESULT_DTYPES[self.dtype][0]
+
+    @property
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], bool]]:
+        """Shape of a, b and out, and whether each is column-major."""
+        batch = (self.batch,) if self.batch > 1 else ()
+        a, b = (layout == "col" for layout in self.layout.split("_"))
+        sizes = {"a": (self.m, self.k), "b": (self.k, self.n), "out": (self.m, self.n)}
+        return {
+            name: ((*batch, *size), is_col)
+            for (name, size), is_col in zip(sizes.items(), (a, b, False), strict=True)
+        }
+
+    def problem(self) -> Problem:
+        """The problem that `gemm` makes of contiguous operands."""
+        layouts = {}
+        for name, (shape, is_col) in self.shapes.items():
+            dtype = self.out_dtype if name == "out" else self.dtype
+            layouts[name] = _contiguous(shape, is_col, dtype)
+        problem, _ = define_problem(
+            layouts["a"],
+            layouts["b"],
+            None,
+            layouts["out"],
+            alpha_is_zero=False,
+            beta_is_zero=True,
+            precision=self.precision,
+            has_epilogue=self.epilogue,
+        )
+        if self.epilogue:
+            problem, _ = fuse(problem, bound_epilogue(gelu_tanh).shape, layouts)
+        return problem
+
+
+def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
+    *batch, rows, cols = shape
+    item = ITEM_SIZES[dtype]
+    steps = (item, rows * item) if is_col else (cols * item, item)
+    batch_step = (rows * cols * item,) if batch else ()
+    return Layout(shape, (*batch_step, *steps), dtype, 0, False)
+
+
+def random_workloads(
+    arithmetics: Sequence[tuple[str, str | None]], seed: int
+) -> Iterator[Workload]:
+    """Without end, the arithmetics in turn: of ten four usual products, two thin ones, two with
+    another layout, one batch, and one of these with an epilogue. Sizes are as often between 16 and
+    32 as between 8192 and 16384; every other problem is aligned.
+    """
+    numbers = random.Random(seed)
+    while True:
+        for kind in ("usual", "batch", "thin", "usual", "layout", "batch", "usual", "epilogue",
+                     "layout", "thin"):  # fmt: skip
+            for dtype, precision in arithmetics:
+                yield _random(numbers, kind, dtype, precision)
+
+
+def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None) -> Workload:
+    if kind == "epilogue":
+        inner = numbers.choice(("usual", "usual", "batch"))
+        return _random(numbers, inner, dtype, precision)._replace(epilogue=True)
+    while True:
+        is_aligned = numbers.random() < 0.5
+        batch, layout, extents = 1, "row_row", USUAL
+        if kind == "batch":
+            batch = _log_uniform(numbers, MATRICES)
+            extents = SMALL_IN_BATCH if numbers.random() < 0.5 else IN_BATCH
+        elif kind == "layout":
+            layout = numbers.choice(LAYOUTS)
+        sizes = [_log_uniform(numbers, extents) for _ in range(3)]
+        if kind == "batch" and numbers.random() < 0.5:
+            sizes = sizes[:1] * 3
+        if is_aligned:
+            unit = 4 if extents is SMALL_IN_BATCH else ALIGNED
+            sizes = [max(unit, round(size / unit) * unit) for size in sizes]
+        if kind == "thin":
+            sizes[numbers.randrange(3)] = _log_uniform(numbers, THIN)
+        m, n, k = sizes
+        most = batch * max(m * n, m * k, n * k)
+        if most <= MOST_ELEMENTS and batch * m * n * k <= _most_products(dtype):
+            return Workload(dtype, m, n, k, batch, precision, layout)
+
+
+def _most_products(dtype: str) -> float:
+    """Multiplications that a large GPU does in LONGEST_US, outside tensor cores."""
+    per_us = {"float64": 15e6, "float32": 30e6}.get(scalar_dtype(dtype), 15e6)
+    return per_us * LONGEST_US
+
+
+def _log_uniform(numbers: random.Random, extents: tuple[int, int]) -> int:
+    least, most = extents
+    return round(least * (most / least) ** numbers.random())
+
+
+def read_workloads(path: Path, arithmetics: Sequence[tuple[str, str | None]]) -> list[Workload]:
+    """From a text file with m, n and k on each line, for every arithmetic; `#` begins a comment.
+
+    A fourth number is that of the matrices of a batch.
+
+    Raises:
+        ShapeError: a line is not three or four positive integers.
+    """
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        try:
+            m, n, k, batch = map(int, words if len(words) == 4 else [*words, "1"])
+        except ValueError:
+            m = n = k = batch = 0
+        if min(m, n, k, batch) < 1:
+            raise ShapeError(
+                f"{path}:{number}: {line.strip()!r} is not m, n and k, or these and a batch."
+            )
+        found += [Workload(dtype, m, n, k, batch, precision) for dtype, precision in arithmetics]
+    return found
