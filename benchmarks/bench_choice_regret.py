@@ -105,12 +105,15 @@ def cublas_sampler(bench: Bench, workload: Workload, timer: Any) -> Sampler | No
     """The time of cuBLAS, and of a kernel for the epilogue; None where cuBLAS cannot do it."""
     if SMOKE:
         return None
+    from cupy_backends.cuda.libs.cublas import CUBLASError
+
     try:
         plans = [
             dxgemm.plan(a, b, out=out, implementation="cublas", precision=workload.precision)
             for a, b, out in bench.operands
         ]
-    except dxgemm.errors.DxgemmError:
+        plans[0]()
+    except (dxgemm.errors.DxgemmError, CUBLASError):
         return None
     if not workload.epilogue:
         return Sampler(plans, timer)

@@ -6,7 +6,6 @@ objects, so that a repeated call costs one dictionary look-up.
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Iterator
@@ -239,7 +238,8 @@ class Route:
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
         """This route for operands of these libraries."""
-        route = copy.copy(self)
+        route = Route.__new__(Route)
+        vars(route).update(vars(self))
         route.libraries = libraries
         route.doubtful = doubtful
         are_mixed = len(set(libraries.values())) > 1 or bool(self.host_operands)

@@ -28,7 +28,7 @@ ALIGNMENT_LENGTH, FLAG_LENGTH = 20.0, 4.0
 LARGEST, MOST_ROUNDS, LONGEST_TAIL = 16384, 2048, 4.0
 MOST = 0.4
 
-_LENGTHS = 1 / np.array([SIZE_LENGTH, ROUNDS_LENGTH, *[PADDING_LENGTH] * 5], np.float32)
+_LENGTHS = 1 / np.array([ROUNDS_LENGTH, PADDING_LENGTH, PADDING_LENGTH], np.float32)
 
 
 def problem_features(asked: Asked) -> np.ndarray:
@@ -45,22 +45,15 @@ def problem_features(asked: Asked) -> np.ndarray:
     return np.concatenate(features, dtype=np.float32, casting="same_kind").squeeze()
 
 
-def candidate_features(columns: Columns, asked: Asked, plan: Schedule) -> np.ndarray:
+def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
     """Features of each candidate: (features, problems, candidates).
 
-    Slices of k and rounds as powers of two; and the logarithms of what rounding up costs, to whole
-    rounds, waves, tiles and steps along k.
+    Rounds, and what rounding up to whole rounds and to whole waves costs, as powers of two.
     """
-    covered = plan.k_steps * (columns.step_k * plan.slices)
-    k = np.maximum(asked.k, 1)
-    features = np.empty((7, *plan.rounds.shape), np.float32)
-    features[0] = plan.slices
-    features[1] = np.minimum(plan.rounds, MOST_ROUNDS)
-    features[2] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
-    features[3] = plan.waves * columns.resident / plan.rounds
-    features[4] = plan.tile_rows * columns.tile_m / asked.m
-    features[5] = plan.tile_cols * columns.tile_n / asked.n
-    features[6] = np.maximum(covered, k) / k
+    features = np.empty((3, *plan.rounds.shape), np.float32)
+    features[0] = np.minimum(plan.rounds, MOST_ROUNDS)
+    features[1] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
+    features[2] = plan.waves * columns.resident / plan.rounds
     return np.log2(features) * _LENGTHS.reshape(-1, *(1,) * plan.rounds.ndim)
 
 
@@ -87,7 +80,7 @@ class Residual:
         for number, row in enumerate(columns.rows):
             if row.name in places:
                 weights[number] = measured.weights[:, places[row.name]]
-        own = candidate_features(columns, points, schedule(columns, points)).transpose(2, 0, 1)
+        own = candidate_features(columns, schedule(columns, points)).transpose(2, 0, 1)
         return cls(problem_features(points), np.ascontiguousarray(own), weights)
 
     def factors(self, asked: Asked, features: np.ndarray, places: np.ndarray) -> Any:

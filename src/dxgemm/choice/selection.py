@@ -210,7 +210,7 @@ def _time(
     if columns.has_slices:
         us[(columns.fill > 0) & (slices == 1)] = np.inf
     if residual is not None:
-        features = candidate_features(columns, asked, plan)
+        features = candidate_features(columns, plan)
         _correct(us, residual, asked, features, places)
     return Times(columns, slices, us)
 

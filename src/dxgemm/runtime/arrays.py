@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -258,6 +259,7 @@ def host_view(array: Any) -> np.ndarray:
         ) from error
 
 
+@cache  # NumPy makes the name anew each time, in microseconds
 def dtype_name(dtype: np.dtype) -> str:
     """NumPy's name of a dtype; foreign byte order is part of it, so that it is refused."""
     return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order"

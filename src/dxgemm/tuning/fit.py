@@ -36,6 +36,7 @@ RANGES = {
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
 PRIOR = 0.03  # weight of the speed that was known before; what the data do not tell stays near it
 FEWEST = 4  # measurements of a config, for it to get a speed of its own
+MOST_POINTS = 500  # problems by which predictions are corrected: a choice reads them all
 
 # Of the Gaussian process: standard deviations of what the model leaves over and of a measured time,
 # both of logarithms.
@@ -94,12 +95,11 @@ def fit_dtype(
         for place in places:
             of_rows[place] = speed
     columns = Columns.of(rows, of_rows, dtype, device)
+    asked, us = Asked(*(column[:MOST_POINTS] for column in asked)), us[:MOST_POINTS]
     plan = schedule(columns, asked)
     left = np.log(us / predict(columns, asked, plan))
     left[~np.isfinite(left)] = np.nan
-    weights, corrected = _weigh(
-        left, problem_features(asked), candidate_features(columns, asked, plan)
-    )
+    weights, corrected = _weigh(left, problem_features(asked), candidate_features(columns, plan))
     points = np.concatenate([np.broadcast_to(getattr(asked, n), us[:, :1].shape) for n in POINT], 1)
     used = np.isfinite(left).any(axis=0)
     names = tuple(row.name for row, is_used in zip(rows, used, strict=True) if is_used)

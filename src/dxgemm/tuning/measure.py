@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import import_module
 from itertools import cycle, islice
 from typing import Any
+
+import numpy as np
 
 import dxgemm
 from dxgemm._errors import (
@@ -139,6 +142,15 @@ def _as_dtype(array: Any, dtype: str) -> Any:
     return array.astype(dtype, copy=False)
 
 
+@cache
+def _pool(xp: Any, kind: str, dtype: str) -> Any:
+    """POOL random numbers: normal ones, or -1, 0 and 1, of which sums of products are exact."""
+    numbers = np.random.default_rng(0)
+    if kind == "integers":
+        return xp.asarray(numbers.integers(-1, 2, POOL).astype(dtype))
+    return xp.asarray(numbers.standard_normal(POOL).astype(dtype))
+
+
 class Bench:
     """Operands of one workload, on which candidates are checked and timed."""
 
@@ -157,10 +169,10 @@ class Bench:
         self._cast = cast
         self._xp: Any = import_module("numpy" if simulator_enabled() else "cupy")
         self._epilogue = dxgemm.epilogues.gelu_tanh if workload.epilogue else None
-        self._exact = self._operands(self._integers(), 0)
+        self._exact = self._operands(_pool(self._xp, "integers", "float32"), 0)
         self._expected = self._reference()
         wide = "float64" if workload.dtype == "float64" else "float32"
-        pool = self._xp.random.default_rng(0).standard_normal(POOL, wide)
+        pool = _pool(self._xp, "normal", wide)
         self.operands = [self._operands(pool, place) for place in range(self._set_count())]
 
     def sampler(self, implementation: Any) -> Sampler | None:
@@ -210,9 +222,6 @@ class Bench:
         if not isinstance(array, self._xp.ndarray):
             array = self._xp.from_dlpack(array.float())
         return _as_dtype(array, "float64" if self._workload.dtype == "float64" else "float32")
-
-    def _integers(self) -> Any:
-        return self._xp.random.default_rng(0).integers(-1, 2, POOL).astype("float32")
 
     def _operands(self, pool: Any, place: int) -> list[Any]:
         """a, b and out; a and b are filled from different parts of a pool of numbers."""
