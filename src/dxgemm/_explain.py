@@ -168,7 +168,7 @@ class Explanation:
         lines = []
         if len(self.candidates) > 1:
             width = max(len(name) for name, _ in self.candidates)
-            lines.append(f"  candidates      {'predicted, us':>{width + 15}}")
+            lines.append(f"  candidates      {'predicted, us':>{width}}")
             lines += [f"    {name:<{width}}  {us:>12.4g}" for name, us in self.candidates]
         if self.speeds is not None:
             lines.append(f"  speeds          {self.speeds}")
@@ -423,7 +423,7 @@ def _explain(
             for other in ranking.candidates
             if other.us is not None and not device.is_simulated
         ),
-        speeds=None if device.is_simulated else speeds_from(device),
+        speeds=None if device.is_simulated else speeds_from(problem, device),
     )
 
 

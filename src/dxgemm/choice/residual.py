@@ -65,11 +65,13 @@ class Residual:
         shared: `problem_features` of the measured problems.
         own: `candidate_features` of them: (candidates, features, problems).
         weights: (candidates, problems).
+        points: the measured problems, by `POINT`.
     """
 
     shared: np.ndarray
     own: np.ndarray
     weights: np.ndarray
+    points: np.ndarray
 
     @classmethod
     def of(cls, measured: Measured, columns: Columns) -> Residual:
@@ -81,7 +83,7 @@ class Residual:
             if row.name in places:
                 weights[number] = measured.weights[:, places[row.name]]
         own = candidate_features(columns, schedule(columns, points)).transpose(2, 0, 1)
-        return cls(problem_features(points), np.ascontiguousarray(own), weights)
+        return cls(problem_features(points), np.ascontiguousarray(own), weights, measured.points)
 
     def factors(self, asked: Asked, features: np.ndarray, places: np.ndarray) -> Any:
         """What the predicted times of some candidates are to be multiplied by.
@@ -91,10 +93,19 @@ class Residual:
             features: `candidate_features` of the problem for these candidates.
             places: of these candidates among all.
         """
-        apart = np.abs(self.shared - problem_features(asked)[:, None]).sum(axis=0)
+        apart = self._apart(asked)
         apart = apart + np.abs(self.own[places] - features.T[:, :, None]).sum(axis=1)
         exponents = (np.exp(-apart) * self.weights[places]).sum(axis=1)
         return np.exp(np.maximum(np.minimum(exponents, MOST), -MOST))
+
+    def nearest(self, asked: Asked) -> str:
+        """The measured problem that is most like another one, in words."""
+        m, n, k, batch, *_ = map(int, self.points[self._apart(asked).argmin()])
+        return f"{batch} of {m} x {n} x {k}" if batch > 1 else f"{m} x {n} x {k}"
+
+    def _apart(self, asked: Asked) -> np.ndarray:
+        """How unlike a problem each measured one is, for every candidate."""
+        return np.abs(self.shared - problem_features(asked)[:, None]).sum(axis=0)
 
 
 def asked_of_points(points: np.ndarray) -> Asked:

@@ -109,20 +109,24 @@ class Times:
     Attributes:
         columns: the candidates.
         slices: of k, by candidate, or of all of them.
-        us: corrected by measurements for the best; infinite for what another candidate is too.
+        us: corrected by measurements for the best; infinite where too few slices make k whole.
         stores_matrix: whether another kernel reduces the matrix.
+        is_simulated: whether us counts what numba's simulator is slow at: 1 for barriers.
     """
 
     columns: Columns
     slices: Any
     us: np.ndarray
     stores_matrix: bool = False
+    is_simulated: bool = False
 
     def candidate(self, place: int) -> Candidate:
         """One of them, with its time."""
         row, us = self.columns.rows[place], float(self.us[place])
         slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
         reason = f"predicted {us:.3g} us" + (f", k in {slices} slices" if slices > 1 else "")
+        if self.is_simulated:
+            reason = "with barriers" if us else "without barriers, which the simulator is slow at"
         return Candidate(row.implementation, row.config, reason, slices, self.stores_matrix, us)
 
 
@@ -200,9 +204,8 @@ def _time(
         few = [place for place, row in rows if row.config == config and not row.fill]
         columns, places = columns.take(few), places[few]
     if device.is_simulated:
-        # The simulator pays for every barrier.
         waits = [float(row.config.smem_bytes(problem.dtype) > 0) for row in columns.rows]
-        return Times(columns, 1, np.array(waits))
+        return Times(columns, 1, np.array(waits), is_simulated=True)
     asked = Asked.of(problem)
     plan = schedule(columns, asked, given_slices)
     us = predict(columns, asked, plan)
@@ -333,16 +336,19 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     return given
 
 
-def speeds_from(device: DeviceFacts) -> str:
-    """Where the speeds come from by which candidates are compared, in a line."""
+def speeds_from(problem: Problem, device: DeviceFacts) -> str:
+    """Where the speeds come from by which a problem's candidates are compared, in a line."""
     table = table_for(device)
     if table is None:
         return "by tile sizes alone: no table of speeds could be read"
     chip = table.chip
-    if is_of_chip(table, device):
-        return f"measured on {chip.gpu}"
-    return (
-        f"measured on {chip.gpu} ({chip.sm_count} SMs, {chip.memory_gbytes_per_s:.0f} GB/s), the "
-        f"nearest chip with a table; scaled to {device.sm_count} SMs and "
-        f"{device.memory_gbytes_per_s:.0f} GB/s. `dxgemm tune` measures this GPU"
-    )
+    text = f"measured on {chip.gpu}"
+    if not is_of_chip(table, device):
+        text += (
+            f" ({chip.sm_count} SMs, {chip.memory_gbytes_per_s:.0f} GB/s), the nearest chip with a "
+            f"table; scaled to {device.sm_count} SMs and {device.memory_gbytes_per_s:.0f} GB/s"
+        )
+    residual = _all_candidates(problem.dtype, device).residual
+    if residual is not None:
+        text += f"; of the problems measured, {residual.nearest(Asked.of(problem))} is most like it"
+    return text
