@@ -113,7 +113,7 @@ def _best_for_all(
     times: dict[tuple[Implementation, Any], list[float]] = defaultdict(list)
     for sample in samples:
         (found,) = time_candidates(sample, device, fitting)
-        for row, us in zip(found.columns.rows, found.us.tolist(), strict=True):
+        for row, us in zip(found.columns.rows, found.model_us.tolist(), strict=True):
             if not row.fill:
                 times[row.implementation, row.config].append(us)
     choice, ratio = _never_far_from_the_best(times)

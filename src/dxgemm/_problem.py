@@ -191,12 +191,12 @@ class Problem:
     @cached_property
     def a_is_aligned(self) -> bool:
         """Whether all rows, or columns, of a begin at multiples of 16 bytes."""
-        return self.a_alignment == MAX_ALIGNMENT and _is_aligned(self.a, self.dtype)
+        return self.a_alignment == MAX_ALIGNMENT <= self.a_row_alignment
 
     @cached_property
     def b_is_aligned(self) -> bool:
         """Whether all rows, or columns, of b begin at multiples of 16 bytes."""
-        return self.b_alignment == MAX_ALIGNMENT and _is_aligned(self.b, self.dtype)
+        return self.b_alignment == MAX_ALIGNMENT <= self.b_row_alignment
 
     @cached_property
     def a_row_alignment(self) -> int:
@@ -211,7 +211,7 @@ class Problem:
     @cached_property
     def result_is_aligned(self) -> bool:
         """Whether all rows of the result are multiples of 16 bytes apart."""
-        return _is_aligned(self.out, self.out_dtype)
+        return _row_alignment(self.out, self.out_dtype) >= MAX_ALIGNMENT
 
     @cached_property
     def result_bytes(self) -> int:
@@ -231,10 +231,6 @@ class Problem:
         addends = self.reads_c * self.batch * self.m * self.n
         read = factors * ITEM_SIZES[self.dtype] + addends * ITEM_SIZES[self.out_dtype]
         return read + self.result_bytes
-
-
-def _is_aligned(strides: Strides, dtype: str) -> bool:
-    return _row_alignment(strides, dtype) >= MAX_ALIGNMENT
 
 
 def _row_alignment(strides: Strides, dtype: str) -> int:
@@ -560,8 +556,10 @@ def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
     The stride of a dimension of one element is arbitrary in every library. It is 0 here, so that
     a batch of one broadcasts, a single row is aligned, and equal problems compare equal.
     """
-    steps = tuple(stride if size > 1 else 0 for size, stride in zip(sizes, strides, strict=True))
-    return Strides(0, *steps) if len(steps) == 2 else Strides(*steps)
+    if len(sizes) == 2:  # spelled out: every new shape asks for three of these
+        (rows, cols), (row, col) = sizes, strides
+        return Strides(0, row if rows > 1 else 0, col if cols > 1 else 0)
+    return Strides(*(stride if size > 1 else 0 for size, stride in zip(sizes, strides)))
 
 
 def _row_major(batch: int, rows: int, cols: int) -> Strides:

@@ -401,12 +401,13 @@ def make_route(key: tuple[Any, ...]) -> Route:
     for label, (library, layout_key, alignment) in zip(labels, arrays, strict=True):
         keys[label], alignments[label] = (library, layout_key), alignment
     libraries = {name: library for name, (library, _) in keys.items()}
-    layouts = {
-        name: library.layout(layout_key)._replace(alignment=alignments.get(name, MAX_ALIGNMENT))
-        for name, (library, layout_key) in keys.items()
-    }
-    layouts["a"] = layouts["a"]._replace(alignment=a_alignment)
-    layouts["b"] = layouts["b"]._replace(alignment=b_alignment)
+    alignments["a"], alignments["b"] = a_alignment, b_alignment
+    layouts = {}
+    for name, (library, layout_key) in keys.items():
+        layout, alignment = library.layout(layout_key), alignments.get(name, MAX_ALIGNMENT)
+        if layout.alignment != alignment:
+            layout = layout._replace(alignment=alignment)
+        layouts[name] = layout
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
     shared = route_of_layouts(layouts, *rest)
     return _remember(key, shared.for_libraries(libraries, doubtful))

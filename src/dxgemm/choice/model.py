@@ -1,9 +1,9 @@
 """The predicted time of every candidate: waves, latency and memory, in one NumPy expression.
 
-The SMs of a GPU share out the tiles of the result. An SM works on several at a time, as many as it
-holds blocks; these take either their share of its arithmetic, or what a block takes alone, filling
-its pipeline first: about the longer of the two. A launch takes as long as the SM with the most
-tiles, and no less than its traffic with memory.
+The SMs of a GPU share out the tiles of the result. The SM with the most has to do their arithmetic;
+it works in waves, on as many tiles at a time as it holds blocks, and a wave takes no less than what
+a block takes alone, filling its pipeline first; and all SMs share the traffic with memory. A launch
+takes about the longest of these three.
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (CACM,
 2009), for the bounds; NVIDIA, "Matrix Multiplication Background User's Guide", for waves of tiles.
 """
@@ -231,7 +231,6 @@ class Schedule(NamedTuple):
     """How the blocks of a launch spread over SMs, for each candidate.
 
     Attributes:
-        tile_rows, tile_cols: of the result.
         slices: of k.
         k_steps: along the k of a block, the last one perhaps in part.
         share: blocks of an SM, on average.
@@ -239,8 +238,6 @@ class Schedule(NamedTuple):
         waves: rounds of as many blocks as an SM holds.
     """
 
-    tile_rows: Any
-    tile_cols: Any
     slices: Any
     k_steps: Any
     share: Any
@@ -254,9 +251,7 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     Args:
         slices: of k; None for as many as each candidate's `fill` makes.
     """
-    tile_rows = np.ceil(asked.m / columns.tile_m)
-    tile_cols = np.ceil(asked.n / columns.tile_n)
-    tiles = tile_rows * tile_cols * asked.batch
+    tiles = np.ceil(asked.m / columns.tile_m) * np.ceil(asked.n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
     blocks = tiles * (columns.cluster * slices)
@@ -265,8 +260,7 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     k_steps = np.ceil(asked.k / (columns.step_k * slices))
     share = blocks / columns.sm_count
     rounds = np.ceil(share)
-    waves = np.ceil(rounds / columns.resident)
-    return Schedule(tile_rows, tile_cols, slices, k_steps, share, rounds, waves)
+    return Schedule(slices, k_steps, share, rounds, np.ceil(rounds / columns.resident))
 
 
 def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
@@ -278,28 +272,25 @@ def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
 
 def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     """Microseconds that each candidate takes, with the kernel that adds slices."""
-    arithmetic_us = plan.k_steps * columns.step_us
-    arithmetic_us = _times(arithmetic_us, columns.misaligned, asked.is_misaligned)
-    arithmetic_us = _times(arithmetic_us, columns.a_col, asked.a_is_col)
-    arithmetic_us = _times(arithmetic_us, columns.b_col, asked.b_is_col)
-    full_us = arithmetic_us + columns.tile_us
-    alone_us = arithmetic_us * columns.alone
-    alone_us = alone_us + (columns.prologue_us + columns.wait_us * plan.k_steps)
-    whole = plan.rounds // columns.resident
-    left = plan.rounds - whole * columns.resident
-    # Two times that overlap take about the longer, and more where they are alike.
-    busy_us = whole * np.hypot(columns.resident * full_us, alone_us)
-    busy_us = busy_us + (left > 0) * np.hypot(left * full_us, alone_us)
+    steps_us = plan.k_steps * columns.step_us
+    steps_us = _times(steps_us, columns.misaligned, asked.is_misaligned)
+    steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
+    steps_us = _times(steps_us, columns.b_col, asked.b_is_col)
+    full_us = steps_us + columns.tile_us
     if asked.has_epilogue is not False or asked.is_reduced is not False:
-        busy_us = busy_us + _epilogue_us(columns, asked, plan)
+        full_us = full_us + _epilogue_us(columns, asked)
+    waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
+    arithmetic_us = plan.rounds * full_us
+    latency_us = plan.waves * (steps_us * columns.alone + waits_us)
     written_us = asked.written_bytes * plan.slices * columns.write_us
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
     memory_us = asked.read_bytes * columns.read_us + written_us
-    apart_us = columns.launch_us + plan.rounds * columns.cluster_us
+    # The three overlap: together they take about as long as the longest, more where two are alike.
+    squares = arithmetic_us * arithmetic_us + latency_us * latency_us + memory_us * memory_us
+    us = columns.launch_us + plan.rounds * columns.cluster_us + np.sqrt(squares)
     if plan.slices is not NO_SLICES:
         sums_bytes = plan.slices * (asked.batch * asked.m * asked.n * asked.out_bytes)
-        apart_us = apart_us + (plan.slices > 1) * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
-    us = apart_us + np.hypot(busy_us, memory_us)
+        us = us + (plan.slices > 1) * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)
@@ -313,12 +304,11 @@ def _times(us: Any, factor: Any, where: Any) -> Any:
     return us * np.where(where, factor, 1)
 
 
-def _epilogue_us(columns: Columns, asked: Asked, plan: Schedule) -> Any:
-    """What functions of elements, and a fused reduction, add to the SM with the most tiles."""
-    elements = plan.rounds * columns.tile_m * columns.tile_n / columns.cluster
-    us = asked.has_epilogue * elements * columns.epilogue_us
-    reducing_us = elements * REDUCTION_NS / 1e3 + plan.rounds * REDUCTION_TILE_US
-    return us + asked.is_reduced * reducing_us / columns.resident
+def _epilogue_us(columns: Columns, asked: Asked) -> Any:
+    """What functions of elements, and a fused reduction, add to a tile on a full SM."""
+    elements = columns.tile_m * columns.tile_n / columns.cluster
+    reduction_us = (elements * REDUCTION_NS / 1e3 + REDUCTION_TILE_US) / columns.resident
+    return asked.has_epilogue * elements * columns.epilogue_us + asked.is_reduced * reduction_us
 
 
 def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:

@@ -15,46 +15,50 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._problem import LINE_BYTES
 from dxgemm.choice.model import Asked, Columns, Schedule, schedule
 from dxgemm.choice.tables import POINT, Measured
 
 # How far apart problems may be to be alike still: in powers of two of sizes, of rounds, of what
-# rounding up costs and of alignment, and from yes to no. Found by
-# leaving problems out on the H200; all may be half or twice as much.
+# rounding up costs and of alignment, and from yes to no. Found by leaving problems out on the H200;
+# all may be half or twice as much.
 SIZE_LENGTH, ROUNDS_LENGTH, PADDING_LENGTH = 15.0, 6.0, 3.5
 ALIGNMENT_LENGTH, FLAG_LENGTH = 20.0, 4.0
 # Beyond what was measured nothing is known: so far features are believed, and the correction.
 LARGEST, MOST_ROUNDS, LONGEST_TAIL = 16384, 2048, 4.0
 MOST = 0.4
 
-_LENGTHS = 1 / np.array([ROUNDS_LENGTH, PADDING_LENGTH, PADDING_LENGTH], np.float32)
+# By feature of a problem: sizes, yes or no, alignments.
+_LIMITS = np.array([LARGEST] * 3 + [np.inf] * 8, np.float32)
+_OWN_LENGTHS = np.array([ROUNDS_LENGTH, PADDING_LENGTH, PADDING_LENGTH], np.float32)
+_LENGTHS = np.array([SIZE_LENGTH] * 5 + [FLAG_LENGTH] * 4 + [ALIGNMENT_LENGTH] * 2, np.float32)
 
 
 def problem_features(asked: Asked) -> np.ndarray:
     """Features that all candidates share: (features, problems), or (features,) of one problem."""
-    sizes = np.array([asked.m, asked.n, asked.k, asked.batch, asked.moduli], float)
-    flags = np.array([asked.is_misaligned, asked.a_is_col, asked.b_is_col, asked.has_epilogue])
-    steps = np.array([asked.a_alignment, asked.b_alignment], float)
-    sizes[:3] = np.minimum(sizes[:3], LARGEST)
-    features = (
-        np.log2(np.maximum(sizes, 1)) / SIZE_LENGTH,
-        flags / FLAG_LENGTH,
-        np.log2(LINE_BYTES / steps) / ALIGNMENT_LENGTH,
+    numbers = np.array(
+        [
+            *(asked.m, asked.n, asked.k, asked.batch, asked.moduli),
+            *(1 + asked.is_misaligned, 1 + asked.a_is_col, 1 + asked.b_is_col),
+            *(1 + asked.has_epilogue, asked.a_alignment, asked.b_alignment),
+        ],
+        np.float32,
     )
-    return np.concatenate(features, dtype=np.float32, casting="same_kind").squeeze()
+    limits, lengths = _LIMITS, _LENGTHS
+    if numbers.ndim == 3:  # of many problems, a row each
+        numbers, limits, lengths = numbers[:, :, 0], limits[:, None], lengths[:, None]
+    return np.log2(np.minimum(np.maximum(numbers, 1), limits)) / lengths
 
 
 def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
-    """Features of each candidate: (features, problems, candidates).
+    """Features of each candidate: (problems, candidates, features), or those of one problem.
 
     Rounds, and what rounding up to whole rounds and to whole waves costs, as powers of two.
     """
-    features = np.empty((3, *plan.rounds.shape), np.float32)
-    features[0] = np.minimum(plan.rounds, MOST_ROUNDS)
-    features[1] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
-    features[2] = plan.waves * columns.resident / plan.rounds
-    return np.log2(features) * _LENGTHS.reshape(-1, *(1,) * plan.rounds.ndim)
+    features = np.empty((*plan.rounds.shape, 3), np.float32)
+    features[..., 0] = np.minimum(plan.rounds, MOST_ROUNDS)
+    features[..., 1] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
+    features[..., 2] = plan.waves * columns.resident / plan.rounds
+    return np.log2(features) / _OWN_LENGTHS
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Residual:
         for number, row in enumerate(columns.rows):
             if row.name in places:
                 weights[number] = measured.weights[:, places[row.name]]
-        own = candidate_features(columns, schedule(columns, points)).transpose(2, 0, 1)
+        own = candidate_features(columns, schedule(columns, points)).transpose(1, 2, 0)
         return cls(problem_features(points), np.ascontiguousarray(own), weights, measured.points)
 
     def factors(self, asked: Asked, features: np.ndarray, places: np.ndarray) -> Any:
@@ -90,11 +94,11 @@ class Residual:
 
         Args:
             asked: a problem.
-            features: `candidate_features` of the problem for these candidates.
+            features: `candidate_features` of the problem for these candidates, a row each.
             places: of these candidates among all.
         """
         apart = self._apart(asked)
-        apart = apart + np.abs(self.own[places] - features.T[:, :, None]).sum(axis=1)
+        apart = apart + np.abs(self.own[places] - features[:, :, None]).sum(axis=1)
         exponents = (np.exp(-apart) * self.weights[places]).sum(axis=1)
         return np.exp(np.maximum(np.minimum(exponents, MOST), -MOST))
 

@@ -109,13 +109,15 @@ class Times:
     Attributes:
         columns: the candidates.
         slices: of k, by candidate, or of all of them.
-        us: corrected by measurements for the best; infinite where too few slices make k whole.
+        model_us: by the model alone; infinite where k is in one piece after all.
+        us: corrected by measurements, where that may make the best.
         stores_matrix: whether another kernel reduces the matrix.
         is_simulated: whether us counts what numba's simulator is slow at: 1 for barriers.
     """
 
     columns: Columns
     slices: Any
+    model_us: np.ndarray
     us: np.ndarray
     stores_matrix: bool = False
     is_simulated: bool = False
@@ -142,13 +144,13 @@ def time_candidates(
         only: a config and a number of slices of k, of which alone the time is wanted.
     """
     if problem.reduction is None:
-        return [_time(problem, device, implementations, only)]
+        return [_time(problem, device, implementations, only, is_sliceable(problem))]
     found = []
     for stores in (False, True):
         kernels = [i for i in implementations if stores in reduction_ways(i, problem)]
         if kernels:
             part = stored_problem(problem) if stores else problem
-            times = _time(part, device, kernels, only)
+            times = _time(part, device, kernels, only, may_slice=False)
             if not device.is_simulated:
                 times.us += reducing_us(problem, not stores, device)
             times.stores_matrix = stores
@@ -194,9 +196,10 @@ def _time(
     device: DeviceFacts,
     implementations: Sequence[Implementation],
     only: tuple[Any, int] | None,
+    may_slice: bool,
 ) -> Times:
     names = tuple(i.name for i in implementations)
-    columns, residual, places = _candidates(problem.dtype, device, names, is_sliceable(problem))
+    columns, residual, places = _candidates(problem.dtype, device, names, may_slice)
     given_slices = None
     if only is not None:
         config, given_slices = only
@@ -204,18 +207,17 @@ def _time(
         few = [place for place, row in rows if row.config == config and not row.fill]
         columns, places = columns.take(few), places[few]
     if device.is_simulated:
-        waits = [float(row.config.smem_bytes(problem.dtype) > 0) for row in columns.rows]
-        return Times(columns, 1, np.array(waits), is_simulated=True)
+        waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
+        return Times(columns, 1, waits, waits, is_simulated=True)
     asked = Asked.of(problem)
     plan = schedule(columns, asked, given_slices)
-    us = predict(columns, asked, plan)
-    slices = plan.slices
+    model_us = predict(columns, asked, plan)
     if columns.has_slices:
-        us[(columns.fill > 0) & (slices == 1)] = np.inf
+        model_us[(columns.fill > 0) & (plan.slices == 1)] = np.inf
+    us = model_us.copy()
     if residual is not None:
-        features = candidate_features(columns, plan)
-        _correct(us, residual, asked, features, places)
-    return Times(columns, slices, us)
+        _correct(us, residual, asked, candidate_features(columns, plan), places)
+    return Times(columns, plan.slices, model_us, us)
 
 
 def _correct(
@@ -225,7 +227,7 @@ def _correct(
     waiting, best_us = us.argsort(kind="stable"), np.inf
     while len(waiting) and us[waiting[0]] < best_us:
         few, waiting = waiting[:FEW], waiting[FEW:]
-        us[few] *= residual.factors(asked, features[:, few], places[few])
+        us[few] *= residual.factors(asked, features[few], places[few])
         best_us = min(best_us, us[few].min())
 
 

@@ -201,7 +201,7 @@ def _read_chip(folder: Path) -> Chip | None:
             raise ValueError(f"it has version {header['version']}, this dxgemm reads {VERSION}")
         values = {name: header[name] for name in ("gpu", "arch", "sm_count", "memory_gbytes_per_s")}
         chip = Chip(**values)
-        if not (chip.sm_count > 0 and chip.memory_gbytes_per_s > 0):
+        if not (chip.sm_count > 0 and chip.memory_gbytes_per_s > 0 and isinstance(chip.arch, str)):
             raise ValueError("a chip has SMs and memory")
         return chip
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -246,6 +246,9 @@ def _read_measured(path: Path) -> Measured:
     numbers = np.array(json.loads("[[" + "],[".join(body.split()) + "]]"), float)
     if numbers.shape[1:] != (len(names),):
         raise ValueError("a number is missing")
+    least = np.array([name.endswith("alignment") for name in POINT])
+    if not (np.isfinite(numbers).all() and (numbers[:, : len(POINT)] >= least).all()):
+        raise ValueError("a number is out of range")
     return Measured(
         numbers[:, : len(POINT)], names[len(POINT) :], WEIGHT * numbers[:, len(POINT) :]
     )

@@ -19,7 +19,7 @@ from dxgemm.tuning.observations import Observation
 
 # The least and the largest value of each number of a speed that make sense.
 RANGES = {
-    "efficiency": (0.001, 2.0),
+    "efficiency": (0.001, 1.0),
     "lone_share": (0.1, 1.0),
     "launch_us": (1.0, 60.0),
     "fill_us": (0.02, 20.0),
@@ -34,8 +34,10 @@ RANGES = {
     "epilogue_ns": (0.01, 20.0),
 }
 TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
-PRIOR = 0.03  # weight of the speed that was known before; what the data do not tell stays near it
-FEWEST = 4  # measurements of a config, for it to get a speed of its own
+PRIOR = 0.05  # weight of the speed that was known before; what the data do not tell stays near it
+# Measurements of a config, for it to get a speed of its own: many where a table knows one already,
+# since small problems do not tell how fast it is on large ones.
+FEWEST, FEWEST_KNOWN = 4, 60
 MOST_POINTS = 500  # problems by which predictions are corrected: a choice reads them all
 
 # Of the Gaussian process: standard deviations of what the model leaves over and of a measured time,
@@ -88,7 +90,8 @@ def fit_dtype(
     for (name, config), places in rows_of.items():
         count = int(np.isfinite(us[:, places]).sum())
         speed = of_rows[places[0]]
-        if count >= FEWEST:
+        is_known = known is not None and (dtype, name, str(config)) in known.speeds
+        if count >= (FEWEST_KNOWN if is_known else FEWEST):
             few = [rows[place] for place in places]
             speed = fit_speed(few, speed, asked, us[:, places], dtype, device)
             speeds[dtype, name, str(config)] = speed, count
@@ -155,9 +158,9 @@ def _weigh(left: np.ndarray, shared: np.ndarray, own: np.ndarray) -> tuple[Any, 
         known = np.isfinite(left[:, column])
         if not known.any():
             continue
-        mine = own[:, known, column]
+        mine = own[known, column]
         apart = apart_shared[np.ix_(known, known)]
-        apart = apart + np.abs(mine[:, :, None] - mine[:, None, :]).sum(axis=0)
+        apart = apart + np.abs(mine[:, None] - mine[None]).sum(axis=2)
         likeness = AMPLITUDE**2 * np.exp(-apart)
         noise = NOISE**2 * np.eye(len(likeness))
         solved = np.linalg.solve(likeness + noise, left[known, column])

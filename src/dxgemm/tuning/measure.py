@@ -229,7 +229,7 @@ class Bench:
         for number, (name, (shape, is_col)) in enumerate(self._workload.shapes.items()):
             stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
             if name == "out":
-                array = self._cast(self._xp.empty(stored, "float32"), self._workload.out_dtype)
+                array = self._cast(self._xp.zeros(stored, "float32"), self._workload.out_dtype)
             else:
                 part = self._xp.roll(pool, 7919 * place + 3331 * number)
                 if self._workload.dtype == "int8":

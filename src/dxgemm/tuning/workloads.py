@@ -29,6 +29,9 @@ LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 # Extents of single products, of thin ones in one of m, n and k, and of matrices of batches.
 USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
 MATRICES = (2, 2**15)
+ROUND = tuple(
+    sorted([2**power for power in range(6, 14)] + [3 * 2**power for power in range(5, 12)])
+)
 ALIGNED = 16  # elements: rows of every dtype begin at multiples of 16 bytes then
 # A batch is half of the time a few large matrices, or many small ones; in half of them m = n = k.
 SMALL_IN_BATCH = (4, 128)
@@ -112,13 +115,15 @@ def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
 def random_workloads(
     arithmetics: Sequence[tuple[str, str | None]], seed: int
 ) -> Iterator[Workload]:
-    """Without end, the arithmetics in turn: of ten four usual products, two thin ones, two with
-    another layout, one batch, and one of these with an epilogue. Sizes are as often between 16 and
-    32 as between 8192 and 16384; every other problem is aligned.
+    """Workloads without end, the arithmetics in turn.
+
+    Of ten, three are usual products, one of them of round sizes, two are thin, two have another
+    layout, two are batches, and one has an epilogue. Sizes are as often between 16 and 32 as
+    between 8192 and 16384; every other problem is aligned.
     """
     numbers = random.Random(seed)
     while True:
-        for kind in ("usual", "batch", "thin", "usual", "layout", "batch", "usual", "epilogue",
+        for kind in ("usual", "batch", "thin", "round", "layout", "batch", "usual", "epilogue",
                      "layout", "thin"):  # fmt: skip
             for dtype, precision in arithmetics:
                 yield _random(numbers, kind, dtype, precision)
@@ -137,7 +142,9 @@ def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None
         elif kind == "layout":
             layout = numbers.choice(LAYOUTS)
         sizes = [_log_uniform(numbers, extents) for _ in range(3)]
-        if kind == "batch" and numbers.random() < 0.5:
+        if kind == "round":
+            sizes = [numbers.choice(ROUND) for _ in range(3)]
+        if kind in ("batch", "round") and numbers.random() < 0.5:
             sizes = sizes[:1] * 3
         if is_aligned:
             unit = 4 if extents is SMALL_IN_BATCH else ALIGNED
