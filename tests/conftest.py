@@ -30,7 +30,9 @@ import dxgemm
 from dxgemm import _deterministic, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import RESULT_DTYPES
-from dxgemm._speeds import load_table
+from dxgemm.choice import tables
+from dxgemm.choice.legality import _automatic_kernels
+from dxgemm.choice.selection import forget_candidates
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded
@@ -91,12 +93,14 @@ def write_counts(terminalreporter: Any, path: Path, cases: int) -> None:
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps the suite's kernels out of the user's cache, and waits for those that build slowly.
 
-    DXGEMM_TEST_CACHE_DIR names a folder to keep them in, so that the next run compiles nothing.
+    DXGEMM_TEST_CACHE_DIR names a folder to keep them in, so that the next run compiles nothing. The
+    user's tables of speeds are kept out too.
     """
     kept = os.environ.get("DXGEMM_TEST_CACHE_DIR")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DXGEMM_CACHE_DIR", kept or str(tmp_path_factory.mktemp("kernels")))
         patch.setenv("DXGEMM_BUILD", "block")
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
         yield
 
 
@@ -199,9 +203,28 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _forget_configs() -> None:
     """What is remembered of earlier choices."""
     _deterministic._best_for_all.cache_clear()
-    for pair in load_table("NVIDIA H200").trees.values():
-        for tree in pair:
-            tree.ready = [None] * len(tree.ways)
+    _automatic_kernels.cache_clear()
+    forget_candidates()
+
+
+@pytest.fixture
+def give_table(
+    configs_of_a_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Path]]:
+    """Writes the user's table for a device, beside which there are no others; to its folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
+
+    def give_table(device: Any, speeds: Any, measured: Any = None) -> Path:
+        counted = {key: (speed, 1) for key, speed in speeds.items()}
+        folder = tables.own_folder(device)
+        tables.write_table(folder, tables.Chip.of(device), counted, measured or {}, {})
+        _forget_configs()
+        return folder
+
+    yield give_table
+    monkeypatch.undo()
+    _forget_configs()
 
 
 @pytest.fixture(scope="session")

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dxgemm.runtime.device import facts_of
 
-from dxgemm._speeds import PACKAGED, read_table
-from dxgemm.runtime.device import DeviceFacts
-
-# Without a table of speeds: predictions go by what the kernel files say.
-H200 = DeviceFacts(
-    name="NVIDIA H200",
-    arch="sm_90a",
-    sm_count=132,
-    peak_tflops={"float32": 66.9, "float64": 33.5, "int32": 33.5},
-    memory_gbytes_per_s=4800.0,
+H200 = facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0)
+H100 = facts_of(
+    "NVIDIA H100 80GB HBM3", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=3352.0
 )
-
-TABLE = read_table(PACKAGED / "nvidia-h200.json")
-TUNED_H200 = replace(H200, speeds=TABLE.speeds, trees=TABLE.trees)
+A100 = facts_of(
+    "NVIDIA A100-SXM4-80GB", (8, 0), sm_count=108, clock_hz=1.41e9, memory_gbytes_per_s=2039.0
+)

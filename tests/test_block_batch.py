@@ -12,17 +12,17 @@ from itertools import product
 
 import numpy as np
 import pytest
-from known_devices import H200, TUNED_H200
+from known_devices import H200
 from ptx_flow import c_loads
 from stored_functions import counted_builds, forget
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._dispatch import choose, rank
 from dxgemm._fusion import Fusion
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
-from dxgemm._speeds import IN_BATCHES, Speed, name_of
+from dxgemm.choice.selection import choose, rank
+from dxgemm.choice.tables import Speed
 from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.testing.cases import Case
@@ -153,30 +153,24 @@ def test_functions_of_another_layout_are_refused(store, monkeypatch, change):
         block_batch.device_functions(CONFIG, "float32", arch="sm_90a")
 
 
-BATCHES = (1, 3, 16, 100, 132, 264, 300, 1000, 10_000, 100_000)
-
-
-@pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("device", [H200, TUNED_H200])
-def test_without_measurements_another_is_chosen(configs_of_a_gpu, device, batch):
-    kept = {key: speed for key, speed in device.speeds.items() if not key[1].startswith(NAME)}
-    ranking = rank(problem(batch), dataclasses.replace(device, speeds=kept, trees={}))
-    assert ranking.candidates[0].implementation.name != NAME
-    assert ranking.rejected[NAME].startswith("slower")
-
-
-def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(configs_of_a_gpu):
-    key = "float32", name_of(find_implementation(NAME), CONFIG, IN_BATCHES)
-    measured = {**TUNED_H200.speeds, key: Speed(0.75, resident=2, read_share=1.0, write_share=1.0)}
-    device = dataclasses.replace(TUNED_H200, speeds=measured, trees={})
-    assert choose(ROWS, device).implementation.name == NAME
+def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(give_table):
+    quick = Speed(0.75, launch_us=2.0, read_share=1.0, write_share=1.0)
+    give_table(H200, {("float32", NAME, str(CONFIG)): quick})
+    assert choose(ROWS, H200).implementation.name == NAME
     for asked, other in (
-        (REFUSED["odd rows of a"][0], device),
-        (ROWS, dataclasses.replace(device, arch="sm_80")),
+        (REFUSED["odd rows of a"][0], H200),
+        (ROWS, dataclasses.replace(H200, arch="sm_80")),
     ):
         ranking = rank(asked, other)
         assert NAME in ranking.rejected
         assert NAME not in [candidate.implementation.name for candidate in ranking.candidates]
+
+
+def test_it_is_not_chosen_where_it_was_measured_to_be_slow(give_table):
+    give_table(H200, {("float32", NAME, str(CONFIG)): Speed(0.01, read_share=0.02)})
+    ranking = rank(ROWS, H200)
+    assert ranking.candidates[0].implementation.name != NAME
+    assert ranking.rejected[NAME].startswith("slower")
 
 
 def test_it_is_a_slow_build_and_built_ahead_for_its_size(configs_of_a_gpu, store):

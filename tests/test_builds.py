@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import counted_builds
@@ -21,7 +21,9 @@ from counted_builds import ARCH, DEATH, NAME, PATIENCE_S
 from filelock import FileLock
 
 import dxgemm
-from dxgemm import _dispatch, _registry, _route, compiler, errors
+from dxgemm import _registry, _route, compiler, errors
+from dxgemm.choice import legality, selection
+from dxgemm.choice.tables import Speed
 from dxgemm.compiler import (
     BackgroundBuild,
     KernelSpec,
@@ -259,7 +261,7 @@ class Counted(_registry.Implementation):
         return None
 
     def configs(self, dtype=None):
-        return (None,)
+        return _registry.find_implementation("naive").configs(dtype)[:1]
 
     def slow_build(self, config, problem, arch):
         return None if find_kernel(self.kernel, arch) else self.kernel
@@ -267,12 +269,12 @@ class Counted(_registry.Implementation):
     def bind(self, problem, config, arch, ordinal):
         obtain_kernel(self.kernel, arch)
         naive = _registry.find_implementation("naive")
-        return naive.bind(problem, naive.configs(problem.dtype)[0], arch, ordinal)
+        return naive.bind(problem, config, arch, ordinal)
 
 
 @pytest.fixture
 def register(monkeypatch, environment):
-    """Puts a `Counted` in front of all implementations, beside an empty cache."""
+    """Puts a `Counted` in front of all implementations, the quickest, beside an empty cache."""
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kernels, "compile_kernel", counted_builds.compile_counted)
@@ -281,14 +283,19 @@ def register(monkeypatch, environment):
         if mode is not None:
             monkeypatch.setenv("DXGEMM_BUILD", mode)
         first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
-        monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (first, *_registry.IMPLEMENTATIONS))
+        for module in (legality, selection):
+            monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *_registry.IMPLEMENTATIONS))
         monkeypatch.setitem(_registry._by_name, NAME, first)
+        forget()
 
-    # A decision tree would choose without asking it.
-    facts = device_facts(0)
-    monkeypatch.setattr(_route, "device_facts", lambda ordinal: replace(facts, trees={}))
-    forget()
+    def speed_of(row, *arguments):
+        quickest = Speed(2.0, launch_us=0.1, fill_us=0.1, tile_us=0.1)
+        return quickest if row.implementation.name == NAME else known_speed_of(row, *arguments)
+
+    known_speed_of = selection.speed_of
+    monkeypatch.setattr(selection, "speed_of", speed_of)
     yield register
+    monkeypatch.undo()
     forget()
 
 
@@ -298,6 +305,8 @@ def forget():
     kernels._in_memory.clear()
     _route.clear_routes()
     forget_failures()
+    legality._automatic_kernels.cache_clear()
+    selection.forget_candidates()
 
 
 @pytest.fixture

@@ -1,493 +1,542 @@
-"""The choice is a pure function of problem and device: tried on made-up devices and kernels."""
+"""Which kernel is chosen: what is legal, what the model predicts, and what tables say."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
+from itertools import islice
 
+import numpy as np
 import pytest
-from known_devices import H200, TUNED_H200
+from known_devices import A100, H100, H200
 
-from dxgemm import _dispatch, _model, epilogues, errors
-from dxgemm._dispatch import FEWEST_SLICED_TILES, choose, rank, slice_counts
+import dxgemm
+from dxgemm import epilogues, errors
+from dxgemm._explain import explain_shape
 from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._model import ADDING_US, UNTUNED, adding_us, edge_share, predict_us
-from dxgemm._problem import Strides, contiguous_problem, sliced_problem, stored_problem
+from dxgemm._gpu import simulator_enabled
+from dxgemm._problem import contiguous_problem
 from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
-from dxgemm._speeds import THIN, Speed
-from dxgemm.epilogues.function import bound_epilogue
-from dxgemm.handwritten import tuned as kernel_file
-from dxgemm.runtime.device import DeviceFacts
-
-DEVICE = DeviceFacts(
-    name="made up",
-    arch="sm_90a",
-    sm_count=4,
-    peak_tflops={"float32": 60.0, "float64": 30.0},
-    memory_gbytes_per_s=4000.0,
+from dxgemm.choice import legality, selection, tables
+from dxgemm.choice.legality import can_slice, exclusion, legal_kernels, refusal
+from dxgemm.choice.model import (
+    ADDING_BYTES_PER_US,
+    ADDING_US,
+    UNFILLED,
+    Asked,
+    Columns,
+    Row,
+    predict,
+    schedule,
 )
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200"
+from dxgemm.choice.residual import MOST, Residual
+from dxgemm.choice.selection import all_rows, choose, rank, speed_of, speeds_from
+from dxgemm.choice.tables import Chip, Measured, Speed, Table, read_table, table_for, write_table
+from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.runtime.device import SIMULATED_DEVICE
+from dxgemm.tuning.workloads import ARITHMETICS, random_workloads
+
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
 RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
 ARGMIN = Fusion((), (), reduction=FusedReduction("smallest", 1, ("float32", "int64")))
-SHAPES = [(1, 1, 1), (3, 4, 5), (64, 64, 64), (1, 8192, 8192), (8192, 1, 3), (4096, 4096, 4096)]
-OWN = [
-    implementation
-    for implementation in IMPLEMENTATIONS
-    if implementation.is_own
-    and implementation.supports(contiguous_problem("float32", 64, 64, 64)) is None
-]
+KEY = "float32", "coalesced", str(find_implementation("coalesced").configs("float32")[0])
+
+
+def random_problems(count, seed=3):
+    """Of every arithmetic; some of those in float32 are reduced, fused or not or either."""
+    workloads = random_workloads((*ARITHMETICS, ("bfloat16", None)), seed)
+    for number, workload in enumerate(islice(workloads, count)):
+        problem = workload.problem()
+        yield problem
+        if problem.dtype == "float32" and problem.epilogue is None and problem.batch == 1:
+            yield replace(problem, epilogue=ARGMIN, must_fuse=(None, True, False)[number % 3])
+
+
+def problem(m, n, k, dtype="float32", batch=1, **changes):
+    return replace(contiguous_problem(dtype, m, n, k, batch), **changes)
+
+
+def columns_of(rows, dtype, device=H200, speed=None, table=None):
+    speeds = [speed or speed_of(row, dtype, table) for row in rows]
+    return Columns.of(rows, speeds, dtype, device)
+
+
+def predict_us(rows, asked, device=H200, slices=None, **known):
+    """Times of rows for one problem, by the model alone."""
+    columns, numbers = columns_of(rows, asked.dtype, device, **known), Asked.of(asked)
+    return predict(columns, numbers, schedule(columns, numbers, slices))
+
+
+def whole_rows(dtype):
+    return [row for row in all_rows(dtype, H200) if not row.fill]
+
+
+# What is legal.
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.arch)
+def test_legal_is_what_has_no_reason_against_it(configs_of_a_gpu, device):
+    for asked in random_problems(150):
+        legal = legal_kernels(asked, device)
+        reasons = {i.name: exclusion(i, asked, device) for i in IMPLEMENTATIONS}
+        able = [i for i in IMPLEMENTATIONS if not reasons[i.name] and i.configs(asked.dtype)]
+        assert legal == able and legal
+        assert all(i.is_own and i.supports(asked) is None for i in legal if not asked.reduction)
+
+
+def test_reasons_name_what_is_in_the_way(configs_of_a_gpu):
+    large = problem(512, 512, 512)
+    for name, asked, device, reason in (
+        ("cublas", large, H200, "baseline"),
+        ("vectorized", large, H200, "used only when named"),
+        ("tensor_core", large, H200, "computes float64, not float32"),
+        ("wgmma", replace(large, precision="tf32"), A100, "compute capability"),
+        ("coalesced", replace(large, epilogue=ARGMIN, must_fuse=True), H200, "reduce nothing"),
+    ):
+        assert reason in exclusion(find_implementation(name), asked, device)
+    assert refusal(find_implementation("vectorized"), large, H200) is None
+
+
+def test_a_named_one_that_cannot_says_why(configs_of_a_gpu):
+    large, tuned = problem(512, 512, 512), find_implementation("tuned")
+    config, *_, other = tuned.configs("float32")
+    with pytest.raises(errors.UnsupportedProblemError, match=r"'tensor_core'.*not float32"):
+        choose(large, H200, "tensor_core")
+    with pytest.raises(errors.UnknownImplementationError, match=r"'magic' is unknown"):
+        choose(large, H200, "magic")
+    with pytest.raises(errors.UnsupportedProblemError, match=f"no config 7.*{other}"):
+        choose(large, H200, ("tuned", 7))
+    for wrong in (("tuned",), ("tuned", config, 0), ("tuned", config, 1.5)):
+        with pytest.raises(errors.UnknownImplementationError, match="number of slices"):
+            choose(large, H200, wrong)
+    with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k into 500"):
+        choose(large, H200, ("tuned", config, 500))
+
+
+def test_a_name_means_exactly_that(configs_of_a_gpu):
+    asked = problem(300, 200, 1000)
+    for implementation in IMPLEMENTATIONS:
+        if refusal(implementation, asked, H200) or not implementation.is_own:
+            continue
+        name = implementation.name
+        for named in (name, *((name, config) for config in implementation.configs("float32"))):
+            (found,) = rank(asked, H200, named).candidates
+            assert found == choose(asked, H200, named)
+            assert found.implementation is implementation and found.us > 0
+            assert named == name or (found.config, found.slices) == (named[1], 1)
+
+
+def test_slices_are_neither_too_many_nor_of_what_cannot_be_added(configs_of_a_gpu):
+    tuned = find_implementation("tuned")
+    config = next(config for config in tuned.configs("float32") if config.split_k == 1)
+    long = problem(64, 64, 10**6)
+    assert choose(long, H200, ("tuned", config, 5)).slices == 5
+    assert can_slice(tuned, config, long, MOST_SLICES)
+    assert not can_slice(tuned, config, long, MOST_SLICES + 1)
+    assert not can_slice(tuned, config, problem(64, 64, config.tile_k), 2)
+    assert not can_slice(tuned, config, replace(long, epilogue=ARGMIN), 2)
+    assert not can_slice(find_implementation("coalesced"), config, long, 2)
 
 
 @dataclass(frozen=True)
-class Able(Implementation):
-    """An implementation that accepts everything."""
+class Tired(Implementation):
+    """An implementation that declines everything."""
 
     def supports(self, problem):
-        return None
+        return f"{self.name} is tired"
 
     def configs(self, dtype=None):
-        return (None,)
+        return find_implementation("naive").configs(dtype)
 
     def bind(self, problem, config, arch, ordinal):
         raise AssertionError("never bound")
 
 
-@dataclass(frozen=True)
-class Reducing(Able):
-    """An implementation that reduces what it computes."""
-
-    def fuses_reduction(self, problem):
-        return True
-
-
-@dataclass(frozen=True)
-class Unable(Able):
-    """An implementation that declines everything."""
-
-    reason: str = "declines"
-
-    def supports(self, problem):
-        return self.reason
+def test_when_none_fits_all_reasons_are_listed(give_table, monkeypatch):
+    tired = tuple(Tired(name, "test") for name in ("left", "right"))
+    for module in (legality, selection):
+        monkeypatch.setattr(module, "IMPLEMENTATIONS", tired)
+    give_table(H200, {})
+    for function in (choose, rank):
+        with pytest.raises(errors.UnsupportedProblemError, match=r"left is tired.*right is tired"):
+            function(problem(1, 1, 1), H200)
 
 
-def problem(m, n, k, dtype="float32"):
-    return contiguous_problem(dtype, m, n, k)
+# The choice is the shortest time.
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_the_automatic_choice_is_among_own_kernels_and_explains_the_others(shape, dtype):
-    ranking = rank(problem(*shape, dtype), DEVICE)
-    first = ranking.candidates[0]
-    assert first.implementation.is_own and first.reason
-    assert first.config in first.implementation.configs(dtype)
-    others = {i.name for i in IMPLEMENTATIONS} - {first.implementation.name}
-    assert set(ranking.rejected) == others and all(ranking.rejected.values())
+@pytest.mark.parametrize("device", [H200, H100, A100], ids=lambda device: device.name)
+def test_the_choice_is_the_first_of_the_ranking(configs_of_a_gpu, device):
+    for asked in random_problems(300):
+        best, ranking = choose(asked, device), rank(asked, device)
+        assert ranking.candidates[0] == best
+        times = [candidate.us for candidate in ranking.candidates]
+        assert times == sorted(times) and times[0] > 0 and math.isfinite(times[-1])
+        own = [candidate.implementation for candidate in ranking.candidates]
+        assert len(set(own)) == len(own) and set(own) == set(legal_kernels(asked, device))
+        others = {i.name for i in IMPLEMENTATIONS} - {best.implementation.name}
+        assert set(ranking.rejected) == others and all(ranking.rejected.values())
+        assert best.slices == 1 or can_slice(best.implementation, best.config, asked, best.slices)
+        assert asked.must_fuse is None or best.stores_matrix is not asked.must_fuse
 
 
-def test_the_same_problem_gives_the_same_choice():
-    assert choose(problem(300, 200, 100), DEVICE) == choose(problem(300, 200, 100), DEVICE)
+def test_a_reduction_is_fused_or_not_as_takes_less_time(configs_of_a_gpu):
+    for m, n, k in ((64, 64, 16), (8192, 8192, 64), (100_000, 512, 128), (512, 512, 16_384)):
+        asked = problem(m, n, k, epilogue=ARGMIN)
+        either, fused, stored = (
+            choose(replace(asked, must_fuse=must_fuse), H200) for must_fuse in (None, True, False)
+        )
+        assert either.us == min(fused.us, stored.us) and fused.us != stored.us
+        assert either.stores_matrix is (stored.us < fused.us)
+        assert (fused.stores_matrix, stored.stores_matrix) == (False, True)
 
 
-def test_tiny_problems_and_large_ones(configs_of_a_gpu):
-    """One thread an element, and the top of the ladder."""
-    assert choose(problem(3, 4, 5), H200).implementation.name == "coalesced"
-    assert choose(problem(2048, 2048, 2048), H200).implementation.name == "tuned"
+def test_without_corrections_the_choice_is_the_least_of_all_predictions(give_table):
+    give_table(H200, {KEY: Speed(0.4)})
+    table = table_for(H200)
+    for asked in random_problems(200):
+        if asked.reduction is None:
+            legal = legal_kernels(asked, H200)
+            rows = [row for row in all_rows(asked.dtype, H200) if row.implementation in legal]
+            if not legality.is_sliceable(asked):
+                rows = [row for row in rows if not row.fill]
+            least_us = min(predict_us([row], asked, table=table)[0] for row in rows)
+            assert choose(asked, H200).us == pytest.approx(least_us, rel=1e-12)
 
 
-# What is within a twentieth of the best that was measured on the H200, by m = n = k and batch.
-MEASURED_BATCHES = [
-    ("float32", 4, 100, "small_batch 4x4x4"),
-    ("float32", 4, 100_000, "small_batch 4x4x4"),
-    ("float32", 8, 1000, "small_batch 8x8x8"),
-    ("float32", 12, 5000, "small_batch 12x12x12"),
-    ("float32", 16, 10_000, "small_batch 16x16x16 thread 2x4"),
-    ("float32", 20, 5000, "small_batch 20x20x20"),
-    ("float32", 24, 1000, "small_batch 24x24x24"),
-    ("float32", 32, 100, "small_batch 32x32x32 thread 2x4"),
-    ("float32", 32, 10_000, "small_batch 32x32x32 thread 4x4"),
-    ("float32", 32, 100_000, "small_batch 32x32x32 thread 4x4"),
-    ("float32", 40, 1000, "small_batch 40x40x40"),
-    ("float32", 48, 100, "small_batch 48x48x48 thread 3x4"),
-    ("float32", 48, 1000, "small_batch 48x48x48 thread 6x4"),
-    ("float32", 48, 10_000, "small_batch 48x48x48 thread 6x4"),
-    ("float32", 56, 5000, "small_batch 56x56x56"),
-    ("float32", 64, 10_000, "small_batch 64x64x64"),
-    ("float32", 72, 5000, "small_batch 72x72x72"),
-    ("float32", 80, 5000, "small_batch 80x80x80"),
-    ("float32", 96, 100, "small_batch 32x32x32"),
-    ("float32", 96, 300, "small_batch"),
-    ("float32", 96, 1000, "block_batch 96x96x96"),
-    ("float32", 96, 10_000, "block_batch 96x96x96"),
-    ("float32", 128, 3000, "tuned 128x"),
-    ("float32", 128, 10_000, "tuned 128x"),
-    ("float64", 4, 10_000, "small_batch 4x4x4"),
-    ("float64", 12, 100_000, "small_batch 12x12x12"),
-    ("float64", 16, 100, "tensor_batch 16x16x16"),
-    ("float64", 24, 50_000, "small_batch 24x24x24"),
-    ("float64", 32, 100, "tensor_batch 32x32x32"),
-    ("float64", 40, 1000, "small_batch 40x40x40"),
-    ("float64", 48, 1000, "small_batch 48x48x48"),
-    ("float64", 64, 100, "tensor_core 32x64x16"),
-    ("float64", 80, 5000, "tensor_batch 80x80x80"),
-    ("float64", 96, 100, "tensor_batch 32x32x32"),
-    ("float64", 96, 1000, "tensor_batch 96x96x48"),
-    ("float64", 128, 100, "tensor_core 128x64x16"),
-    ("float64", 128, 10_000, "tensor_core 128x64x16"),
-]
+def test_explain_shows_the_numbers_of_the_choice(configs_of_a_gpu, monkeypatch):
+    monkeypatch.setattr("dxgemm._explain.device_facts", lambda ordinal: H200)
+    for dtype in DTYPES:
+        for m, n, k, batch in ((4096, 4096, 4096, 1), (64, 64, 20_000, 1), (33, 33, 33, 500)):
+            explained = explain_shape(m, n, k, dtype, batch=batch)
+            best = choose(contiguous_problem(dtype, m, n, k, batch), H200)
+            assert explained.implementation == best.implementation.name
+            assert (explained.config, explained.slices) == (str(best.config), best.slices)
+            assert explained.candidates[0] == (str(best), best.us)
+            assert explained.predicted_us == min(us for _, us in explained.candidates)
+            assert explained.speeds in str(explained)
+            several = explained.candidates if len(explained.candidates) > 1 else ()
+            assert all(f"{name} " in str(explained) for name, _ in several)
 
 
-@pytest.mark.parametrize("dtype, size, batch, best", MEASURED_BATCHES)
-def test_a_batch_takes_what_was_measured_to_be_best(configs_of_a_gpu, dtype, size, batch, best):
-    chosen = choose(contiguous_problem(dtype, size, size, size, batch), TUNED_H200)
-    assert str(chosen).startswith(best)
+EMPTY = [(0, 5, 5, 1), (5, 0, 5, 1), (5, 5, 0, 1), (0, 0, 0, 1), (5, 5, 5, 0), (0, 5, 5, 3)]
 
 
-@cache
-def observations():
-    """What the shipped table is fitted to."""
-    lines = (RESULTS / "tuning.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+@pytest.mark.parametrize("m, n, k, batch", EMPTY)
+def test_a_problem_may_be_empty(configs_of_a_gpu, m, n, k, batch):
+    for dtype in DTYPES:
+        candidates = rank(problem(m, n, k, dtype, batch), H200).candidates
+        assert all(math.isfinite(candidate.us) for candidate in candidates)
 
 
-def regrets_of_batches(dtype, device):
-    """Times the best of the observations that the shipped table is fitted to."""
-    measured = [found for found in observations() if found["shape"][0] == dtype]
-    batches = [found for found in measured if found["shape"][4] > 1]
-    assert len(batches) > 200
-    for found in batches:
-        times = {tuple(way): us for *way, us in found["us"] if way[0] != "cublas"}
-        chosen = choose(contiguous_problem(*found["shape"]), device)
-        way = chosen.implementation.name, str(chosen.config), chosen.slices
-        yield times.get(way, math.inf) / min(times.values())
+def test_in_the_simulator_nothing_waits_at_barriers():
+    if not simulator_enabled():
+        pytest.skip("about the simulator")
+    for m, n, k, batch in ((9, 9, 9, 1), *EMPTY):
+        best = choose(problem(m, n, k, batch=batch), SIMULATED_DEVICE)
+        assert best.config.smem_bytes("float32") == 0
+    explained = dxgemm.explain(np.eye(3), np.eye(3))
+    assert explained.candidates == () and explained.predicted_us is explained.speeds is None
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_model_knows_every_measured_batch(configs_of_a_gpu, dtype):
-    assert max(regrets_of_batches(dtype, replace(TUNED_H200, trees={}))) <= 1.05
+# The model.
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_measured_batches_take_what_is_near_the_best(configs_of_a_gpu, dtype):
-    regrets = list(regrets_of_batches(dtype, TUNED_H200))
-    assert sum(regret <= 1.05 for regret in regrets) >= 0.92 * len(regrets)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_more_work_is_never_predicted_to_take_less_time(configs_of_a_gpu, dtype):
+    rows, precisions = whole_rows(dtype), {"float64": (None, "split")}.get(dtype, (None,))
+    sizes = (512, 768, 1024, 4096, 12288)
+    for precision in precisions:
+        for changed in ("m", "n", "k", "batch"):
+            before_us = np.zeros(len(rows))
+            for size in sizes:
+                shape = {"m": 512, "n": 768, "k": 1024, "batch": 3} | {changed: size}
+                asked = problem(**shape, dtype=dtype, precision=precision)
+                us = predict_us(rows, asked)
+                assert (us >= before_us).all(), (changed, size)
+                before_us = us
+            assert (before_us > 2 * predict_us(rows, problem(512, 768, 1024, dtype))).any()
 
 
-@cache
-def unseen_rows():
-    """Choices that were measured on shapes that nothing was tuned on."""
-    results = json.loads((RESULTS / "choice_regret.json").read_text())
-    return [benchmark["extra_info"] for benchmark in results["benchmarks"]]
-
-
-def shape_of(row):
-    return row["dtype"], row["m"], row["n"], row["k"], row["batch"]
-
-
-def regret_of_choice(row):
-    """By what was measured; infinite if what is chosen now was not, which is far from the best."""
-    chosen = choose(contiguous_problem(*shape_of(row)), TUNED_H200)
-    way = f"{chosen.implementation.name} {chosen.config} {chosen.slices}"
-    if way == f"{row['implementation']} {row['config']} {row['slices']}":
-        return row["regret"]
-    return row["first_us"].get(way, math.inf) / row["first_us"][row["best"]]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_on_unseen_shapes_the_choice_is_what_was_measured_to_be_near_the_best(
-    configs_of_a_gpu, dtype
-):
-    rows = [row for row in unseen_rows() if row["dtype"] == dtype]
-    rows = [row for row in rows if min(row["m"], row["n"], row["k"]) >= THIN]
-    assert len(rows) >= 120
-    regrets = [regret_of_choice(row) for row in rows]
-    assert sum(regret <= 1.05 for regret in regrets) >= 0.95 * len(rows)
-    assert max(regrets) <= 1.3 and max(row["regret"] for row in rows) <= 1.3
-    assert sum(math.log(row["vs_cublas"]) for row in rows) >= 0
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_on_unseen_thin_shapes_the_choice_is_seldom_far_from_the_best(configs_of_a_gpu, dtype):
-    rows = [row for row in unseen_rows() if row["dtype"] == dtype]
-    rows = [row for row in rows if min(row["m"], row["n"], row["k"]) < THIN]
-    assert len(rows) >= 100
-    regrets = [regret_of_choice(row) for row in rows]
-    assert sum(regret <= 1.05 for regret in regrets) >= 0.9 * len(rows)
-    assert max(regrets) <= 1.3 and max(row["regret"] for row in rows) <= 1.3
-    assert sum(math.log(row["vs_cublas"]) for row in rows) >= 0
-    assert "naive" in {row["best"].split()[0] for row in rows}
-    assert "naive" in {row["implementation"] for row in rows}
-
-
-def test_nothing_was_tuned_on_the_unseen_shapes():
-    tuned = {tuple(found["shape"]) for found in observations()}
-    drawn_by_both = {("float32", 1, 7, 3, 1)}  # so small that chance met it twice
-    assert tuned.intersection(map(shape_of, unseen_rows())) == drawn_by_both
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [128, 256, 1024])
-def test_one_matrix_of_several_tiles_is_not_taken_for_a_batch(configs_of_a_gpu, dtype, size):
-    chosen = choose(problem(size, size, size, dtype), TUNED_H200)
-    assert chosen.implementation.name not in ("small_batch", "tensor_batch")
-
-
-def test_memory_bounds_a_batch():
-    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
-    batch = contiguous_problem("float32", 64, 64, 4, 1000)
-    memory_us = batch.bytes_moved / (DEVICE.memory_gbytes_per_s * 1e3)
-    assert predict_us(tiles, tile, batch, DEVICE) > memory_us
-
-
-def test_operands_are_split_where_that_pays(configs_of_a_gpu):
-    split = replace(problem(4096, 4096, 4096), precision="split")
-    assert choose(split, H200).implementation.name == "split_wgmma"
-    medium = replace(problem(1024, 1024, 1024), precision="split")
-    best = choose(medium, H200)
-    assert best.implementation.name == "split_wgmma"
-    assert (best.config.tile_m, best.config.tile_n) == (128, 64)
-    small = replace(problem(64, 64, 64), precision="split")
-    assert choose(small, H200).implementation.name != "split_wgmma"
-
-
-@pytest.mark.parametrize("precision", ["split", "split14"])
-@pytest.mark.parametrize("size, pays", [(64, False), (2048, False), (4096, True), (8192, True)])
-def test_remainders_are_multiplied_where_that_pays(configs_of_a_gpu, size, pays, precision):
-    plain = problem(size, size, size, "float64")
-    permitted = replace(plain, precision=precision)
-    best = choose(permitted, H200).implementation.name
-    assert (best == "split_int8") == pays
-    assert choose(permitted, H200, "split_int8").implementation.name == "split_int8"
-    assert "precision='split'" in rank(plain, H200).rejected["split_int8"]
-    too_deep = replace(plain, k=2**18, precision=precision)
-    assert choose(too_deep, H200).implementation.name != "split_int8"
-
-
-def test_an_epilogue_after_a_short_k_wants_several_blocks_on_an_sm(configs_of_a_gpu):
-    plain = problem(8192, 8192, 128)
-    fused = replace(plain, epilogue=RELU)
-    alone, shared = (choose(p, H200).config for p in (plain, fused))
-    assert alone.min_blocks("float32") == 1 < shared.min_blocks("float32")
-    deep = replace(problem(4096, 4096, 4096), epilogue=RELU)
-    assert choose(deep, H200).config == alone
-
-
-@pytest.mark.parametrize(
-    ("dtype", "best"), [("float32", "128x64x8 thread"), ("float64", "64x64x16 warp 32x32")]
-)
-def test_after_a_short_k_the_config_is_the_measured_best(configs_of_a_gpu, dtype, best):
-    fused = replace(problem(8192, 8192, 128, dtype), epilogue=RELU)
-    assert str(choose(fused, TUNED_H200).config).startswith(best)
-    nearest = replace(problem(65536, 16384, 64), epilogue=ARGMIN)
-    assert str(choose(nearest, TUNED_H200).config).startswith("128x64x8")
-
-
-@pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
-def test_a_name_means_exactly_that_one(implementation):
-    for shape in SHAPES:
-        ranking = rank(problem(*shape), DEVICE, implementation.name)
-        assert [c.implementation for c in ranking.candidates] == [implementation]
-
-
-@pytest.mark.parametrize("implementation", OWN, ids=lambda implementation: implementation.name)
-def test_a_config_means_exactly_that_one(implementation):
-    for config in implementation.configs("float32"):
-        ranking = rank(problem(64, 64, 64), DEVICE, (implementation.name, config))
-        assert [c.config for c in ranking.candidates] == [config]
-
-
-def test_a_named_implementation_that_cannot_says_why(monkeypatch):
-    unable = Unable("unable", "test", reason="it has no hands")
-    monkeypatch.setattr(_dispatch, "find_implementation", lambda name: unable)
-    with pytest.raises(errors.UnsupportedProblemError, match=r"'unable'.*it has no hands"):
-        choose(problem(1, 1, 1), DEVICE, "unable")
-
-
-def test_a_baseline_is_never_the_automatic_choice(monkeypatch):
-    baseline, own = Able("baseline", "test", is_own=False), Able("own", "test")
-    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (baseline, own))
-    ranking = rank(problem(1, 1, 1), DEVICE)
-    assert [candidate.implementation for candidate in ranking.candidates] == [own]
-    assert "named" in ranking.rejected["baseline"]
-
-
-def test_when_none_fits_all_reasons_are_listed(monkeypatch):
-    unable = tuple(Unable(name, "test", reason=f"{name} is tired") for name in ("left", "right"))
-    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", unable)
-    with pytest.raises(errors.UnsupportedProblemError, match=r"left is tired.*right is tired"):
-        choose(problem(1, 1, 1), DEVICE)
-
-
-def test_where_a_reduction_has_to_be_fused_others_reduce_nothing(monkeypatch):
-    plain, reducing = Able("plain", "test"), Reducing("reducing", "test")
-    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (plain, reducing))
-    nearest = replace(problem(64, 64, 64), epilogue=ARGMIN)
-    assert len(rank(nearest, DEVICE).candidates) == 2
-    ranking = rank(replace(nearest, must_fuse=True), DEVICE)
-    assert [candidate.implementation for candidate in ranking.candidates] == [reducing]
-    assert ranking.rejected == {"plain": "its kernels reduce nothing"}
-    monkeypatch.setattr(_dispatch, "find_implementation", lambda name: plain)
-    with pytest.raises(errors.UnsupportedProblemError, match=r"'plain'.*reduce nothing"):
-        choose(replace(nearest, must_fuse=True), DEVICE, "plain")
-
-
-def test_a_reduction_is_fused_where_the_matrix_takes_long_to_read(configs_of_a_gpu):
-    nearest = replace(problem(8192, 8192, 512), epilogue=ARGMIN)
-    fast = replace(H200, memory_gbytes_per_s=100 * H200.memory_gbytes_per_s)
-    for device, is_fused in ((H200, True), (fast, False)):
-        for must_fuse in (None, True, False):
-            asked = replace(nearest, must_fuse=must_fuse)
-            chosen = choose(asked, device).part_of(asked)
-            fused = is_fused if must_fuse is None else must_fuse
-            assert (chosen == asked) == (chosen.reduction is not None) == fused
-    # The product by itself is quicker with the matrix stored.
-    best = choose(nearest, H200)
-    stored_us, fused_us = (
-        predict_us(best.implementation, best.config, way, H200)
-        for way in (stored_problem(nearest), nearest)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_lesser_gpu_is_never_predicted_to_be_faster(configs_of_a_gpu, dtype):
+    rows = whole_rows(dtype)
+    half = replace(
+        H200,
+        sm_count=66,
+        peak_tflops={name: peak / 2 for name, peak in H200.peak_tflops.items()},
+        tensor_tflops={name: peak / 2 for name, peak in H200.tensor_tflops.items()},
     )
-    assert stored_us < fused_us
+    narrow = replace(H200, memory_gbytes_per_s=2400.0)
+    for asked in (problem(4096, 4096, 1, dtype), problem(4096, 4096, 4096, dtype)):
+        us, half_us, narrow_us = (predict_us(rows, asked, d) for d in (H200, half, narrow))
+        assert (half_us >= us).all() and (narrow_us >= us).all()
+    assert (half_us > 1.5 * us).any()
+    flat = problem(16384, 16384, 1, dtype)
+    assert predict_us(rows, flat, narrow).min() > 1.2 * predict_us(rows, flat).min()
 
 
-def test_slices_of_k_are_neither_too_many_nor_too_short(configs_of_a_gpu):
-    kernel = find_implementation("tuned")
-    config = kernel.configs("float32")[0]
-    endless = replace(H200, sm_count=1_000_000)
-
-    def most(k):
-        return max(slice_counts(kernel, config, problem(64, 64, k), endless))
-
-    shortest = FEWEST_SLICED_TILES * config.tile_k
-    assert [most(shortest * count) for count in (1, 2, 10)] == [1, 2, 10]
-    assert most(2 * shortest - 1) == 1
-    assert most(shortest * MOST_SLICES) == most(1_000_000) == MOST_SLICES
-
-
-@dataclass(frozen=True)
-class Tile:
-    tile_m: int
-    tile_n: int
-    split_k: int = 1
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_slices_cost_their_addition(configs_of_a_gpu, monkeypatch, dtype):
+    rows = [row for row in all_rows(dtype, H200) if row.fill == 1]
+    asked = problem(512, 512, 8192, dtype)
+    sliced_us = {count: predict_us(rows, asked, slices=count) for count in (1, 2, 8)}
+    monkeypatch.setattr("dxgemm.choice.model.ADDING_US", 0.0)
+    monkeypatch.setattr("dxgemm.choice.model.ADDING_BYTES_PER_US", math.inf)
+    item_bytes = 4 if dtype == "float32" else 8
+    for count, us in sliced_us.items():
+        added_us = ADDING_US + count * 512 * 512 * item_bytes / ADDING_BYTES_PER_US
+        free_us = predict_us(rows, asked, slices=count)
+        assert us - free_us == pytest.approx(added_us if count > 1 else 0, abs=1e-9)
 
 
-@dataclass(frozen=True)
-class Tiles(Able):
-    """An implementation with three tiles, the smallest of which is slow."""
-
-    def configs(self, dtype=None):
-        return (Tile(64, 64), Tile(64, 64, split_k=4), Tile(8, 8))
-
-    def block_count(self, config, problem):
-        tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-        return problem.batch * tiles * config.split_k
-
-    def efficiency(self, config, problem):
-        return 0.5 if config.tile_m == 64 else 0.1
+def test_a_gpu_that_is_full_needs_no_slices(configs_of_a_gpu):
+    for dtype in ("float32", "float64"):
+        assert choose(problem(64, 64, 20_000, dtype), H200).slices > 1
+        assert choose(problem(64, 64, 20_000, dtype, batch=4096), H200).slices == 1
+        assert choose(problem(64, 64, 64, dtype), H200).slices == 1
 
 
-@pytest.mark.parametrize(
-    "shape, batch, tile",
-    [
-        ((128, 128, 9999), 1, Tile(64, 64)),  # a tile for each of the 4 SMs
-        ((64, 64, 9999), 1, Tile(64, 64, split_k=4)),  # otherwise 3 SMs were idle
-        ((64, 64, 1), 1, Tile(64, 64)),  # too little to share
-        ((8, 8, 9999), 100, Tile(8, 8)),  # most of the larger tiles would lie outside
-        ((64, 64, 9999), 100, Tile(64, 64)),  # enough matrices to fill every SM
-    ],
-)
-def test_the_tile_of_the_shortest_predicted_time(monkeypatch, shape, batch, tile):
-    monkeypatch.setattr(_dispatch, "IMPLEMENTATIONS", (Tiles("tiles", "test"),))
-    m, n, k = shape
-    ranking = rank(contiguous_problem("float32", m, n, k, batch), DEVICE)
-    assert ranking.candidates[0].config == tile
-
-
-def test_the_prediction_grows_by_whole_rounds_of_tiles():
-    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
-    times = [predict_us(tiles, tile, problem(64 * t, 64, 999), DEVICE) for t in (1, 4, 5, 8, 9)]
-    assert times[0] < times[2] < times[4]
-    # Within a round there is more for memory alone.
-    assert times[1] - times[0] < 0.05 * times[0] and times[3] - times[2] < 0.05 * times[2]
-
-
-WHOLE = problem(1024, 1024, 1024)
+SPEED = Speed(0.5)
+ALIGNED = problem(1024, 1024, 1024)
+TERMS = {
+    "misaligned": {"odd a", "odd b"},
+    "a_col": {"a in columns"},
+    "b_col": {"b in columns"},
+    "misaligned_writes": {"odd out"},
+    "epilogue_ns": {"epilogue"},
+}
 CASES = {
-    "whole": (Tile(64, 64), WHOLE),
-    "a misaligned": (Tile(64, 64), replace(WHOLE, a_alignment=4)),
-    "b misaligned": (Tile(64, 64), replace(WHOLE, b_alignment=4)),
-    "result misaligned": (Tile(64, 64), replace(WHOLE, out=Strides(0, 1025, 1))),
-    "edges": (Tile(64, 64), problem(1040, 1024, 1024)),
-    "clusters": (Tile(64, 64, split_k=4), WHOLE),
+    "plain": ALIGNED,
+    "odd a": replace(ALIGNED, a_alignment=4),
+    "odd b": replace(ALIGNED, b_alignment=4),
+    "odd out": replace(ALIGNED, out=ALIGNED.out._replace(row=1025)),
+    "a in columns": replace(ALIGNED, a=ALIGNED.a.transposed()),
+    "b in columns": replace(ALIGNED, b=ALIGNED.b.transposed()),
+    "epilogue": replace(ALIGNED, epilogue=RELU),
 }
 
 
-@pytest.mark.parametrize(
-    "term, value, cases",
-    [
-        ("misaligned", 1.5, {"a misaligned", "b misaligned"}),
-        ("misaligned_tile_us", 2.0, {"b misaligned"}),
-        ("misaligned_writes", 3.0, {"result misaligned"}),
-        ("guarded", 1.5, {"edges"}),
-        ("cluster_block_us", 1.0, {"clusters"}),
-    ],
-)
-def test_a_term_raises_the_times_of_what_it_is_about(term, value, cases):
-    tiles, plain = Tiles("tiles", "test"), Speed(0.5)
-    raised = replace(plain, **{term: value})
-    for name, of in CASES.items():
-        before_us, after_us = (predict_us(tiles, *of, DEVICE, speed) for speed in (plain, raised))
-        assert after_us > before_us if name in cases else after_us == before_us, name
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_raises_the_times_of_what_it_is_about(configs_of_a_gpu, term):
+    raised, rows = replace(SPEED, **{term: 4.0}), whole_rows("float32")
+    for name, asked in CASES.items():
+        before_us, after_us = (predict_us(rows, asked, speed=speed) for speed in (SPEED, raised))
+        assert (
+            (after_us > before_us).all() if name in TERMS[term] else (after_us == before_us).all()
+        ), name
 
 
-@pytest.mark.parametrize(
-    "m, n, share", [(128, 128, 0), (96, 128, 1 / 2), (96, 96, 3 / 4), (160, 64, 1 / 3), (9, 9, 1)]
-)
-def test_edges_are_the_tiles_that_reach_beyond_the_result(m, n, share):
-    assert edge_share(Tile(64, 64), problem(m, n, 64)) == pytest.approx(share)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_problems_are_predicted_together_as_they_are_one_by_one(configs_of_a_gpu, dtype):
+    problems = [asked for asked in random_problems(300) if asked.dtype == dtype]
+    columns = columns_of(all_rows(dtype, H200), dtype)
+    together = Asked.of_all(problems)
+    us = predict(columns, together, schedule(columns, together))
+    assert us.shape == (len(problems), len(columns.rows))
+    for found, asked in zip(us, problems, strict=True):
+        alone = Asked.of(asked)
+        np.testing.assert_allclose(found, predict(columns, alone, schedule(columns, alone)), 1e-12)
 
 
-def test_adding_the_sums_of_slices_takes_time(monkeypatch):
-    slices = [sliced_problem(WHOLE, count) for count in (2, 4)]
-    assert adding_us(WHOLE) == 0
-    assert ADDING_US < adding_us(slices[0]) < adding_us(slices[1])
-    tiles, tile = Tiles("tiles", "test"), Tile(64, 64)
-    whole_us, sliced_us = (predict_us(tiles, tile, p, DEVICE) for p in (WHOLE, slices[0]))
-    monkeypatch.setattr(_model, "adding_us", lambda problem: 0.0)
-    assert predict_us(tiles, tile, WHOLE, DEVICE) == whole_us
-    added_us = sliced_us - predict_us(tiles, tile, slices[0], DEVICE)
-    assert added_us == pytest.approx(adding_us(slices[0]))
+def test_a_pipeline_that_is_not_filled_is_avoided(configs_of_a_gpu):
+    pipeline = find_implementation("pipeline")
+    for config in pipeline.configs("float64"):
+        least, row = config.least_sizes, Row(pipeline, config)
+        full_us = predict_us([row], problem(*least.values(), "float64"))
+        for name in least:
+            short = problem(**{**least, name: least[name] - 1}, dtype="float64")
+            assert predict_us([row], short) > UNFILLED / 2 * full_us
 
 
-def test_what_the_table_of_its_kernel_leaves_out_is_taken_to_be_slower(configs_of_a_gpu):
-    kernel, other = find_implementation("tuned"), find_implementation("coalesced")
-    listed, left_out = kernel.configs("float32")[:2]
-    tuned = replace(H200, speeds={("float32", f"tuned {listed}"): Speed(0.7)})
-
-    def ratio(implementation, config, problem):
-        stated_us, us = (predict_us(implementation, config, problem, d) for d in (H200, tuned))
-        return us / stated_us
-
-    assert ratio(kernel, left_out, WHOLE) == pytest.approx(1 / UNTUNED)
-    assert ratio(kernel, left_out, contiguous_problem("float32", 64, 64, 64, 1000)) == 1
-    assert ratio(kernel, left_out, problem(1024, 1024, 1024, "float64")) == 1
-    assert ratio(other, other.configs("float32")[0], WHOLE) == 1
+# Corrections and tables.
 
 
-# Medians on the H200, microseconds: m = n = k, config of `tuned`, measured.
-MEASURED_US = [
-    (256, (64, 64, 1), 9.95), (512, (32, 64, 1), 11.8), (512, (64, 64, 2), 12.0),
-    (768, (64, 64, 4), 29.4), (1024, (128, 128, 2), 50.5), (1024, (64, 64, 1), 53.3),
-    (1536, (64, 64, 2), 170.6), (1536, (128, 256, 1), 244.3), (2048, (128, 256, 1), 326.4),
-]  # fmt: skip
+def measured_at(points, row, weight):
+    """A table's numbers for problems, each with a weight for one candidate."""
+    numbers = Asked.of_all(points)
+    columns = [np.broadcast_to(getattr(numbers, name), (len(points), 1)) for name in tables.POINT]
+    weights = np.full((len(points), 1), weight)
+    return Measured(np.concatenate(columns, axis=1), (row.name,), weights)
 
 
-@pytest.mark.parametrize("size, tile, measured_us", MEASURED_US)
-def test_the_model_agrees_with_measurements(size, tile, measured_us):
-    configs = (c for c in kernel_file.CONFIGS if (c.tile_m, c.tile_n, c.split_k) == tile)
-    predicted_us = predict_us(
-        find_implementation("tuned"), next(configs), problem(size, size, size), H200
+def test_a_correction_is_bounded_and_goes_by_problems_alike(give_table):
+    row = Row(find_implementation("tuned"), find_implementation("tuned").configs("float32")[2])
+    named = "tuned", row.config, 1
+    here, near, far = (problem(size, size, size) for size in (1024, 1152, 8192))
+    give_table(H200, {})
+    plain_us = [choose(asked, H200, named).us for asked in (here, near, far)]
+    for weight in (0.2, -0.2, 9.0, -9.0):
+        give_table(H200, {}, {"float32": measured_at([here], row, weight)})
+        us = [choose(asked, H200, named).us for asked in (here, near, far)]
+        logs = np.log(np.array(us) / plain_us) * np.sign(weight)
+        assert logs[0] == pytest.approx(min(abs(weight), MOST), rel=1e-3)
+        if abs(weight) < MOST:
+            assert logs[0] > logs[1] > logs[2] > 0
+        other = find_implementation("tuned").configs("float32")[3]
+        assert choose(here, H200, ("tuned", other)).us == pytest.approx(
+            predict_us([Row(row.implementation, other)], here)[0]
+        )
+
+
+def test_a_correction_decides(give_table):
+    asked = problem(1000, 1000, 1000)
+    give_table(H200, {})
+    first, second = rank(asked, H200).candidates[:2]
+    slow = Row(first.implementation, first.config)
+    point = {"float32": measured_at([asked], slow, 0.4)}
+    give_table(H200, {}, point)
+    assert choose(asked, H200, (first.implementation.name, first.config)).us > 1.4 * first.us
+    assert choose(asked, H200).us <= second.us
+    assert (choose(asked, H200).config, choose(asked, H200).slices) != (first.config, 1)
+    assert "1000 x 1000 x 1000 is most like it" in speeds_from(problem(990, 990, 990), H200)
+
+
+def test_names_of_candidates_are_told_apart(configs_of_a_gpu):
+    for dtype in DTYPES:
+        names = [row.name for row in all_rows(dtype, H200)]
+        assert len(set(names)) == len(names) and not any("," in name for name in names)
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    speeds = {KEY: (Speed(0.5, misaligned=1.5), 7), ("int8", "x", "y z"): (Speed(1.25), 0)}
+    points = measured_at([problem(3, 4, 5), problem(7, 7, 7)], Row(Tired("left", ""), "c"), -0.125)
+    folder, chip = tmp_path / "new" / "gpu", Chip.of(H200)
+    write_table(folder, chip, speeds, {"float32": points}, {"measured": "today"})
+    table = read_table(folder)
+    assert (table.chip, table.folder) == (chip, folder)
+    assert table.speeds == {key: speed for key, (speed, _) in speeds.items()}
+    found = table.measured_problems("float32")
+    assert found.candidates == points.candidates
+    np.testing.assert_array_equal(found.points, points.points)
+    np.testing.assert_allclose(found.weights, points.weights)
+    assert table.measured_problems("float64") is None
+    assert json.loads((folder / "chip.json").read_text())["measured"] == "today"
+    assert {path.name for path in folder.iterdir()} == {"chip.json", "speeds.csv", "float32.csv"}
+    write_table(folder, chip, speeds, {}, {})
+    assert table.measured_problems("float32") is not None, "what else the folder holds stays"
+
+
+CHIP = '{"version": 1, "gpu": "x", "arch": "sm_90a", "sm_count": 132, "memory_gbytes_per_s": 4800}'
+SPEEDS_HEADER = ",".join(["dtype", "kernel", "config", *tables.SPEED_NAMES, "measurements"])
+POINTS_HEADER = ",".join([*tables.POINT, "tuned x"])
+DAMAGES = {
+    "truncated header": ("chip.json", CHIP[:40]),
+    "another version": ("chip.json", CHIP.replace('"version": 1', '"version": 99')),
+    "no version": ("chip.json", "{}"),
+    "a list": ("chip.json", "[1]"),
+    "no SMs": ("chip.json", CHIP.replace("132", "0")),
+    "SMs in words": ("chip.json", CHIP.replace("132", '"many"')),
+    "negative bandwidth": ("chip.json", CHIP.replace("4800", "-1")),
+    "a numeric architecture": ("chip.json", CHIP.replace('"sm_90a"', "90")),
+    "no columns": ("speeds.csv", "a,b\n1,2\n"),
+    "truncated speeds": ("speeds.csv", f"{SPEEDS_HEADER}\nfloat32,tuned,x,0.5,0.7"),
+    "a speed in words": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,fast" + 12 * ",1" + ",3\n"),
+    "a negative speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,-0.5" + 12 * ",1" + ",3\n"),
+    "an endless speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,inf" + 12 * ",1" + ",3\n"),
+    "no speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,nan" + 12 * ",1" + ",3\n"),
+    "bytes": ("speeds.csv", b"\xff\xfe\x00"),
+    "other points": ("float32.csv", "m,n,k\n1,2,3\n"),
+    "a truncated point": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0"),
+    "a point in words": ("float32.csv", f"{POINTS_HEADER}\nwide,16,16,1,1,0,0,0,16,16,5\n"),
+    "a missing weight": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,16,16,nan\n"),
+    "no weight": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,16,16,NaN\n"),
+    "a negative size": ("float32.csv", f"{POINTS_HEADER}\n-16,16,16,1,1,0,0,0,16,16,5\n"),
+    "no alignment": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,0,16,5\n"),
+}
+
+
+@pytest.mark.parametrize("name, content", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_table_is_warned_of_and_left_out(give_table, name, content):
+    asked = [problem(512, 512, 512), problem(33, 5, 7), problem(8, 8, 8, batch=99)]
+    folder = give_table(H200, {KEY: Speed(0.5)}, {})
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    selection.forget_candidates()
+    with pytest.warns(RuntimeWarning, match=f"{path} is no table of speeds"):
+        found = [choose(one, H200) for one in asked]
+    assert all(math.isfinite(candidate.us) and candidate.us > 0 for candidate in found)
+
+
+def test_what_a_table_says_of_others_is_ignored(give_table, recwarn):
+    asked = problem(512, 512, 512)
+    give_table(H200, {KEY: Speed(0.5)})
+    plain = rank(asked, H200)
+    gone = Row(Tired("gone", ""), "8x8")
+    give_table(
+        H200,
+        {KEY: Speed(0.5), ("float32", "gone", "8x8"): Speed(9.0), ("int4", "a", "b"): Speed(9.0)},
+        {"float32": measured_at([asked], gone, 0.3)},
     )
-    assert abs(predicted_us / measured_us - 1) < 1 / 7
+    assert rank(asked, H200) == plain and not recwarn.list
+
+
+def test_without_any_table_the_choice_still_works(give_table):
+    give_table(H200, {})
+    folder = tables.own_folder(H200)
+    (folder / "chip.json").unlink()
+    selection.forget_candidates()
+    assert table_for(H200) is None and "no table" in speeds_from(problem(9, 9, 9), H200)
+    for asked in random_problems(50):
+        assert choose(asked, H200).us > 0
+
+
+def test_a_config_without_measurements_takes_the_speed_of_the_nearest_tile(configs_of_a_gpu):
+    kernel, other = find_implementation("tuned"), find_implementation("coalesced")
+    area = {config: config.tile_m * config.tile_n for config in kernel.configs("float32")}
+    small, large = min(area, key=area.get), max(area, key=area.get)
+    speeds = {("float32", "tuned", str(c)): Speed(s) for c, s in ((small, 0.25), (large, 0.75))}
+    table = Table(Chip.of(H200), speeds)
+    for config, size in area.items():
+        near = abs(math.log(size / area[small])) <= abs(math.log(size / area[large]))
+        if config not in (small, large) and size**2 != area[small] * area[large]:
+            expected = 0.25 if near else 0.75
+            assert speed_of(Row(kernel, config), "float32", table).efficiency == expected
+    unknown = Row(other, other.configs("float32")[0])
+    assert speed_of(unknown, "float32", table) == speed_of(unknown, "float32", None)
+
+
+def test_a_gpu_takes_the_table_of_the_nearest_chip(give_table):
+    def known(device):
+        return table_for(device).speeds[KEY].efficiency
+
+    give_table(H200, {KEY: Speed(0.5)})
+    assert known(H200) == known(H100) == known(A100) == 0.5
+    asked = problem(64, 64, 64)
+    assert speeds_from(asked, H200) == "measured on NVIDIA H200"
+    for part in ("measured on NVIDIA H200", "nearest chip", "132 SMs", "3352 GB/s"):
+        assert part in speeds_from(asked, H100)
+    give_table(A100, {KEY: Speed(0.25)})
+    assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.5, 0.25]
+    # A small GPU of the architecture is nearer than a large one of another.
+    assert known(replace(H200, name="small", sm_count=20, memory_gbytes_per_s=300.0)) == 0.5
+    give_table(H100, {KEY: Speed(0.75)})
+    assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.75, 0.25]
+    assert speeds_from(asked, H100) == "measured on NVIDIA H100 80GB HBM3"
+
+
+def test_the_users_table_takes_the_place_of_the_packaged_one_of_its_chip(give_table):
+    give_table(H100, {KEY: Speed(0.75)})
+    write_table(tables.PACKAGED / "gpu", Chip.of(H200), {KEY: (Speed(0.25), 1)}, {}, {})
+    assert table_for(H200).speeds[KEY] == Speed(0.25)
+    folder = give_table(H200, {KEY: Speed(0.5)})
+    assert table_for(H200).speeds[KEY] == Speed(0.5)
+    (folder / "chip.json").write_text("{")
+    selection.forget_candidates()
+    with pytest.warns(RuntimeWarning, match="no table of speeds"):
+        assert table_for(H200).speeds[KEY] == Speed(0.25)
+
+
+def test_packaged_tables_can_be_read(configs_of_a_gpu, recwarn):
+    folders = [path.parent for path in tables.PACKAGED.glob("*/chip.json")]
+    assert folders
+    for folder in folders:
+        table = read_table(folder)
+        for dtype in DTYPES:
+            rows = all_rows(dtype, H200)
+            measured = table.measured_problems(dtype)
+            if measured is not None:
+                residual = Residual.of(measured, columns_of(rows, dtype))
+                assert np.isfinite(residual.weights).all() and np.isfinite(residual.own).all()
+    assert not recwarn.list

@@ -11,9 +11,10 @@ from known_devices import H200
 
 import dxgemm
 from dxgemm import _grouped, errors
-from dxgemm._dispatch import rank
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
+from dxgemm._registry import find_implementation
+from dxgemm.choice.selection import time_candidates
 from dxgemm.handwritten import grouped
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.padded import Padded
@@ -225,9 +226,9 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
         batch = contiguous_problem(dtype, size, size, size, 1000)
         same = batch.a._replace(batch=0)
         config = _grouped._choose_alike(replace(batch, a=same, b=same), H200)
-        assert config.tile_m == size
-        candidates = rank(batch, H200).candidates
-        assert config == next(c.config for c in candidates if "_batch" in c.implementation.name)
+        kernels = [find_implementation(name) for name in ("small_batch", "tensor_batch")]
+        (times,) = time_candidates(batch, H200, [k for k in kernels if k.configs(dtype)])
+        assert times.columns.rows[times.us.argmin()].config == config
 
 
 COMPILE = """

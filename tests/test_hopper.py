@@ -11,6 +11,7 @@ from hopper_kernels import ROW_BYTES, TILE, Config
 
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Strides, contiguous_problem
+from dxgemm._registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.tensor_map import TensorMap, operand_of
@@ -39,6 +40,20 @@ def run():
     return run
 
 
+@pytest.mark.parametrize("name, dtype", [
+    ("wgmma", "float16"), ("split_wgmma", "float32"), ("split_int8", "float64")
+])  # fmt: skip
+def test_a_persistent_kernel_has_a_block_an_sm_at_most(configs_of_a_gpu, name, dtype):
+    implementation = find_implementation(name)
+    for config in implementation.configs(dtype):
+        for size in (64, 8192):
+            problem = contiguous_problem(dtype, size, size, size)
+            tiles = implementation.tile_count(config, problem)
+            assert tiles >= -(-size // config.tile_m) * -(-size // config.tile_n)
+            for sm_count in (20, 132):
+                assert implementation.block_count(config, problem, sm_count) == min(tiles, sm_count)
+
+
 def stored(values, dtype, transposed):
     """Small integers as a kernel reads them, and in which order."""
     values = values.T if transposed else values
@@ -61,6 +76,7 @@ COMPILE = """
 import sys
 sys.path.append(sys.argv[1])
 from hopper_kernels import CASES, Config
+from dxgemm._registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 options = {"copy": ("2",), "wgmma": ("k", "mn"), "pairs": ("f16",)}
 for case in CASES:

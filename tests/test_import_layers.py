@@ -17,8 +17,6 @@ PACKAGE = Path(dxgemm.__file__).parent
 LAYERS = (
     ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
     ("_problem",),
-    ("_correction", "_decision_tree"),
-    ("_speeds",),
     ("epilogues",),
     ("compiler", "reductions"),
     ("runtime",),
@@ -27,8 +25,7 @@ LAYERS = (
     ("_split",),
     ("_split_int8",),
     ("_registry",),
-    ("_model", "_fused"),
-    ("_dispatch",),
+    ("choice", "_fused"),
     ("_deterministic",),
     ("_reduced", "_sliced"),
     ("_route",),

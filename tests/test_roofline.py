@@ -126,6 +126,8 @@ BUILT = {
     "bytes_in_flight": 37632,
     "bytes_in_flight_needed": 21818.2,
     "predicted_us": 2639.0,
+    "candidates": (("tuned 128x256", 2639.0), ("coalesced 4x32", 20_000.0)),
+    "speeds": "measured on a GPU",
 }
 
 
@@ -145,6 +147,9 @@ def test_a_built_kernel_is_explained_line_by_line():
         "in flight       37632 bytes on their way to an SM; full bandwidth over 600 ns of latency "
         "takes 21818",
         "predicted       2639 us, 78% of the roofline, by the model",
+        "    tuned 128x256           2639\n",
+        "    coalesced 4x32         2e+04\n",
+        "speeds          measured on a GPU",
     ):
         assert line in text, line
     assert "split k" not in text

@@ -10,9 +10,9 @@ from known_devices import H200
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._dispatch import choose
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
+from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right

@@ -16,8 +16,6 @@ from dxgemm.handwritten.small_batch import (
     CONFIGS,
     Config,
     block_count,
-    lone_share,
-    tile_count,
     variant,
 )
 
@@ -39,7 +37,6 @@ def test_the_last_block_may_have_fewer_matrices(batch, shape, size, blocks):
     config = CONFIGS[SIZES.index(size)]
     problem = contiguous_problem("float32", *shape, 4, batch)
     assert block_count(config, problem) == blocks
-    assert tile_count(config, problem) <= blocks * config.matrices
 
 
 def test_b_is_transposed_element_by_element():
@@ -127,13 +124,6 @@ def test_lanes_that_are_served_together_read_different_banks(config):
         [2 * member * config.line_bytes(config.tile_n) + group * 16 for group, member in lanes],
     ):
         assert len({place % 128 // 16 for place in places}) == len(lanes)
-
-
-def test_a_tile_alone_leaves_most_of_a_multiprocessor_idle():
-    for config in CONFIGS:
-        assert 0 < lone_share(config) < 1
-    for config in tensor_batch.CONFIGS:
-        assert 0 < tensor_batch.lone_share(config) < 1
 
 
 COMPILE = """

@@ -2,437 +2,294 @@
 
 from __future__ import annotations
 
-import json
-import math
 import sys
-from base64 import b64encode
-from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from types import ModuleType
-from zlib import compress
 
 import numpy as np
 import pytest
-from known_devices import H200, TUNED_H200
+from known_devices import H200
 from typer.testing import CliRunner
 
+import dxgemm
 from dxgemm import errors
-from dxgemm._correction import FEATURES, MOST, Correction, features_of
-from dxgemm._dispatch import LOOKED_UP, choose, rank
 from dxgemm._gpu import GpuStatus, simulator_enabled
-from dxgemm._model import BATCH_MEMORY_SHARE, predict_us, schedule
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
-from dxgemm._speeds import (
-    IN_BATCHES,
-    OF_THIN,
-    PACKAGED,
+from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
+from dxgemm.choice.selection import all_rows, choose
+from dxgemm.choice.tables import Speed, read_table
+from dxgemm.cli.app import app
+from dxgemm.runtime.device import SIMULATED_DEVICE
+from dxgemm.tuning import measure
+from dxgemm.tuning.observations import Observation, append, read
+from dxgemm.tuning.workloads import (
+    ALIGNED,
+    ARITHMETICS,
+    MOST_ELEMENTS,
     THIN,
     USUAL,
-    Speed,
-    Table,
-    group_of,
-    load_table,
-    name_of,
-    read_table,
-    table_file,
-    without_group,
-    write_table,
-)
-from dxgemm.cli.app import app
-from dxgemm.tuning.observations import Measured, Observation, append, by_shape, read
-from dxgemm.tuning.shapes import (
-    ALIGNED,
-    FEWEST_MATRICES,
-    LARGEST,
-    LARGEST_IN_BATCH,
-    MOST_IN_BATCH,
-    SMALLEST,
-    SMALLEST_IN_BATCH,
-    Shape,
-    log_uniform_batches,
-    log_uniform_shapes,
-    log_uniform_thin_shapes,
-    read_shapes,
-    shapes_to_tune,
-    unmeasured,
+    Workload,
+    random_workloads,
+    read_workloads,
 )
 
-OBSERVED = Path(__file__).parents[1] / "benchmarks" / "results" / "nvidia-h200" / "tuning.jsonl"
 KERNEL = find_implementation("tuned")
-SLOPES = (0.5,) * (1 + FEATURES)
+TRUE = Speed(0.7, 0.8, launch_us=3.0, fill_us=1.5, tile_us=0.4, misaligned=1.3)
+needs_simulator = pytest.mark.skipif(
+    not simulator_enabled(), reason="the same on a GPU is `dxgemm tune`"
+)
 
 
-def test_shapes_spread_over_the_octaves_and_every_other_one_is_aligned():
-    shapes = list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
-    assert shapes == list(islice(log_uniform_shapes(("float32", "float64"), 0), 400))
-    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
-    assert {shape.batch for shape in shapes} == {1}
-    sizes = [size for shape in shapes for size in shape[1:4]]
-    assert min(sizes) >= SMALLEST and max(sizes) <= LARGEST
-    small = sum(size < 512 for size in sizes)
-    assert 0.4 < small / len(sizes) < 0.6
-    aligned = [all(size % ALIGNED == 0 for size in shape[1:4]) for shape in shapes]
-    assert all(aligned[0::4]) and all(aligned[1::4]) and sum(aligned) < 210
+# Workloads.
 
 
-def test_batches_are_of_small_matrices_and_every_other_one_of_squares():
-    shapes = list(islice(log_uniform_batches(("float32", "float64"), 0), 400))
-    assert shapes == list(islice(log_uniform_batches(("float32", "float64"), 0), 400))
-    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
-    sizes = [size for shape in shapes for size in shape[1:4]]
-    assert min(sizes) == SMALLEST_IN_BATCH and max(sizes) == LARGEST_IN_BATCH
-    batches = [shape.batch for shape in shapes]
-    assert min(batches) >= FEWEST_MATRICES and max(batches) > 50_000
-    squares = [shape.m == shape.n == shape.k for shape in shapes]
-    assert all(squares[0::4]) and all(squares[1::4]) and sum(squares) < 210
-    for _, m, n, k, batch in shapes:
-        assert batch * max(m * n, m * k, k * n) <= MOST_IN_BATCH
+def test_workloads_are_the_same_for_a_seed():
+    first, again, other = (list(islice(random_workloads(ARITHMETICS, s), 700)) for s in (0, 0, 1))
+    assert first == again and first != other
+    assert len(set(first)) > 690
+    kinds = [(workload.dtype, workload.precision) for workload in first]
+    assert kinds == 100 * list(ARITHMETICS)
 
 
-def test_thin_shapes_have_a_small_extent_and_every_other_one_is_aligned_else():
-    shapes = list(islice(log_uniform_thin_shapes(("float32", "float64"), 0), 400))
-    assert shapes == list(islice(log_uniform_thin_shapes(("float32", "float64"), 0), 400))
-    assert {shape.dtype for shape in shapes[:2]} == {"float32", "float64"}
-    assert {shape.batch for shape in shapes} == {1}
-    assert {group_of(contiguous_problem(*shape)) for shape in shapes} == {OF_THIN}
-    sizes = [size for shape in shapes for size in shape[1:4]]
-    assert min(sizes) == 1 and 10_000 < max(sizes) <= LARGEST
-    for place in (1, 2, 3):
-        assert 0.3 < sum(shape[place] < THIN for shape in shapes) / len(shapes) < 0.6
-    aligned = [all(s < THIN or s % ALIGNED == 0 for s in shape[1:4]) for shape in shapes]
-    assert all(aligned[0::4]) and all(aligned[1::4]) and sum(aligned) < 300
+def test_workloads_are_of_every_kind():
+    found = list(islice(random_workloads((("float32", None), ("int8", None)), 5), 1000))
+    singles = [w for w in found if w.batch == 1]
+    thin = [w for w in singles if min(w.m, w.n, w.k) <= THIN[1]]
+    usual = [w for w in singles if min(w.m, w.n, w.k) > THIN[1]]
+    assert len(thin) > 150 and len(found) - len(singles) > 150
+    for name in ("m", "n", "k"):
+        assert sum(getattr(w, name) <= THIN[1] for w in thin) > 30
+        sizes = [getattr(w, name) for w in usual]
+        assert min(sizes) < 2 * USUAL[0] and max(sizes) > USUAL[1] / 2
+    aligned = [w for w in usual if all(size % ALIGNED == 0 for size in (w.m, w.n, w.k))]
+    assert 0.4 < len(aligned) / len(usual) < 0.6
+    assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
+    assert 50 < sum(w.epilogue for w in found) < 150
+    batches = [w for w in found if w.batch > 1]
+    assert any(w.m == w.n == w.k for w in batches) and any(w.m != w.n for w in batches)
+    assert all(w.batch * max(w.m * w.n, w.m * w.k, w.n * w.k) <= MOST_ELEMENTS for w in found)
 
 
-def test_a_search_takes_single_products_batches_and_thin_ones():
-    shapes = list(islice(shapes_to_tune(("float32", "float64"), 1), 50))
-    groups = [group_of(contiguous_problem(*shape)) for shape in shapes]
-    assert groups == 5 * (6 * [USUAL] + 2 * [IN_BATCHES] + 2 * [OF_THIN])
-    assert len(set(shapes)) == 50
+SMALL = [
+    Workload(dtype, 5, 6, 7, batch, precision, layout, epilogue)
+    for dtype, precision in (*ARITHMETICS, ("float64", "split14"))
+    for batch in (1, 3)
+    for layout in ("row_row", "row_col", "col_row", "col_col")
+    for epilogue in (False, True)
+]
 
 
-def test_a_search_goes_on_past_what_is_known():
-    shapes = list(islice(shapes_to_tune(("float32",), 1), 300))
-    endless = unmeasured(shapes_to_tune(("float32",), 1), set(shapes[:100]), 64)
-    assert [next(endless), next(endless)] == [shapes[100:164], shapes[164:228]]
-    scattered = set(shapes[::2])
-    assert next(unmeasured(shapes, scattered, 64)) == shapes[1:129:2]
-    assert list(unmeasured(shapes[:180], set(shapes[:100]), 64)) == [
-        shapes[100:164],
-        shapes[164:180],
-    ]
-    assert list(unmeasured(shapes, set(shapes), 64)) == []
+@needs_simulator
+def test_a_workload_is_the_problem_that_gemm_makes_of_its_arrays():
+    for workload in SMALL:
+        bench = measure.Bench(workload, lambda calls: 1.0)
+        for operands in (bench._exact, *bench.operands):
+            assert bench._plan(operands, None).route.problem == workload.problem(), workload
 
 
-def test_shapes_from_a_file(tmp_path):
+def test_workloads_from_a_file(tmp_path):
     file = tmp_path / "shapes"
-    file.write_text("# ours\n64 32, 16\n\n1 2 3  # small\n4 5 6 100\n")
-    assert read_shapes(file, ("float32",)) == [
-        Shape("float32", 64, 32, 16),
-        Shape("float32", 1, 2, 3),
-        Shape("float32", 4, 5, 6, batch=100),
+    file.write_text("# ours\n64 32, 16\n\n4 5 6 100  # a batch\n")
+    assert read_workloads(file, [("float32", None), ("float32", "tf32")]) == [
+        Workload("float32", 64, 32, 16),
+        Workload("float32", 64, 32, 16, precision="tf32"),
+        Workload("float32", 4, 5, 6, 100),
+        Workload("float32", 4, 5, 6, 100, "tf32"),
     ]
-    for wrong in ("1 2", "1 2 x", "0 1 2", "1 2 3 0", "1 2 3 4 5"):
+    for wrong in ("1 2", "1 2 x", "0 1 2", "1 2 3 0", "1 2 3 4 5", "-1 2 3", "1.5 2 3"):
         file.write_text(f"4 4 4\n{wrong}\n")
         with pytest.raises(errors.ShapeError, match=r":2: .* is not m, n and k"):
-            read_shapes(file, ("float32",))
+            read_workloads(file, [("float32", None)])
 
 
-def test_measurements_survive_an_interruption(tmp_path):
+# What is kept.
+
+
+def test_observations_survive_an_interruption(tmp_path):
     file = tmp_path / "kept.jsonl"
-    first = Measured(Shape("float32", 1, 2, 3), (Observation("tuned", "a", 1, 4.5),))
-    second = Measured(Shape("float64", 4, 5, 6), (Observation("cublas", "", 1, 7.0),))
-    assert read(file) == []
-    append(file, first)
-    append(file, second)
-    assert read(file) == [first, second]
-    with file.open("a") as unfinished:
-        unfinished.write('{"shape": ["float32", 1,')
-    assert by_shape(read(file)) == {first.shape: first, second.shape: second}
-    file.write_text("something else\n")
-    with pytest.raises(errors.SettingError, match="holds no measurements"):
-        read(file)
+    first = Observation(Workload("float32", 1, 2, 3), {"tuned a": 4.5, "tuned a fill 1": 5.0})
+    second = Observation(Workload("float64", 4, 5, 6, 7, "split", "col_row", True), {"x": 7.0})
+    assert read(file) == {}
+    for one in (first, second):
+        append(file, one)
+    assert read(file) == {first.workload: first, second.workload: second}
+    whole = file.read_text()
+    for length in (1, 30, len(whole.splitlines()[0])):
+        file.write_text(whole + whole[:length])
+        assert read(file) == {first.workload: first, second.workload: second}
+    newer = replace(first, us={"tuned a": 4.0})
+    file.write_text(whole)
+    append(file, newer)
+    assert read(file)[first.workload] == newer
+    for foreign in ("something else\n", "[1]\n", '{"workload": 3, "us": {}}\n', '{"us": {}}\n'):
+        file.write_text(whole + foreign)
+        with pytest.raises(errors.SettingError, match=r"kept.jsonl holds no measurements"):
+            read(file)
 
 
-def test_a_table_is_read_as_it_was_written(tmp_path):
-    speeds = {
-        ("float32", "tuned x"): Speed(0.5, resident=3),
-        ("float64", "y"): Speed(1.25, correction=Correction(SLOPES, bytes(4 * len(SLOPES)))),
-        ("float64", "z"): Speed(1.25, correction=Correction(SLOPES)),
-    }
-    file = tmp_path / "new" / "table.json"
-    write_table(file, "GPU", "sm_90a", Table(speeds), {"measured": "today"})
-    assert read_table(file) == Table(speeds)
-    header = {"gpu": "GPU", "arch": "sm_90a", "measured": "today"}
-    assert header.items() <= json.loads(file.read_text()).items()
-    assert list(file.parent.iterdir()) == [file]
-    wrong_entries = (
-        {"speed": 1},
-        {"efficiency": "fast"},
-        {"efficiency": 1, "slopes": ["a"]},
-        {"efficiency": 1, "slopes": 3},
-        {"efficiency": 1, "slopes": SLOPES[:-1]},
-        {"efficiency": 1, "slopes": SLOPES, "neighbours": "no base 64"},
-        {"efficiency": 1, "slopes": SLOPES, "neighbours": b64encode(b"no zlib").decode()},
-        {"efficiency": 1, "slopes": SLOPES, "neighbours": b64encode(compress(b"odd")).decode()},
-    )
-    tables = [json.dumps({"speeds": {"float32": {"x": entry}}}) for entry in wrong_entries]
-    for wrong in ("", "{}", '{"speeds": 3}', *tables):
-        file.write_text(wrong)
-        with pytest.raises(errors.SettingError, match=r"is no table of speeds.*dxgemm tune"):
-            read_table(file)
+# What is measured.
 
 
-def test_the_users_table_takes_the_place_of_the_packaged_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("platformdirs.user_config_dir", lambda name: str(tmp_path / name))
-    packaged = load_table.__wrapped__("NVIDIA H200")
-    assert packaged.speeds == read_table(PACKAGED / "nvidia-h200.json").speeds and packaged.trees
-    own = Table({("float32", "tuned x"): Speed(0.5)})
-    write_table(table_file("NVIDIA H200"), "NVIDIA H200", "sm_90a", own, {})
-    assert load_table.__wrapped__("NVIDIA H200") == own
-    assert load_table.__wrapped__("a GPU nobody has") == Table()
+def test_candidates_are_named_after_rows_of_the_table(configs_of_a_gpu):
+    for workload in islice(random_workloads(ARITHMETICS, 7), 140):
+        problem = workload.problem()
+        rows = {row.name: row for row in all_rows(problem.dtype, H200)}
+        found, few = measure.candidates(problem, H200), measure.candidates(problem, H200, 1.0)
+        assert few.keys() <= found.keys() <= rows.keys()
+        least_us = min(candidate.us for candidate in found.values())
+        assert {c.us for c in few.values()} == {least_us} == {choose(problem, H200).us}
+        for name, candidate in found.items():
+            row = rows[name]
+            assert candidate.us <= measure.HOPELESS * least_us
+            assert (candidate.implementation, candidate.config) == row[:2]
+            assert (candidate.slices > 1) == (row.fill > 0)
 
 
-def test_the_packaged_tables_are_of_configs_that_exist(configs_of_a_gpu):
-    for path in PACKAGED.glob("*.json"):
-        for dtype, text in read_table(path).speeds:
-            name, _, config = without_group(text).partition(" ")
-            configs = map(str, find_implementation(name).configs(dtype))
-            assert config in configs, text
+def test_the_kernels_of_a_candidate_are_all_that_it_launches(configs_of_a_gpu):
+    long = contiguous_problem("float32", 64, 64, 8192)
+    sliced = choose(long, H200)
+    assert sliced.slices > 1
+    names = [spec.implementation for spec in measure.candidate_specs(long, sliced)]
+    assert sorted(names) == sorted(["add_slices", sliced.implementation.name])
+    large = contiguous_problem("float32", 4096, 4096, 4096, precision="split")
+    split = choose(large, H200, "split_wgmma")
+    assert len(measure.candidate_specs(large, split)) > 1
 
 
-def test_the_fit_finds_what_the_times_were_made_with(configs_of_a_gpu):
+def count_calls(calls):
+    for call in calls:
+        call()
+    return 1e-3 * len(calls)
+
+
+@needs_simulator
+@pytest.mark.parametrize("workload", SMALL[::5], ids=str)
+def test_measuring_checks_and_times_every_candidate(workload):
+    observed = measure.measure(workload, SIMULATED_DEVICE, count_calls)
+    assert observed.workload == workload
+    assert observed.us.keys() == measure.candidates(workload.problem(), SIMULATED_DEVICE).keys()
+    assert set(observed.us.values()) == {1000.0}
+
+
+@needs_simulator
+@pytest.mark.parametrize("epilogue", [False, True])
+def test_a_wrong_kernel_stops_the_search(monkeypatch, epilogue):
+    workload, make_plan = Workload("float32", 3, 4, 5, epilogue=epilogue), dxgemm.plan
+
+    def plan(a, b, *, out, **options):
+        right = make_plan(a, b, out=out, **options)
+
+        def wrong():
+            right()
+            out[-1, -1] += 0.25
+
+        return wrong
+
+    monkeypatch.setattr("dxgemm.plan", plan)
+    with pytest.raises(errors.WrongResultError, match=r"is wrong by 0\.25"):
+        measure.measure(workload, SIMULATED_DEVICE, count_calls)
+
+
+@needs_simulator
+def test_what_cannot_be_built_is_not_timed(monkeypatch):
+    bench = measure.Bench(Workload("float32", 3, 4, 5), count_calls)
+    assert bench.sampler("naive").first_s == 1e-3
+    assert bench.sampler("wgmma") is None
+
+    def fail(*arguments, **options):
+        raise errors.BuildError("no")
+
+    monkeypatch.setattr("dxgemm.plan", fail)
+    assert bench.sampler("naive") is None
+
+
+# What is made of it.
+
+
+def observe(workloads, config, disturb=lambda workload: 1.0, speed=TRUE):
+    """Times that a config would take with a known speed; a few with slices of k."""
+    rows = [row for row in all_rows("float32", H200) if row[:2] == (KERNEL, config)]
+    columns = Columns.of(rows, [speed] * len(rows), "float32", H200)
+    observed = []
+    for workload in workloads:
+        asked = Asked.of(workload.problem())
+        plan = schedule(columns, asked)
+        us = predict(columns, asked, plan) * disturb(workload)
+        known = np.broadcast_to((columns.fill == 0) | (plan.slices > 1), us.shape)
+        named = {row.name: u for row, u, is_known in zip(rows, us, known, strict=True) if is_known}
+        observed.append(Observation(workload, named))
+    return observed
+
+
+def some_workloads(count):
+    return list(islice(random_workloads([("float32", None)], 5), count))
+
+
+@pytest.fixture
+def config(configs_of_a_gpu):
     pytest.importorskip("scipy")
-    from dxgemm.tuning.fit import FEWEST, SHARPNESS, fit_speeds
-
-    config, rare = KERNEL.configs("float32")[2:4]
-    resident = config.min_blocks("float32")
-    true = Speed(0.7, 0.8, resident, 3.0, 1.5, 0.3, misaligned=1.3, sharpness=SHARPNESS)
-    measured = []
-    for index, shape in enumerate(islice(log_uniform_shapes(("float32",), 5), 60)):
-        us = predict_us(KERNEL, config, contiguous_problem(*shape), H200, true)
-        observed = [Observation("tuned", str(config), 1, us), Observation("cublas", "", 1, 1.0)]
-        observed += [Observation("tuned", "of a former version", 1, 5.0)]
-        if index < FEWEST - 1:
-            observed.append(Observation("tuned", str(rare), 1, us))
-        measured.append(Measured(shape, tuple(observed)))
-    fits = fit_speeds(measured, H200)
-    assert fits.keys() == {("float32", f"tuned {config}")}
-    (fit,) = fits.values()
-    assert fit.observations == 60 and fit.error < 0.01
-    assert math.isclose(fit.speed.efficiency, true.efficiency, rel_tol=0.03)
-    assert math.isclose(fit.speed.misaligned, true.misaligned, rel_tol=0.05)
-    for one in measured:
-        assert abs(math.log(correction_of(fit.speed, config, one.shape))) < 0.02
+    return KERNEL.configs("float32")[2]
 
 
-def test_the_fit_wants_fewer_batches(configs_of_a_gpu):
-    pytest.importorskip("scipy")
-    from dxgemm.tuning.fit import FEWEST_IN_BATCHES, fit_speeds
+def test_the_fit_finds_what_the_times_were_made_with(config):
+    from dxgemm.tuning.fit import FEWEST, fit_dtype
 
-    kernel = find_implementation("small_batch")
-    config = kernel.configs("float32")[0]
-    measured = []
-    for shape in islice(log_uniform_batches(("float32",), 5), FEWEST_IN_BATCHES):
-        us = predict_us(kernel, config, contiguous_problem(*shape), H200, Speed(0.7))
-        measured.append(Measured(shape, (Observation("small_batch", str(config), 1, us),)))
-    fits = fit_speeds(measured, H200)
-    assert fits.keys() == {("float32", f"small_batch {config}{IN_BATCHES}")}
-    assert not fit_speeds(measured[1:], H200)
-
-
-def test_the_fit_corrects_what_the_model_does_not_know(configs_of_a_gpu):
-    pytest.importorskip("scipy")
-    from dxgemm.tuning.fit import fit_speeds
-
-    config = KERNEL.configs("float32")[2]
-    measured = []
-    for index, shape in enumerate(islice(log_uniform_shapes(("float32",), 5), 120)):
-        us = predict_us(KERNEL, config, contiguous_problem(*shape), H200, Speed(0.7))
-        strange_us = us * (shape.n / 512) ** 0.1  # no term of the model knows of
-        if index == 60:
-            strange_us *= 1.2  # and this one is slow
-            slow = shape, strange_us
-        measured.append(Measured(shape, (Observation("tuned", str(config), 1, strange_us),)))
-    (fit,) = fit_speeds(measured, H200).values()
-    physical = replace(fit.speed, correction=None)
-    errors = {True: [], False: []}
-    for is_corrected, speed in ((True, fit.speed), (False, physical)):
-        for one in measured:
-            us = predict_us(KERNEL, config, contiguous_problem(*one.shape), H200, speed)
-            errors[is_corrected].append(abs(math.log(us / one.observations[0].us)))
-    assert sum(errors[True]) < 0.25 * sum(errors[False])
-    shape, slow_us = slow
-    us = predict_us(KERNEL, config, contiguous_problem(*shape), H200, fit.speed)
-    assert abs(math.log(us / slow_us)) < 0.06
+    observed = observe(some_workloads(80), config)
+    rare = Row(KERNEL, KERNEL.configs("float32")[3])
+    for one in observed[: FEWEST - 1]:
+        one.us[rare.name] = 10.0
+    observed[0].us["of a former version"] = 5.0
+    fit = fit_dtype("float32", observed, H200, None)
+    assert fit.speeds.keys() == {("float32", "tuned", str(config))}
+    ((speed, count),) = fit.speeds.values()
+    assert count == sum(len(one.us) for one in observed) - FEWEST
+    assert speed.efficiency == pytest.approx(TRUE.efficiency, rel=0.05)
+    assert speed.launch_us == pytest.approx(TRUE.launch_us, rel=0.05)
+    assert speed.misaligned == pytest.approx(TRUE.misaligned, rel=0.05)
+    assert rare.name in fit.measured.candidates
+    assert "of a former version" not in fit.measured.candidates
+    alone = fit_dtype("float32", observe(some_workloads(80), config), H200, None)
+    assert alone.error < 0.03 and alone.corrected_error < alone.error
 
 
-def correction_of(speed, config, shape):
-    """What a time on the H200 is multiplied by."""
-    problem = contiguous_problem(*shape)
-    physical = predict_us(KERNEL, config, problem, H200, replace(speed, correction=None))
-    return predict_us(KERNEL, config, problem, H200, speed) / physical
+def test_a_table_of_a_fit_gives_back_what_was_measured(config, give_table):
+    from dxgemm.tuning.fit import fit_dtype
 
+    def error_of_the_choice(observed):
+        name, named = Row(KERNEL, config).name, ("tuned", config, 1)
+        us = [choose(one.workload.problem(), H200, named).us / one.us[name] for one in observed]
+        return np.median(np.abs(np.log(us)))
 
-def test_a_correction_is_bounded(configs_of_a_gpu):
-    config = KERNEL.configs("float32")[2]
-    shape = Shape("float32", 1000, 1000, 1000)
-    nothing = (0.0,) * FEATURES
-    for constant, factor in ((9.0, math.exp(MOST)), (-9.0, math.exp(-MOST)), (0.0, 1.0)):
-        speed = Speed(0.7, correction=Correction((constant, *nothing)))
-        assert math.isclose(correction_of(speed, config, shape), factor)
-
-
-def test_a_correction_goes_by_problems_alike(configs_of_a_gpu):
-    config = KERNEL.configs("float32")[2]
-    here, near, far = (Shape("float32", n, n, n) for n in (1024, 1280, 8192))
-    features = features_on_the_h200(config, here)
-    row = np.array([*features, 0.1], np.float16).tobytes()
-    speed = Speed(0.7, correction=Correction((0.0,) * (1 + FEATURES), row))
-    for shape in (here, near, far):
-        others = features_on_the_h200(config, shape)
-        apart = sum(abs(one - other) for one, other in zip(features, others, strict=True))
-        expected = math.exp(0.1 * math.exp(-apart))
-        assert math.isclose(correction_of(speed, config, shape), expected, rel_tol=1e-3)
-    assert 1.03 > correction_of(speed, config, far) > 1
-
-
-def features_on_the_h200(config, shape):
-    problem = contiguous_problem(*shape)
-    blocks = KERNEL.tile_count(config, problem)
-    return features_of(config, problem, schedule(config, problem, blocks, H200, Speed(0.7)))
-
-
-def test_the_model_goes_by_the_table(configs_of_a_gpu):
-    config = KERNEL.configs("float32")[0]
-    problem = contiguous_problem("float32", 4096, 4096, 4096)
-    guess = predict_us(KERNEL, config, problem, H200)
-    slow = Speed(0.1)
-    tuned = replace(H200, speeds={("float32", f"tuned {config}"): slow})
-    assert predict_us(KERNEL, config, problem, tuned) > 3 * guess
-    ragged = contiguous_problem("float32", 4096, 4095, 4096)
-    misaligned = replace(slow, misaligned=2.0)
-    assert predict_us(KERNEL, config, ragged, H200, misaligned) > 1.9 * predict_us(
-        KERNEL, config, ragged, H200, slow
-    )
-
-
-def test_a_batch_goes_by_what_was_measured_of_batches(configs_of_a_gpu):
-    small = find_implementation("small_batch")
-    batch = contiguous_problem("float32", 64, 64, 64, 1000)
-    slow = Speed(0.01, correction=Correction((0.3,) + (0.0,) * FEATURES))
-
-    def predicted_us(implementation, config, *entries):
-        speeds = {("float32", f"{implementation.name} {config}{of}"): slow for of in entries}
-        return predict_us(implementation, config, batch, replace(H200, speeds=speeds))
-
-    for implementation in (KERNEL, small):
-        config = implementation.configs("float32")[0]
-        stated_us = predicted_us(implementation, config)
-        measured_us = predicted_us(implementation, config, IN_BATCHES)
-        assert measured_us > 5 * stated_us
-        # Of single products, a batch takes the speed without its correction, or nothing.
-        expected_us = stated_us
-        if implementation is KERNEL:
-            share = BATCH_MEMORY_SHARE
-            plain = replace(slow, read_share=share, write_share=share, correction=None)
-            expected_us = predict_us(KERNEL, config, batch, H200, plain)
-        assert predicted_us(implementation, config, "") == expected_us
-
-
-def test_a_thin_product_goes_by_what_was_measured_of_thin_ones(configs_of_a_gpu):
-    thin = contiguous_problem("float32", 4096, 3, 4096)
-    slow, slower = Speed(0.01), Speed(0.001)
-    for implementation in (KERNEL, find_implementation("small_batch")):
-        config, other = implementation.configs("float32")[:2]
-
-        def predicted_us(problem, speeds, implementation=implementation, config=config):
-            named = {
-                ("float32", name_of(implementation, *of)): speed for of, speed in speeds.items()
-            }
-            return predict_us(implementation, config, problem, replace(H200, speeds=named))
-
-        both = {(config, USUAL): slow, (config, OF_THIN): slower}
-        for problem, speed in (
-            (thin, slower),
-            (contiguous_problem("float32", THIN, THIN, THIN), slow),
-            (contiguous_problem("float32", THIN, THIN, THIN - 1), slower),
-        ):
-            alone_us = predict_us(implementation, config, problem, H200, speed)
-            assert predicted_us(problem, both) == alone_us
-        # Where that is not known, by single products of other sizes.
-        assert predicted_us(thin, {(config, USUAL): slow, (other, OF_THIN): slow}) == predict_us(
-            implementation, config, thin, H200, slow
+    # No term of the model knows of it.
+    observed = observe(some_workloads(160), config, lambda workload: (workload.n / 512) ** 0.05)
+    for seen, unseen, better in ((observed, observed, 0.25), (observed[::2], observed[1::2], 0.7)):
+        fit = fit_dtype("float32", seen, H200, None)
+        assert fit.corrected_error < 0.25 * fit.error and fit.corrected_error < 0.03
+        speeds = {key: speed for key, (speed, _) in fit.speeds.items()}
+        give_table(
+            H200, speeds, {"float32": replace(fit.measured, weights=0 * fit.measured.weights)}
         )
-        # A config that was left out where others were measured is expected to be slower.
-        stated_us = predicted_us(thin, {})
-        for group in (USUAL, OF_THIN):
-            assert predicted_us(thin, {(other, group): slow}) > 1.2 * stated_us
+        plain = error_of_the_choice(unseen)
+        give_table(H200, speeds, {"float32": fit.measured})
+        assert error_of_the_choice(unseen) < better * plain
 
 
-def test_naive_is_chosen_where_the_table_has_it(configs_of_a_gpu):
-    naive = find_implementation("naive")
-    assert naive.is_searched("float32") and not naive.is_automatic("float32")
-    assert not naive.is_searched("float16")
-    config = naive.configs("float32")[1]
-    fast = Speed(1.0, launch_us=0.1)
-    device = replace(H200, speeds={("float32", name_of(naive, config, OF_THIN)): fast})
-    thin = contiguous_problem("float32", 1000, 3, 2)
-    best = rank(thin, device).candidates[0]
-    assert (best.implementation, best.config) == (naive, config)
-    for problem, of in (
-        (contiguous_problem("float32", 1000, 16, 16), device),
-        (contiguous_problem("float32", 1000, 3, 2, 10), device),
-        (contiguous_problem("float64", 1000, 3, 2), device),
-        (thin, H200),
-    ):
-        assert "surpassed by others" in rank(problem, of).rejected["naive"]
+def test_the_fit_begins_from_what_is_known(config):
+    from dxgemm.choice.tables import Chip, Table
+    from dxgemm.tuning.fit import fit_dtype
+
+    # Of small products nothing is learned about columns: what was known of these stays.
+    known = Table(Chip.of(H200), {("float32", "tuned", str(config)): replace(TRUE, a_col=2.5)})
+    few = [Workload("float32", size, size, size) for size in range(64, 1024, 64)]
+    fit = fit_dtype("float32", observe(few, config), H200, known)
+    ((speed, _),) = fit.speeds.values()
+    assert speed.a_col == pytest.approx(2.5, rel=0.01)
+    assert fit.error < 0.01
 
 
-def test_naive_wins_where_products_are_thin(configs_of_a_gpu):
-    """What docs/choosing.md says of the H200."""
-    wins, thin = Counter(), 0
-    for one in read(OBSERVED):
-        if group_of(contiguous_problem(*one.shape)) == OF_THIN:
-            own = [o for o in one.observations if o.implementation != "cublas"]
-            wins[min(own, key=lambda o: o.us).implementation] += 1
-            thin += 1
-    assert thin > 1900
-    assert all(thin / 8 < wins[name] < thin / 6 for name in ("naive", "coalesced")), wins
-    table = read_table(PACKAGED / "nvidia-h200.json")
-    naive = {(dtype, name) for dtype, name in table.speeds if name.startswith("naive")}
-    configs = ("naive 128x1", "naive 32x1")
-    assert naive == {(d, c + OF_THIN) for d in ("float32", "float64") for c in configs}
-    chosen = choose(contiguous_problem("float32", 2048, 5, 4), TUNED_H200)
-    assert (chosen.implementation.name, str(chosen.config)) == ("naive", "128x1")
-
-
-def test_the_table_lets_in_what_the_choice_leaves_out_as_a_rule(configs_of_a_gpu):
-    pytest.importorskip("scipy")
-    from dxgemm.tuning.fit import FEWEST, FEWEST_WINS, fit_speeds
-
-    left_out = find_implementation("pipeline")
-    assert left_out.is_searched("float64") and not left_out.is_automatic("float64")
-    config, own = left_out.configs("float64")[0], find_implementation("tensor_core")
-    for wins, is_in in ((FEWEST_WINS - 1, False), (FEWEST, True)):
-        measured = [
-            Measured(
-                Shape("float64", 1024, 1024, k),
-                (
-                    Observation("tensor_core", str(own.configs("float64")[0]), 1, 100.0),
-                    Observation("pipeline", str(config), 1, 50.0 if index < wins else 150.0),
-                ),
-            )
-            for index, k in enumerate(range(512, 512 + FEWEST))
-        ]
-        speeds = {key: fit.speed for key, fit in fit_speeds(measured, H200).items()}
-        assert (("float64", f"pipeline {config}") in speeds) == is_in
-        device = replace(H200, speeds=speeds)
-        ranking = rank(contiguous_problem("float64", 1024, 1024, 512), device)
-        assert ("surpassed" in ranking.rejected.get("pipeline", "")) != is_in
-        assert (left_out in {c.implementation for c in ranking.candidates}) == is_in
+# The command.
 
 
 def test_without_a_gpu_it_says_so(monkeypatch):
@@ -444,68 +301,48 @@ def test_without_a_gpu_it_says_so(monkeypatch):
         assert "tuning needs a GPU" in result.output
 
 
-def test_a_search_ends_with_a_table_of_speeds_and_trees(monkeypatch, tmp_path):
-    pytest.importorskip("scipy")
-    pytest.importorskip("sklearn")
-    if not simulator_enabled():
-        pytest.skip("the same on a GPU is `dxgemm tune`")
-    from dxgemm.tuning.fit import FEWEST
+def test_a_dtype_that_goes_by_another_is_refused():
+    result = CliRunner().invoke(app, ["tune", "--dtype", "bfloat16"])
+    assert result.exit_code == 2
+    assert "bfloat16" in result.output and "float16" in result.output
 
-    kernel = find_implementation("coalesced")
-    (config,) = kernel.configs("float32")
 
-    def measured(shape, timer):
-        us = predict_us(kernel, config, contiguous_problem(*shape), H200, Speed(0.7))
-        return Measured(shape, (Observation(kernel.name, str(config), 1, us),))
+def test_a_search_ends_with_a_table_and_is_taken_up_again(monkeypatch, tmp_path, config):
+    asked = []
+
+    def measured(workload, device, timer):
+        asked.append(workload)
+        return observe([workload], config)[0]
 
     timing = ModuleType("dxgemm.tuning.timing")
     timing.EventTimer = timing.l2_bytes = lambda *_: 0
     monkeypatch.setitem(sys.modules, timing.__name__, timing)
     monkeypatch.setattr("dxgemm.cli.tune.probe", lambda: GpuStatus(13000, 1, None))
     monkeypatch.setattr("dxgemm.cli.tune.simulator_enabled", lambda: False)
-    monkeypatch.setattr("dxgemm.cli.tune.LEARNED_FROM", 50)
     monkeypatch.setattr("dxgemm.runtime.device.device_facts", lambda ordinal: H200)
     monkeypatch.setattr("dxgemm.tuning.measure.build_candidates", lambda *_: None)
     monkeypatch.setattr("dxgemm.tuning.measure.measure", measured)
     monkeypatch.setattr("platformdirs.user_cache_dir", lambda name: str(tmp_path / name))
-    shapes, out = tmp_path / "shapes.txt", tmp_path / "table.json"
-    shapes.write_text("".join(f"{16 * m} 100 200\n" for m in range(1, FEWEST + 1)))
+    shapes, out = tmp_path / "shapes.txt", tmp_path / "table"
+    lines = [f"{16 * m} 100 200\n" for m in range(1, 7)]
     options = ["--dtype", "float32", "--shapes", str(shapes), "--out", str(out), "--jobs", "1"]
-    result = CliRunner().invoke(app, ["tune", *options])
-    assert result.exit_code == 0, result.output
-    table = read_table(out)
-    assert table.speeds.keys() == {("float32", f"coalesced {config}")}
-    assert table.trees.keys() == read_table(PACKAGED / "nvidia-h200.json").trees.keys()
-    device = replace(H200, speeds=table.speeds, trees=table.trees)
-    assert choose(contiguous_problem("float32", 500, 500, 500), device).reason == LOOKED_UP
 
+    def tune(count, *more):
+        shapes.write_text("".join(lines[:count]))
+        result = CliRunner().invoke(app, ["tune", *options, *more])
+        assert result.exit_code == 0, result.output
+        return read_table(out)
 
-def test_dtypes_without_tables_are_refused():
-    result = CliRunner().invoke(app, ["tune", "--dtype", "float16"])
-    assert result.exit_code == 2
-    assert "float16" in result.output and "float64" in result.output
-
-
-def test_measuring_checks_and_times_every_candidate():
-    from dxgemm.tuning.measure import BASELINE, make_samplers, measure
-
-    if not simulator_enabled():
-        pytest.skip("the same on a GPU is `dxgemm tune`")
-    shape = Shape("float32", 3, 4, 5)
-    samplers = make_samplers(shape, lambda calls: [call() for call in calls] and 1e-3)
-    assert "coalesced" in {way.implementation for way in samplers}
-    assert BASELINE not in samplers  # the simulator has none
-    assert {take_sample() for take_sample in samplers.values()} == {1e-3}
-    measured = measure(shape, lambda calls: [call() for call in calls] and 2e-3)
-    assert {o.us for o in measured.observations} == {2000.0}
-    assert len(measured.observations) == len(samplers)
-
-
-def test_a_wrong_kernel_stops_the_search(monkeypatch):
-    from dxgemm.tuning.measure import measure
-
-    if not simulator_enabled():
-        pytest.skip("the same on a GPU is `dxgemm tune`")
-    monkeypatch.setattr("dxgemm.gemm", lambda a, b, *, out, implementation: out.fill(0))
-    with pytest.raises(errors.WrongResultError, match="is wrong"):
-        measure(Shape("float32", 3, 4, 5), lambda calls: 1e-3)
+    per_shape = len([dtype for dtype, _ in ARITHMETICS if dtype == "float32"])
+    table = tune(4)
+    assert len(asked) == len(set(asked)) == 4 * per_shape
+    assert table.chip.gpu == "NVIDIA H200"
+    assert ("float32", "tuned", str(config)) in table.speeds
+    assert len(table.measured_problems("float32").points) == 4 * per_shape
+    tune(6)
+    assert len(asked) == len(set(asked)) == 6 * per_shape
+    assert len(read_table(out).measured_problems("float32").points) == 6 * per_shape
+    tune(1, "--fresh")
+    assert len(asked) == 7 * per_shape
+    result = CliRunner().invoke(app, ["tune", "--shapes", str(tmp_path / "none")])
+    assert result.exit_code == 2 and "there is no file" in result.output
