@@ -32,8 +32,8 @@ PACKAGES = (
 
 
 def gpu_slug(name: str) -> str:
-    """`NVIDIA H200` -> `nvidia-h200`, the folder its results live in."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """`NVIDIA H100 80GB HBM3` -> `nvidia-h100`, the folder its results live in."""
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r" \d+GB.*", "", name).lower()).strip("-")
 
 
 def clean_machine_info(raw: Mapping[str, Any]) -> dict[str, Any]:

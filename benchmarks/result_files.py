@@ -62,11 +62,13 @@ def source(results: Results) -> str:
 
 
 def sources(suites: dict[str, Results]) -> list[str]:
-    """The same of a GPU's suites: one text where all agree, else one for each."""
-    texts = {suite: source(results) for suite, results in suites.items()}
-    if len(set(texts.values())) == 1:
-        return [next(iter(texts.values()))]
-    return [f"{suite}: {text}" for suite, text in texts.items()]
+    """The same of a GPU's suites: one text where all agree, else one for those that do."""
+    suites_of: dict[str, list[str]] = {}
+    for suite, results in suites.items():
+        suites_of.setdefault(source(results), []).append(suite)
+    if len(suites_of) == 1:
+        return list(suites_of)
+    return [f"{', '.join(names)}: {text}" for text, names in suites_of.items()]
 
 
 def is_plain(row: Extra) -> bool:

@@ -1,0 +1,60 @@
+"""Fit a chip's table to what was measured of it, as `dxgemm tune` does; no GPU is needed.
+
+    python benchmarks/fit_table.py nvidia-h200
+
+The fit begins from the chip's table, which it replaces: after a change of the model, or with
+observations added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import tempfile
+from pathlib import Path
+
+from gpus import FACTS
+from provenance import gpu_slug
+
+from dxgemm.choice.tables import PACKAGED, Chip, read_table, write_table
+from dxgemm.tuning.fit import fit_dtype
+from dxgemm.tuning.observations import read
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ABOUT = ("measured", "packages")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    devices = {gpu_slug(name): facts for name, facts in FACTS.items()}
+    parser.add_argument("gpu", choices=devices)
+    parser.add_argument("--observations", type=Path, help="as `dxgemm tune` keeps them, in gzip")
+    parser.add_argument("--table", type=Path, help="its folder; default: that in the package")
+    given = parser.parse_args()
+    device, folder = devices[given.gpu], given.table or PACKAGED / given.gpu
+    packed = given.observations or RESULTS / given.gpu / "tuning.jsonl.gz"
+    with tempfile.NamedTemporaryFile() as unpacked:
+        unpacked.write(gzip.decompress(packed.read_bytes()))
+        unpacked.flush()
+        observations = list(read(Path(unpacked.name)).values())
+    header_file = folder / "chip.json"
+    known = read_table(folder) if header_file.exists() else None
+    speeds = {key: (speed, 0) for key, speed in known.speeds.items()} if known else {}
+    measured = {}
+    for dtype in sorted({one.workload.dtype for one in observations}):
+        own = [one for one in observations if one.workload.dtype == dtype]
+        fit = fit_dtype(dtype, own, device, known)
+        speeds |= fit.speeds
+        measured[dtype] = fit.measured
+        print(f"{dtype}: {len(own)} workloads, error {fit.error:.1%} of the model")
+    header = json.loads(header_file.read_text()) if known else {}
+    about = {name: header[name] for name in ABOUT if name in header}
+    about["workloads"] = len(observations)
+    write_table(folder, Chip.of(device), speeds, measured, about)
+
+
+if __name__ == "__main__":
+    main()
