@@ -21,7 +21,7 @@ from interleave import replay, replay_clock
 import dxgemm
 from dxgemm.choice.selection import choose
 from dxgemm.runtime.device import device_facts
-from dxgemm.tuning.measure import Bench, Sampler, build_candidates, candidates
+from dxgemm.tuning.measure import Bench, Sampler, build_candidates, candidates, near_best
 from dxgemm.tuning.sampling import interleave
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads
 
@@ -59,17 +59,12 @@ def bench_choice_regret(benchmark: Any, timer: Any, workload: Workload) -> None:
     device, problem = device_facts(0), workload.problem()
     chosen = choose(problem, device)
     bench = Bench(workload, timer, cast=to_dtype)
-    samplers = {}
-    for name, candidate in candidates(problem, device, HOPELESS).items():
-        sampler = bench.sampler((candidate.implementation.name, candidate.config, candidate.slices))
-        if sampler is not None:
-            samplers[name] = sampler
-        if candidate[:2] == chosen[:2] and candidate.slices == chosen.slices:
-            choice = name
+    found = candidates(problem, device, HOPELESS)
+    samplers = bench.samplers(found)
+    (choice,) = (name for name, candidate in found.items() if candidate == chosen)
     baseline = cublas_sampler(bench, workload, timer)
-    least_s = min(sampler.first_s for sampler in samplers.values())
-    near = {name: s for name, s in samplers.items() if s.first_s < 1.5 * least_s + 2e-6}
-    medians = _medians(interleave(near | {choice: samplers[choice]}, FIRST_ROUNDS))
+    near = near_best(samplers) | {choice: samplers[choice]}
+    medians = _medians(interleave(near, FIRST_ROUNDS))
     best = min(medians, key=lambda name: medians[name])
     finalists: dict[str, Any] = {name: samplers[name] for name in dict.fromkeys((choice, best))}
     if baseline is not None:

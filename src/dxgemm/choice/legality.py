@@ -1,4 +1,4 @@
-"""What a kernel can compute, and the reasons why it cannot."""
+"""Legality: which problems a kernel can compute, and the reasons why it cannot compute others."""
 
 from __future__ import annotations
 

@@ -104,17 +104,8 @@ def measure(workload: Workload, device: DeviceFacts, timer: Timer) -> Observatio
     Raises:
         WrongResultError: a kernel is wrong; nothing of the workload is kept.
     """
-    bench = Bench(workload, timer)
-    samplers = {}
-    for name, candidate in candidates(workload.problem(), device).items():
-        choice = candidate.implementation.name, candidate.config, candidate.slices
-        sampler = bench.sampler(choice)
-        if sampler is not None:
-            samplers[name] = sampler
-    least_s = min(sampler.first_s for sampler in samplers.values())
-    limit_s = max(BEHIND * least_s, least_s + BEHIND_US * 1e-6)
-    near = {name: sampler for name, sampler in samplers.items() if sampler.first_s <= limit_s}
-    samples = interleave(near, 1 if simulator_enabled() else ROUNDS)
+    samplers = Bench(workload, timer).samplers(candidates(workload.problem(), device))
+    samples = interleave(near_best(samplers), 1 if simulator_enabled() else ROUNDS)
     medians = {name: statistics.median(of) for name, of in samples.items()}
     # What is far behind was timed once; it counts, so that nobody tries it again.
     seconds = {name: medians.get(name, sampler.first_s) for name, sampler in samplers.items()}
@@ -136,6 +127,13 @@ class Sampler:
     def __call__(self) -> float:
         calls = calls_in_sample(self.first_s, SAMPLE_S, MOST_CALLS)
         return self._timer(list(islice(self._plans, calls)))
+
+
+def near_best(samplers: dict[str, Sampler]) -> dict[str, Sampler]:
+    """The candidates that were not far behind at first: those worth timing again."""
+    least_s = min(sampler.first_s for sampler in samplers.values())
+    limit_s = max(BEHIND * least_s, least_s + BEHIND_US * 1e-6)
+    return {name: sampler for name, sampler in samplers.items() if sampler.first_s <= limit_s}
 
 
 def _as_dtype(array: Any, dtype: str) -> Any:
@@ -175,8 +173,22 @@ class Bench:
         pool = _pool(self._xp, "normal", wide)
         self.operands = [self._operands(pool, place) for place in range(self._set_count())]
 
+    def samplers(self, found: dict[str, Candidate]) -> dict[str, Sampler]:
+        """The samplers of candidates, by name; without those that cannot be built.
+
+        Raises:
+            WrongResultError: the result of one is wrong.
+        """
+        samplers = {}
+        for name, candidate in found.items():
+            choice = candidate.implementation.name, candidate.config, candidate.slices
+            sampler = self.sampler(choice)
+            if sampler is not None:
+                samplers[name] = sampler
+        return samplers
+
     def sampler(self, implementation: Any) -> Sampler | None:
-        """What times a candidate; None if it cannot compute this, or cannot be built.
+        """The sampler of a candidate; None if it cannot compute this, or cannot be built.
 
         Raises:
             WrongResultError: its result is wrong.
