@@ -17,8 +17,8 @@ from pathlib import Path
 from gpus import FACTS
 from provenance import gpu_slug
 
-from dxgemm.choice.tables import PACKAGED, Chip, read_table, write_table
-from dxgemm.tuning.fit import fit_dtype
+from dxgemm.choice.tables import PACKAGED, read_table
+from dxgemm.tuning.fit import fit_table
 from dxgemm.tuning.observations import read
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -42,18 +42,11 @@ def main() -> None:
         observations = list(read(Path(unpacked.name)).values())
     header_file = folder / "chip.json"
     known = read_table(folder) if header_file.exists() else None
-    speeds = {key: (speed, 0) for key, speed in known.speeds.items()} if known else {}
-    measured = {}
-    for dtype in sorted({one.workload.dtype for one in observations}):
-        own = [one for one in observations if one.workload.dtype == dtype]
-        fit = fit_dtype(dtype, own, device, known)
-        speeds |= fit.speeds
-        measured[dtype] = fit.measured
-        print(f"{dtype}: {len(own)} workloads, error {fit.error:.1%} of the model")
     header = json.loads(header_file.read_text()) if known else {}
     about = {name: header[name] for name in ABOUT if name in header}
     about["workloads"] = len(observations)
-    write_table(folder, Chip.of(device), speeds, measured, about)
+    for dtype, fit in fit_table(folder, observations, device, known, about).items():
+        print(f"{dtype}: {fit.workloads} workloads, error {fit.error:.1%} of the model")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import typer
 from dxgemm._errors import BuildError, GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
 from dxgemm.choice.selection import forget_candidates
-from dxgemm.choice.tables import Chip, own_folder, table_for, write_table
+from dxgemm.choice.tables import own_folder, table_for
 from dxgemm.cli.output import note, print_table, progress_bar
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
@@ -70,7 +70,7 @@ def tune(
     if shapes and not shapes.is_file():
         raise typer.BadParameter(f"there is no file {shapes}")
     from dxgemm.runtime.device import device_facts
-    from dxgemm.tuning.fit import fit_dtype
+    from dxgemm.tuning.fit import fit_table
     from dxgemm.tuning.measure import build_candidates, measure
 
     device = device_facts(0)
@@ -108,20 +108,13 @@ def tune(
                     break
                 known[workload] = measure(workload, device, timer)
                 append(kept, known[workload])
-    table = table_for(device)
-    speeds, measured = dict(table.speeds) if table else {}, {}
-    counted = {key: (speed, 0) for key, speed in speeds.items()}
-    lines = []
-    for name in sorted(dtypes):
-        own = [one for one in known.values() if one.workload.dtype == name]
-        if not own:
-            continue
-        fit = fit_dtype(name, own, device, table)
-        counted |= fit.speeds
-        measured[name] = fit.measured
-        lines.append((name, len(own), f"{fit.error:.1%}", f"{fit.corrected_error:.1%}"))
-    write_table(folder, Chip.of(device), counted, measured, _about(len(known)))
+    own = [one for one in known.values() if one.workload.dtype in dtypes]
+    fits = fit_table(folder, own, device, table_for(device), _about(len(known)))
     forget_candidates()
+    lines = [
+        (name, fit.workloads, f"{fit.error:.1%}", f"{fit.corrected_error:.1%}")
+        for name, fit in fits.items()
+    ]
     print_table((">dtype", ">workloads", ">error of the model", ">corrected"), lines)
     note(f"{len(known)} workloads; the table is {folder}; new processes go by it.")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,16 @@ from dxgemm._errors import MissingPackageError
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
 from dxgemm.choice.residual import candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, speed_of
-from dxgemm.choice.tables import POINT, SPEED_NAMES, Key, Measured, Speed, Table
+from dxgemm.choice.tables import (
+    POINT,
+    SPEED_NAMES,
+    Chip,
+    Key,
+    Measured,
+    Speed,
+    Table,
+    write_table,
+)
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Observation
 
@@ -50,16 +60,51 @@ class Fit:
     """What was learned of one dtype.
 
     Attributes:
+        workloads: how many were measured.
         speeds: with the number of measurements behind each.
         measured: the problems, and how they correct predictions.
         error, corrected_error: root mean square of ln(predicted / measured), by the model and with
             the correction of the problems themselves.
     """
 
+    workloads: int
     speeds: dict[Key, tuple[Speed, int]]
     measured: Measured
     error: float
     corrected_error: float
+
+
+def fit_table(
+    folder: Path,
+    observations: Collection[Observation],
+    device: DeviceFacts,
+    known: Table | None,
+    about: Mapping[str, Any],
+) -> dict[str, Fit]:
+    """Fit each dtype that was measured and write the table; what was known of others stays.
+
+    Args:
+        folder: of the table.
+        observations: of any dtypes.
+        device, known: as of `fit_dtype`.
+        about: when and with what they were made.
+
+    Returns:
+        The fits by dtype.
+
+    Raises:
+        MissingPackageError: SciPy is not installed.
+    """
+    by_dtype: dict[str, list[Observation]] = defaultdict(list)
+    for one in observations:
+        by_dtype[one.workload.dtype].append(one)
+    fits = {dtype: fit_dtype(dtype, own, device, known) for dtype, own in sorted(by_dtype.items())}
+    speeds = {key: (speed, 0) for key, speed in known.speeds.items()} if known else {}
+    for fit in fits.values():
+        speeds |= fit.speeds
+    measured = {dtype: fit.measured for dtype, fit in fits.items()}
+    write_table(folder, Chip.of(device), speeds, measured, about)
+    return fits
 
 
 def fit_dtype(
@@ -106,7 +151,8 @@ def fit_dtype(
     points = np.concatenate([np.broadcast_to(getattr(asked, n), us[:, :1].shape) for n in POINT], 1)
     used = np.isfinite(left).any(axis=0)
     names = tuple(row.name for row, is_used in zip(rows, used, strict=True) if is_used)
-    return Fit(speeds, Measured(points, names, weights[:, used]), _rms(left), _rms(corrected))
+    measured = Measured(points, names, weights[:, used])
+    return Fit(len(observed), speeds, measured, _rms(left), _rms(corrected))
 
 
 def fit_speed(
