@@ -51,10 +51,10 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/report.py --html build/report.html
 
 sanitize: $(INSTALLED)
-	$(BIN)/python tests/sanitize.py $(SANITIZE_ARGS)
+	$(BIN)/python tools/sanitize.py $(SANITIZE_ARGS)
 
 soak: $(INSTALLED)
-	$(BIN)/python tests/soak.py $(SOAK_ARGS)
+	$(BIN)/python tools/soak.py $(SOAK_ARGS)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'

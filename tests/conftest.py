@@ -23,7 +23,7 @@ from dxgemm._gpu import probe
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
-from contract import CASES_PROPERTY, Contract, fitting_layouts, inability
+from contract import CASES_PROPERTY, Contract, inability
 from recorded_runs import run_info, write_run
 
 import dxgemm
@@ -33,6 +33,7 @@ from dxgemm._problem import RESULT_DTYPES
 from dxgemm.choice import tables
 from dxgemm.choice.legality import _automatic_kernels
 from dxgemm.choice.selection import forget_candidates
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +10,10 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem, contiguous_problem
 from dxgemm._registry import Pipelined
 from dxgemm.runtime.device import device_facts
-from dxgemm.testing.cases import Group, plain_layouts
+from dxgemm.testing import abilities
+from dxgemm.testing.cases import Group
 from dxgemm.testing.check import Refusal, check
 from dxgemm.testing.kinds import KINDS
 from dxgemm.testing.layouts import LAYOUTS
@@ -25,35 +24,8 @@ STEP = 11  # shares no factor with the five or six sizes along an axis: every si
 
 
 def inability(implementation: Any, kind: str) -> str | None:
-    """Why an implementation does not compute a kind here, so that nothing is tested; or None.
-
-    What computes float32 without regard to precision is not tested again under TF32.
-    """
-    wanted = KINDS[kind]
-    rows, along_k = _problems(kind)
-    reason = implementation.supports(rows)
-    if reason is not None and implementation.supports(along_k) is not None:
-        return reason
-    if wanted.precision and implementation.supports(replace(rows, precision=None)) is None:
-        return f"it serves {kind} as {wanted.dtype}"
-    return implementation.runs_on(device_facts(0).arch)
-
-
-def fitting_layouts(implementation: Any, kind: str) -> tuple[str, str, str]:
-    """Layouts of a, b and c that an implementation computes: rows, if it can."""
-    rows, along_k = _problems(kind)
-    if implementation.supports(rows) is not None and implementation.supports(along_k) is None:
-        return "row_aligned", "col_aligned", "row"
-    return plain_layouts(kind)
-
-
-def _problems(kind: str) -> tuple[Problem, Problem]:
-    """Of a kind, one of rows, and one whose a and b both lie along k."""
-    wanted = KINDS[kind]
-    rows = contiguous_problem(
-        wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=wanted.precision
-    )
-    return rows, replace(rows, b=rows.b.transposed())
+    """Says why an implementation does not compute a kind on this device; or None."""
+    return abilities.inability(implementation, kind, device_facts(0).arch)
 
 
 def may_refuse(implementation: Any, refusal: Refusal) -> bool:

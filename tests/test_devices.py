@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import fitting_layouts, inability
+from contract import inability
 
 import dxgemm
 from dxgemm import errors
 from dxgemm._gpu import probe
 from dxgemm._problem import Layout, define_problem
 from dxgemm.runtime.device import _cores_per_sm, _tensor_multiply_adds
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.kinds import KINDS

@@ -8,12 +8,13 @@ from itertools import product as combinations
 
 import numpy as np
 import pytest
-from contract import fitting_layouts, inability
+from contract import inability
 
 import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Matrix, RowVector, Scalar
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
 from dxgemm.testing.padded import Padded
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contract import fitting_layouts
 
 from dxgemm._gpu import simulator_enabled
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits

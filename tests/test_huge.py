@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contract import fitting_layouts, inability
+from contract import inability
 from filelock import FileLock
 
 import dxgemm
 from dxgemm import errors
 from dxgemm._problem import ITEM_SIZES
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.layouts import LAYOUTS
 

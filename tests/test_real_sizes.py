@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from contract import fitting_layouts
 
 import dxgemm
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import DTYPES, REAL_SHAPES, Case
 from dxgemm.testing.freivalds import freivalds_ratio, lines_ratio
 from dxgemm.testing.inputs import operands

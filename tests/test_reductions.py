@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import fitting_layouts, inability
+from contract import inability
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm._gpu import probe, simulator_enabled
 from dxgemm._registry import find_implementation
 from dxgemm.epilogues import Matrix
+from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import plain_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed

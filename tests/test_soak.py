@@ -64,7 +64,7 @@ def test_the_first_wrong_result_stops_it_and_can_be_computed_again(monkeypatch, 
     run = Soak(SEED)
     run.step(number)
     assert run.failure.startswith(f"{draw(SEED, number)}\nwrong result: ")
-    assert run.failure.endswith(f"python tests/soak.py --seed {SEED} --problem {number}")
+    assert run.failure.endswith(f"python tools/soak.py --seed {SEED} --problem {number}")
     samples = run.run(minutes=5, threads=1)  # which ends at once
     assert run.counts["problems", ""] == 0 and len(samples) == 2
 

@@ -9,7 +9,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from contract import fitting_layouts, inability
 
 import dxgemm
 from dxgemm import epilogues, reductions
@@ -17,6 +16,8 @@ from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import Pipelined
+from dxgemm.runtime.device import device_facts
+from dxgemm.testing.abilities import fitting_layouts, inability
 from dxgemm.testing.compare import compare
 from dxgemm.testing.inputs import random
 from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
@@ -126,7 +127,7 @@ def kernels() -> tuple[Kernel, ...]:
             is_left_out = isinstance(implementation, Pipelined) and not (
                 implementation.is_automatic(wanted.dtype)
             )
-            if is_left_out or inability(implementation, kind) is not None:
+            if is_left_out or not is_able(implementation, kind):
                 continue
             fitting = fitting_layouts(implementation, kind)
             configs = implementation.configs(wanted.dtype)
@@ -143,7 +144,7 @@ def kernels() -> tuple[Kernel, ...]:
             is_left_out = not (fuses(implementation, kind) or implementation.name == PLAIN)
             if is_left_out or not implementation.is_automatic(KINDS[kind].dtype):
                 continue
-            if inability(implementation, kind) is None:
+            if is_able(implementation, kind):
                 way = (implementation.name, whole_k(implementation, kind))
                 found += [
                     Kernel(kind, way, next(layouts), extra)
@@ -154,6 +155,11 @@ def kernels() -> tuple[Kernel, ...]:
         found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
         found += [Kernel(kind, way, next(layouts)) for way in sliced(kind)]
     return tuple(found)
+
+
+def is_able(implementation: Any, kind: str) -> bool:
+    """Whether it computes the kind on this device."""
+    return inability(implementation, kind, device_facts(0).arch) is None
 
 
 def fuses(implementation: Any, kind: str) -> bool:
@@ -168,7 +174,7 @@ def fuses(implementation: Any, kind: str) -> bool:
 def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
     """Ways to compute slices of k."""
     for implementation in filter(lambda i: i.is_automatic(kind), dxgemm.implementations()):
-        if implementation.slices_k and inability(implementation, kind) is None:
+        if implementation.slices_k and is_able(implementation, kind):
             config = whole_k(implementation, kind)
             yield from ((implementation.name, config, slices) for slices in (2, 5))
 

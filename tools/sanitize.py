@@ -1,7 +1,7 @@
 """Every implementation under NVIDIA's compute-sanitizer: `make sanitize`, on a machine with a GPU.
 
-    python tests/sanitize.py                                  # all lanes, everything
-    python tests/sanitize.py --lane memcheck --subject tuned
+    python tools/sanitize.py                                  # all lanes, everything
+    python tools/sanitize.py --lane memcheck --subject tuned
 
 A lane is a tool of the sanitizer, after a plain one that builds what is missing. In each, every
 subject (an implementation, or what goes beyond one) runs its cases in a process of its own: ragged
