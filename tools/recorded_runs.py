@@ -1,4 +1,4 @@
-"""What runs of the tests, the sanitizer and the soak test leave for docs/reliability.md to show."""
+"""Records of runs of the tests, the sanitizer and the soak test, for docs/reliability.md."""
 
 from __future__ import annotations
 
