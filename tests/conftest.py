@@ -193,11 +193,17 @@ def multiply(implementation: Any, home: NumpyLibrary, kind: str) -> Callable[...
 
 
 @pytest.fixture
-def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Implementations have the configs of a GPU, for decisions and predictions without one."""
+def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Implementations have the configs of a GPU, for decisions and predictions without one.
+
+    No measurement of a GPU takes part: there are no tables of speeds.
+    """
     monkeypatch.setattr("dxgemm._registry.simulator_enabled", lambda: False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
     _forget_configs()
     yield
+    monkeypatch.undo()
     _forget_configs()
 
 
@@ -209,12 +215,8 @@ def _forget_configs() -> None:
 
 
 @pytest.fixture
-def give_table(
-    configs_of_a_gpu: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[Callable[..., Path]]:
+def give_table(configs_of_a_gpu: None) -> Callable[..., Path]:
     """Writes the user's table for a device, beside which there are no others; to its folder."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
-    monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
 
     def give_table(device: Any, speeds: Any, corrections: Any = None) -> Path:
         counted, weighed = (
@@ -226,9 +228,7 @@ def give_table(
         _forget_configs()
         return folder
 
-    yield give_table
-    monkeypatch.undo()
-    _forget_configs()
+    return give_table
 
 
 @pytest.fixture(scope="session")
