@@ -75,9 +75,12 @@ def test_workloads_are_of_every_kind():
 SMALL = [
     Workload(dtype, 5, 6, 7, batch, precision, layout, epilogue)
     for dtype, precision in (*ARITHMETICS, ("float64", "split14"))
-    for batch in (1, 3)
-    for layout in ("row_row", "row_col", "col_row", "col_col")
-    for epilogue in (False, True)
+    for batch, layout, epilogue in (
+        (1, "row_row", False),
+        (3, "row_col", True),
+        (1, "col_row", True),
+        (3, "col_col", False),
+    )
 ]
 
 
@@ -165,7 +168,7 @@ def count_calls(calls):
 
 
 @needs_simulator
-@pytest.mark.parametrize("workload", SMALL[::5], ids=str)
+@pytest.mark.parametrize("workload", SMALL[::3], ids=str)
 def test_measuring_checks_and_times_every_candidate(workload):
     observed = measure.measure(workload, SIMULATED_DEVICE, count_calls)
     assert observed.workload == workload
