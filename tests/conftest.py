@@ -118,6 +118,15 @@ def home() -> NumpyLibrary:
 
 
 @pytest.fixture
+def hopper() -> Any:
+    """CuPy, on a GPU that has the kernels over wgmma and TMA."""
+    cupy = pytest.importorskip("cupy")
+    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
+        pytest.skip("needs a GPU of compute capability 9.0")
+    return cupy
+
+
+@pytest.fixture
 def make(home: NumpyLibrary) -> Callable[..., tuple[np.ndarray, Padded]]:
     """Operands of small integers, whose sums are exact in every arithmetic, between guard pads."""
     rng = np.random.default_rng(0)

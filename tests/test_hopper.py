@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hopper_kernels import ROW_BYTES, TILE, Config
 
-from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Strides, contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
@@ -20,19 +19,16 @@ BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32, "int
 
 
 @pytest.fixture
-def run():
+def run(hopper):
     """Compiles a case and runs it: run(case, options, a, b, ...) gives out."""
-    cupy = pytest.importorskip("cupy")
-    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("needs a GPU of compute capability 9.0")
     from dxgemm.runtime.launch import KernelLaunch
 
     def run(case, *options, a=None, b=None, dtype="float32", out_items=4096, maps=None, **changes):
         spec = KernelSpec("hopper", "hopper_kernels", Config(), dtype, (case, *options))
         kernel = compile_kernel(spec, "sm_90a")
-        a, b = (cupy.asarray(np.zeros(4, np.float32) if x is None else x) for x in (a, b))
+        a, b = (hopper.asarray(np.zeros(4, np.float32) if x is None else x) for x in (a, b))
         problem = replace(contiguous_problem(dtype, TILE, TILE, 32), **changes)
-        out = cupy.full(out_items, np.nan, np.float32)
+        out = hopper.full(out_items, np.nan, np.float32)
         launch = KernelLaunch(kernel, problem, 1, 0, maps or (None, None))
         launch(a.data.ptr, b.data.ptr, 0, out.data.ptr, 1, 0, 0)
         return out.get()

@@ -7,6 +7,7 @@ product: whatever the arithmetic, values and indices have one right answer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,19 @@ class Way:
             return plain_layouts(kind)
         return fitting_layouts(find_implementation(self.implementation), self.kind(kind))
 
+    def gemm(self, kind: str, epilogue: Any, *operands: Any, **options: Any) -> Any:
+        """`dxgemm.gemm` of padded operands, whose epilogue may be a `Case`."""
+        return dxgemm.gemm(
+            *(operand.array if isinstance(operand, Padded) else operand for operand in operands),
+            epilogue=epilogue.bind(self) if isinstance(epilogue, Case) else epilogue,
+            precision=self.precision(kind),
+            **{"implementation": self.implementation, **options},
+        )
+
 
 FORMS = {None: "fastest", True: "fused", False: "split"}
 AUTOMATIC = Way()
+gemm = partial(AUTOMATIC.gemm, "float32")
 
 
 def ways(*implementations: str) -> list[Any]:
@@ -209,13 +220,9 @@ def reduced(home):
     def reduced(values: np.ndarray, case: Case, way: Way = AUTOMATIC) -> tuple[np.ndarray, ...]:
         *batch, m, n = values.shape
         a, b = np.zeros((*batch, m, 1), values.dtype), np.zeros((1, n), values.dtype)
-        result = dxgemm.gemm(
-            home.send(a),
-            home.send(b),
-            epilogue=replaced(home.send(values)) | case.bind(way),
-            implementation=way.pinned(values.dtype.name),
-            precision=way.precision(values.dtype.name),
-        )
+        dtype, chain = values.dtype.name, replaced(home.send(values)) | case.bind(way)
+        pinned = way.pinned(dtype)
+        result = way.gemm(dtype, chain, home.send(a), home.send(b), implementation=pinned)
         return fetched(home, result)
 
     return reduced
@@ -239,16 +246,7 @@ def test_every_reduction_of_every_kind(make, home, name, way, kind):
         c, c_sent = make((m, n), wanted.out_dtype, "row@1")
         for axis, addend, beta in ((None, None, 0.0), (0, c_sent, 2.0), (1, c_sent, -1.0)):
             case = case_of(name, axis, m, n)
-            result = dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                addend and addend.array,
-                -2.0,
-                beta,
-                epilogue=case.bind(way),
-                implementation=way.implementation,
-                precision=way.precision(kind),
-            )
+            result = way.gemm(kind, case, a_sent, b_sent, addend, -2.0, beta)
             values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
             assert_equal(
                 fetched(home, result),
@@ -271,13 +269,9 @@ def test_every_implementation_leaves_its_product_to_be_reduced(make, home, imple
     b, b_sent = make((k, n), wanted.dtype, b_layout)
     for case in (Case("argmin", 1), Case("sum", 0), Case("smallest", None, 2)):
         try:
-            result = dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                epilogue=case.bind(Way(fused=False)),
-                implementation=implementation.name,
-                precision=wanted.precision,
-            )
+            options = {"implementation": implementation.name, "precision": wanted.precision}
+            epilogue = case.bind(Way(fused=False))
+            result = dxgemm.gemm(a_sent.array, b_sent.array, epilogue=epilogue, **options)
         except errors.UnsupportedProblemError as refusal:
             assert not implementation.is_own, refusal
             pytest.skip(str(refusal))
@@ -291,12 +285,7 @@ def test_only_some_implementations_fuse(make, implementation):
     a_layout, b_layout, _ = fitting_layouts(implementation, "float32")
     a, b = make((4, 8), "float32", a_layout)[1], make((8, 4), "float32", b_layout)[1]
     with pytest.raises(errors.UnsupportedProblemError, match=implementation.name):
-        dxgemm.gemm(
-            a.array,
-            b.array,
-            epilogue=Case("argmin", 1).bind(Way(fused=True)),
-            implementation=implementation.name,
-        )
+        Way(implementation.name, True).gemm("float32", Case("argmin", 1), a, b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -319,13 +308,7 @@ def test_a_chain_comes_first(make, home, way, dtype):
             | epilogues.residual(matrix_sent.array)
             | case.bind(way)
         )
-        result = dxgemm.gemm(
-            a_sent.array,
-            b_sent.array,
-            epilogue=chain,
-            implementation=way.implementation,
-            precision=way.precision(dtype),
-        )
+        result = way.gemm(dtype, chain, a_sent, b_sent)
         kept = a.astype(float) @ b.astype(float) + row.astype(float)
         values = np.maximum(kept, 0.0) + matrix
         assert_equal(fetched(home, result), case.expected(values, sums), case)
@@ -469,15 +452,8 @@ def test_batches(make, home, way):
         rows, rows_sent = make((batch, n), "float32")
         values = a @ b + 2 * c + rows[:, None, :]
         for case in (Case("argmax", 1), Case("sum", 0), Case("smallest", None, 2)):
-            result = dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                c_sent.array,
-                beta=2.0,
-                epilogue=epilogues.bias(rows_sent.array) | case.bind(way),
-                implementation=way.implementation,
-                precision=way.precision("float32"),
-            )
+            chain = epilogues.bias(rows_sent.array) | case.bind(way)
+            result = way.gemm("float32", chain, a_sent, b_sent, c_sent, beta=2.0)
             assert_equal(fetched(home, result), case.expected(values), case)
         c_sent.assert_unchanged()
 
@@ -499,16 +475,9 @@ def test_the_matrix_is_stored_if_out_is_passed(make, home, dtype, way, layout):
         for axis in AXES:
             case = case_of(name, axis, m, n)
             out_sent = make((m, n), dtype, layout)[1]
-            result = dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                c_sent.array,
-                2.0,
-                -1.0,
-                out=out_sent.array,
-                epilogue=epilogues.bias(row_sent.array[0]) | case.bind(way),
-                implementation=way.implementation,
-            )
+            chain = epilogues.bias(row_sent.array[0]) | case.bind(way)
+            operands = a_sent, b_sent, c_sent, 2.0, -1.0
+            result = way.gemm(dtype, chain, *operands, out=out_sent.array)
             assert_equal(fetched(home, result), case.expected(values), case)
             np.testing.assert_array_equal(out_sent.fetch(), values)
     c_sent.assert_unchanged()
@@ -525,15 +494,7 @@ def test_random_data_is_reduced_as_it_is_stored(home, way, dtype):
     a, b = (home.send(rng.normal(size=shape).astype(dtype)) for shape in ((m, k), (k, n)))
     for case in (Case("argmin", 1), Case("largest", 0, 3), Case("smallest", None, 8)):
         out = home.send(np.full((m, n), NAN, dtype))
-        result = dxgemm.gemm(
-            a,
-            b,
-            out=out,
-            epilogue=case.bind(way),
-            implementation=way.implementation,
-            precision=way.precision(dtype),
-        )
-        found = fetched(home, result)
+        found = fetched(home, way.gemm(dtype, case, a, b, out=out))
         assert_equal(found, case.expected(home.fetch(out)), case)
 
 
@@ -559,17 +520,15 @@ def test_int8_behind_functions_needs_the_dtype_of_out(make, home):
     columns, columns_sent = make((1, n), "float32", low=1)
     out_sent = make((m, n), "float32")[1]
     with pytest.raises(errors.DtypeError, match="int32"):  # nothing makes floats of the sums
-        dxgemm.gemm(a_sent.array, b_sent.array, out=out_sent.array, epilogue=reductions.max())
+        gemm(reductions.max(), a_sent, b_sent, out=out_sent.array)
     dequantised = epilogues.dequantise(rows_sent.array[0], columns_sent.array[0])
     values = (a.astype(float) @ b.astype(float)) * rows.T * columns
     for case in (Case("max", 1), Case("argmin", 0), Case("sum", None)):
         with pytest.raises(errors.MissingOperandError, match="out"):
-            dxgemm.gemm(a_sent.array, b_sent.array, epilogue=dequantised | case.bind())
+            gemm(dequantised | case.bind(), a_sent, b_sent)
         out_sent.assert_unchanged()
     for case in (Case("max", 1), Case("argmin", 0), Case("sum", None)):
-        result = dxgemm.gemm(
-            a_sent.array, b_sent.array, out=out_sent.array, epilogue=dequantised | case.bind()
-        )
+        result = gemm(dequantised | case.bind(), a_sent, b_sent, out=out_sent.array)
         expected = case.expected(values, "float32")
         assert_equal(fetched(home, result), expected, case)
         np.testing.assert_array_equal(out_sent.fetch(), values)
@@ -583,12 +542,8 @@ def test_results_are_written_where_asked(make, way):
 
     def check(case: Case, *results: tuple[Padded, Any]) -> None:
         arrays = tuple(array for _, array in results)
-        result = dxgemm.gemm(
-            a_sent.array,
-            b_sent.array,
-            epilogue=case.bind(way, out=arrays if case.name in SORTED else arrays[0]),
-            implementation=way.implementation,
-        )
+        reduction = case.bind(way, out=arrays if case.name in SORTED else arrays[0])
+        result = way.gemm("float32", reduction, a_sent, b_sent)
         for returned, array in zip(parts_of(result), arrays, strict=True):
             assert returned is array
         for (sent, array), wanted in zip(results, case.expected(a @ b), strict=True):
@@ -615,9 +570,9 @@ def test_k_of_zero_and_alpha_of_zero_are_reduced_too(make, home):
         a, b = make((m, k), "float32")[1].array, make((k, n), "float32")[1].array
         c, c_sent = make((m, n), "float32")
         for case in (Case("argmax", 1), Case("sum", 0), Case("norm", None)):
-            found = dxgemm.gemm(a, b, c_sent.array, alpha, 2.0, epilogue=case.bind())
+            found = gemm(case, a, b, c_sent, alpha, 2.0)
             assert_equal(fetched(home, found), case.expected(2 * c), case)
-            found = dxgemm.gemm(a, b, alpha=alpha, epilogue=case.bind())
+            found = gemm(case, a, b, alpha=alpha)
             assert_equal(fetched(home, found), case.expected(0 * c), case)
         c_sent.assert_unchanged()
 
@@ -795,19 +750,10 @@ def test_bad_reductions_are_refused(make):
         (lambda: reductions.argmin, "argmin"),
     ):
         with pytest.raises(errors.EpilogueError, match=words):
-            dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                c_sent.array,
-                beta=1.0,
-                out=out_sent.array,
-                epilogue=bad(),
-            )
+            gemm(bad(), a_sent, b_sent, c_sent, beta=1.0, out=out_sent.array)
     for case in (Case("smallest", 1, 6), Case("largest", 0, 4)):
         with pytest.raises(errors.ShapeError, match=case.name):
-            dxgemm.gemm(
-                a_sent.array, b_sent.array, c_sent.array, out=out_sent.array, epilogue=case.bind()
-            )
+            gemm(case, a_sent, b_sent, c_sent, out=out_sent.array)
     for sent in (a_sent, b_sent, c_sent, out_sent):
         sent.assert_unchanged()
 
@@ -847,14 +793,8 @@ def test_bad_results_are_refused(make, home):
     ]
     for reduction, error in cases:
         with pytest.raises(error, match=reduction.name):
-            dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                c_sent.array,
-                beta=1.0,
-                out=out_sent.array,
-                epilogue=epilogues.keep(kept=kept_sent.array) | reduction,
-            )
+            chain = epilogues.keep(kept=kept_sent.array) | reduction
+            gemm(chain, a_sent, b_sent, c_sent, beta=1.0, out=out_sent.array)
     for sent in (a_sent, b_sent, c_sent, out_sent, kept_sent, sums, places, *pair):
         sent.assert_unchanged()
 
@@ -889,14 +829,7 @@ def test_very_many_rows(make, home, way):
     for name in ("argmin", "sum", "largest"):
         for axis in AXES:
             case = case_of(name, axis, m, n)
-            result = dxgemm.gemm(
-                a_sent.array,
-                b_sent.array,
-                epilogue=case.bind(way),
-                implementation=way.implementation,
-                precision=way.precision("float32"),
-            )
-            found = fetched(home, result)
+            found = fetched(home, way.gemm("float32", case, a_sent, b_sent))
             assert_equal(found, case.expected(a @ b), case)
 
 
@@ -911,13 +844,12 @@ def test_more_elements_than_32_bits_count(implementation):
     a[-1] = b[0, -1] = 1.0
     way = Way(implementation, True)
     way.skip_unless_it_computes("float32")
-    options = {"implementation": implementation, "precision": way.precision("float32")}
     for case, expected in (
         (Case("argmax", None), [m - 1, n - 1]),
         (Case("argmin", None), [0, 0]),
         (Case("sum", None), 1.0),
     ):
-        found = dxgemm.gemm(a, b, epilogue=case.bind(way), **options)
+        found = way.gemm("float32", case, a, b)
         np.testing.assert_array_equal(found.get(), expected, str(case))
 
 
@@ -927,8 +859,5 @@ def test_sums_beyond_what_float32_counts(way):
     import cupy
 
     a, b = cupy.ones((8192, 1), "float32"), cupy.ones((1, 8192), "float32")
-    options = {"implementation": way.implementation}
-    found = dxgemm.gemm(a, b, epilogue=Case("sum", None).bind(way), **options)
-    assert float(found) == 2.0**26
-    found = dxgemm.gemm(a, b, epilogue=Case("norm", None).bind(way), **options)
-    assert float(found) == 2.0**13
+    assert float(way.gemm("float32", Case("sum", None), a, b)) == 2.0**26
+    assert float(way.gemm("float32", Case("norm", None), a, b)) == 2.0**13

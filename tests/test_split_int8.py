@@ -1,5 +1,4 @@
-"""float64 precision="split": remainders, verdict and reconstruction by a model; its product on a
-GPU."""
+"""float64 precision="split": remainders, verdict and reconstruction, by a model in NumPy."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ from math import gcd, prod
 
 import numpy as np
 import pytest
+from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
-from dxgemm import errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import operand_residues, parts_of_problem
 from dxgemm._problem import MODULI_COUNTS, Strides, contiguous_problem
@@ -24,14 +23,9 @@ from dxgemm.handwritten.split_parts import PADDING, UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import residue_model
-from dxgemm.testing.inputs import operands
 from dxgemm.testing.residue_model import combine, is_accepted, remainders, scale_rows
 
 SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (4, 32), (13, 33), (9, 40)]
-
-
-def pointer_of(array):
-    return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def test_moduli_are_coprime_and_as_many_as_may_be_asked_for():
@@ -101,34 +95,18 @@ def test_weights_of_bytes_sum_up_to_a_remainder(bias, width):
 
 
 def residues_by_kernel(home, x, across, count):
-    """Remainders, factors and status of rows that lie along k, or across it."""
+    """Remainders, factors and status of the rows of x."""
+
+    def parts_of(strides, rows, k):
+        return operand_residues(strides, rows, k, 1, 16 if k % 2 == 0 else 8, count)
+
+    parts, memory, factors, status = split_by_kernel(home, parts_of, x, across)
     rows, k = x.shape
-    sent = home.send(np.ascontiguousarray(x.T if across else x))
-    strides = Strides(0, 1, rows) if across else Strides(0, k, 1)
-    strides = Strides(0, *(s if n > 1 else 0 for s, n in zip(strides[1:], x.shape, strict=True)))
-    parts = operand_residues(strides, rows, k, 1, 16 if k % 2 == 0 else 8, count)
-    memory = home.send(np.full(parts.size, 0xFF, np.uint8))
-    launch = parts.bind(device_facts(0).arch, 0)
-    launch(*(pointer_of(sent),) * 4, 0, 0, 0, parts.arguments(pointer_of(memory)))
-    stored = home.fetch(memory)
-
-    def buffer(address, items, dtype):
-        return stored[address : address + items * np.dtype(dtype).itemsize].view(dtype)
-
-    by_modulus = buffer(0, parts.part_items, np.int8).reshape(count, rows, -1)[..., :k]
-    status = buffer(*parts.status(0), np.int32).reshape(-1, 2)
-    return by_modulus, buffer(*parts.factors(0), np.float64)[:rows], status.max(axis=0)
+    by_modulus = memory.buffer(0, parts.part_items, np.int8).reshape(count, rows, -1)[..., :k]
+    return by_modulus, factors, status
 
 
-def rows_of(rng, size, spread):
-    x = rng.standard_normal(size) * 2.0 ** rng.uniform(-spread, spread, (size[0], 1))
-    x[rng.random(size) < 0.1] = 0
-    if size[0] > 4:
-        x[2] = 0
-    return x
-
-
-@pytest.mark.parametrize("across", [False, True], ids=["along_k", "across_k"])
+@pytest.mark.parametrize("across", ACROSS.values(), ids=ACROSS)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 def test_an_operand_is_split_as_the_model_splits_it(home, size, across):
     rng = np.random.default_rng(0)
@@ -142,7 +120,7 @@ def test_an_operand_is_split_as_the_model_splits_it(home, size, across):
         assert (weak, is_lax) == (max(expected.weak), expected.is_lax)
 
 
-@pytest.mark.parametrize("across", [False, True], ids=["along_k", "across_k"])
+@pytest.mark.parametrize("across", ACROSS.values(), ids=ACROSS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 2.0**400, 5e-324])
 def test_a_row_out_of_range_is_unfit(home, value, across):
     x = np.ones((6, 9))
@@ -376,29 +354,6 @@ def test_the_accuracy_is_stated():
     )
 
 
-def test_float64_answers_where_remainders_are_not_multiplied(home):
-    rng = np.random.default_rng(6)
-    a, b = (home.send(rng.integers(-3, 4, (4, 4)).astype(float)) for _ in range(2))
-    expected = home.fetch(a) @ home.fetch(b)
-    for precision in ("split", "split14"):
-        np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, b, precision=precision)), expected)
-        prepared = dxgemm.prepare(b, precision=precision)
-        np.testing.assert_array_equal(home.fetch(dxgemm.gemm(a, prepared)), expected)
-        assert dxgemm.explain(a, prepared).precision == precision
-
-
-def test_what_moduli_may_be_asked_for(home):
-    a = home.send(np.ones((4, 4)))
-    for precision in ("split1", "split21", "split016", "split-3", "splits"):
-        with pytest.raises(errors.PrecisionError, match="pass 'tf32' or 'split'"):
-            dxgemm.gemm(a, a, precision=precision)
-    b = home.send(np.ones((4, 4), np.float32))
-    with pytest.raises(errors.PrecisionError, match="'split14' is for float64"):
-        dxgemm.prepare(b, precision="split14")
-    with pytest.raises(errors.PrecisionError, match="prepare: precision is 'tf32'"):
-        dxgemm.prepare(a, precision="tf32")
-
-
 def test_the_kernels_of_a_problem():
     problem = contiguous_problem("float64", 512, 256, 1000, precision="split13")
     parts = parts_of_problem(problem)
@@ -443,47 +398,9 @@ def test_kernels_stay_in_their_registers(run_python):
     assert registers * split_int8.CONFIGS[0].threads <= 65536
 
 
-@pytest.fixture
-def hopper():
-    """CuPy, on a GPU that has the kernel."""
-    cupy = pytest.importorskip("cupy")
-    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("needs a GPU of compute capability 9.0")
-    return cupy
-
-
-def split_gemm(*arrays, precision="split", **options):
-    return dxgemm.gemm(*arrays, implementation="split_int8", precision=precision, **options)
-
-
-def bound(a, b):
-    """Far below what the kernel guarantees, and above what random data need."""
-    return 2.0**-50 * (np.abs(a) @ np.abs(b))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
-@pytest.mark.parametrize("b_order", ["row", "col"])
-@pytest.mark.parametrize("a_order", ["row", "col"])
-@pytest.mark.parametrize("size", [(128, 256, 128), (127, 129, 65), (1, 300, 77), (300, 5, 1000)])
-def test_a_product_of_remainders(hopper, size, a_order, b_order, batch):
-    m, n, k = size
-    rng = np.random.default_rng(7)
-    a, b, c = (rng.standard_normal((*batch, *shape)) for shape in ((m, k), (k, n), (m, n)))
-
-    def send(x, order):
-        turned = np.ascontiguousarray(x.swapaxes(-1, -2) if order == "col" else x)
-        sent = hopper.asarray(turned)
-        return sent.swapaxes(-1, -2) if order == "col" else sent
-
-    sent = send(a, a_order), send(b, b_order), send(c, "row")
-    before = dxgemm.split_fallbacks()
-    result = split_gemm(*sent, alpha=0.5, beta=2.0).get()
-    assert dxgemm.split_fallbacks() == before
-    error = np.abs(result - (0.5 * (a @ b) + 2.0 * c))
-    assert (error <= bound(a, b) + 2.0**-50 * np.abs(c)).all()
-    again = split_gemm(send(a, a_order), dxgemm.prepare(sent[1]), send(c, "row"), 0.5, 2.0)
-    np.testing.assert_array_equal(again.get(), result)
+def split_gemm(hopper, a, b, precision):
+    sent = hopper.asarray(a), hopper.asarray(b)
+    return dxgemm.gemm(*sent, implementation="split_int8", precision=precision).get()
 
 
 @pytest.mark.gpu
@@ -494,8 +411,7 @@ def test_small_integers_are_exact_by_any_number_of_moduli(hopper, count):
     rng = np.random.default_rng(count)
     a, b = (rng.integers(-most, most + 1, shape) for shape in ((130, k), (k, 260)))
     a[0, :], b[:, 0] = most, most
-    sent = (hopper.asarray(x.astype(float)) for x in (a, b))
-    result = split_gemm(*sent, precision=f"split{count}").get()
+    result = split_gemm(hopper, a.astype(float), b.astype(float), f"split{count}")
     np.testing.assert_array_equal(result, (a @ b).astype(float))
 
 
@@ -507,60 +423,5 @@ def test_a_product_is_that_of_the_model(hopper):
         bits = residue_model.operand_bits(count, 200)
         rows = scale_rows(a, bits), scale_rows(b.T, bits)
         expected = residue_model.residue_product(*rows, count)
-        result = split_gemm(hopper.asarray(a), hopper.asarray(b), precision=f"split{count}").get()
+        result = split_gemm(hopper, a, b, f"split{count}")
         np.testing.assert_array_equal(result, expected)
-
-
-@pytest.mark.gpu
-def test_what_cannot_be_split_is_multiplied_as_it_is(hopper):
-    rng = np.random.default_rng(8)
-    a, b = rng.standard_normal((256, 192)), rng.standard_normal((192, 384))
-    a[100, 7], b[5, 3] = np.inf, np.nan
-    sent, before = (hopper.asarray(a), hopper.asarray(b)), dxgemm.split_fallbacks()
-    results = [split_gemm(*sent), split_gemm(sent[0], dxgemm.prepare(sent[1]))]
-    assert dxgemm.split_fallbacks() == before + 2
-    with np.errstate(invalid="ignore"):
-        expected = a @ b
-    for result in results:
-        np.testing.assert_array_equal(np.isnan(result.get()), np.isnan(expected))
-        np.testing.assert_array_equal(np.isinf(result.get()), np.isinf(expected))
-
-
-@pytest.mark.gpu
-def test_the_canary_is_exact(hopper):
-    a, b, _ = operands("canary", (256, 2048), (2048, 384), (256, 384), "split_float64")
-    result = split_gemm(hopper.asarray(a), hopper.asarray(b)).get()
-    np.testing.assert_array_equal(result, a @ b)
-
-
-@pytest.mark.gpu
-def test_nothing_is_read_where_alpha_is_zero(hopper):
-    a, c = hopper.full((64, 64), np.nan), hopper.ones((64, 64))
-    assert (split_gemm(a, a, c, 0.0, 2.0).get() == 2).all()
-
-
-@pytest.mark.gpu
-def test_an_epilogue_is_applied_once_by_either_product(hopper):
-    rng = np.random.default_rng(9)
-    a, b, v = rng.standard_normal((200, 100)), rng.standard_normal((100, 300)), rng.random(300)
-    for element in (1.0, 1e300):
-        a[0, 0] = element
-        chain = dxgemm.epilogues.bias(hopper.asarray(v)) | dxgemm.epilogues.relu
-        result = split_gemm(hopper.asarray(a), hopper.asarray(b), epilogue=chain).get()
-        expected = np.maximum(a @ b + v, 0)
-        assert (np.abs(result - expected) <= bound(a, b) + 2.0**-50 * np.abs(v))[1:].all()
-
-
-@pytest.mark.gpu
-def test_it_is_deterministic_and_a_plan_sees_new_contents(hopper):
-    rng = np.random.default_rng(10)
-    a, b = (hopper.asarray(rng.standard_normal((500, 500))) for _ in range(2))
-    plan = dxgemm.plan(a, b, implementation="split_int8", precision="split")
-    first = plan().get()
-    assert all((plan().get() == first).all() for _ in range(20))
-    text = str(plan.explain())
-    assert "15 moduli" in text and "or, for what cannot be split: tensor_core" in text
-    a *= 2
-    np.testing.assert_array_equal(plan().get(), 2 * first)
-    a[3, 3] = np.nan
-    assert np.isnan(plan().get()[3]).all()
