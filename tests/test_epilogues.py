@@ -41,9 +41,26 @@ def make_operands(make, implementation):
     return make_operands
 
 
+@pytest.fixture
+def fuse(implementation):
+    """`gemm` by the implementation of a test, of padded operands."""
+
+    def fuse(kind, epilogue, *operands, out=None):
+        arrays = (x.array if isinstance(x, Padded) else x for x in operands)
+        return dxgemm.gemm(
+            *arrays,
+            out=out and out.array,
+            epilogue=epilogue,
+            implementation=implementation.name,
+            precision=KINDS[kind].precision,
+        )
+
+    return fuse
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("kind", FLOATS)
-def test_every_operand_in_every_implementation(make, make_operands, implementation, kind, size):
+def test_every_operand_in_every_implementation(make, make_operands, fuse, kind, size):
     wanted = KINDS[kind]
     m, n, _ = size
     sums = wanted.scalar_dtype
@@ -70,19 +87,10 @@ def test_every_operand_in_every_implementation(make, make_operands, implementati
                 | marked(8.0)
             )
 
-        result = dxgemm.gemm(
-            a_sent.array,
-            b_sent.array,
-            c_sent.array,
-            -2.0,
-            beta,
-            epilogue=chain(
-                row_sent.array[0], column_sent.array[0], matrix_sent.array, kept_sent.array
-            ),
-            implementation=implementation.name,
-            precision=wanted.precision,
+        epilogue = chain(
+            row_sent.array[0], column_sent.array[0], matrix_sent.array, kept_sent.array
         )
-        assert result is c_sent.array
+        assert fuse(kind, epilogue, a_sent, b_sent, c_sent, -2.0, beta) is c_sent.array
         values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
         expected, outputs = chain(row[0], column[0], matrix, kept).on_host(values.astype(sums))
         np.testing.assert_array_equal(
@@ -94,7 +102,7 @@ def test_every_operand_in_every_implementation(make, make_operands, implementati
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_operands_along_the_other_side(make, make_operands, implementation, kind):
+def test_operands_along_the_other_side(make, make_operands, fuse, kind):
     wanted = KINDS[kind]
     m, n, _ = SIZES[1]
     (a, a_sent), (b, b_sent) = make_operands(kind, SIZES[1])
@@ -111,14 +119,8 @@ def test_operands_along_the_other_side(make, make_operands, implementation, kind
             | epilogues.scale(0.25)
         )
 
-    dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out_sent.array,
-        epilogue=chain(row_sent.array[0], column_sent.array[0]),
-        implementation=implementation.name,
-        precision=wanted.precision,
-    )
+    epilogue = chain(row_sent.array[0], column_sent.array[0])
+    fuse(kind, epilogue, a_sent, b_sent, out=out_sent)
     sums = (a.astype(float) @ b.astype(float)).astype(wanted.scalar_dtype)
     expected, _ = chain(row[0], column[0]).on_host(sums)
     np.testing.assert_array_equal(
@@ -140,7 +142,7 @@ ACTIVATIONS = ("gelu", "silu", "tanh", "sigmoid", "gelu_tanh")
 
 
 @pytest.mark.parametrize("kind", FLOATS)
-def test_activations_in_every_implementation(make_operands, home, implementation, kind):
+def test_activations_in_every_implementation(make_operands, home, fuse, kind):
     """Each on what the one before it left, against itself in float64; at last dropout."""
     wanted = KINDS[kind]
     m, n, k = (3, 16, 4) if simulator_enabled() else (67, 134, 43)
@@ -156,16 +158,7 @@ def test_activations_in_every_implementation(make_operands, home, implementation
     for name in ACTIVATIONS:
         chain = chain | getattr(epilogues, name) | keeping(name)(**{name: kept[name]})
     dropout = epilogues.dropout(0.25, 1234567890123)
-    dxgemm.gemm(
-        a.array,
-        b.array,
-        c.array,
-        0.0,
-        1.0,
-        epilogue=chain | dropout,
-        implementation=implementation.name,
-        precision=wanted.precision,
-    )
+    fuse(kind, chain | dropout, a, b, c, 0.0, 1.0)
     found = {name: home.fetch(array) for name, array in kept.items()}
     for before, name in zip(found, ACTIVATIONS, strict=False):
         expected, _ = getattr(epilogues, name).bound.on_host(found[before].astype(float))
@@ -178,19 +171,14 @@ def test_activations_in_every_implementation(make_operands, home, implementation
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int32", "int8"])
 @pytest.mark.parametrize("kind", ["float32", "float16"])
-def test_operands_of_every_dtype(make, make_operands, implementation, kind, dtype):
+def test_operands_of_every_dtype(make, make_operands, fuse, kind, dtype):
     m, n, _ = SIZES[0]
     (a, a_sent), (b, b_sent) = make_operands(kind, SIZES[0])
     row, row_sent = make((1, n), dtype, "row_aligned")
     matrix, matrix_sent = make((m, n), dtype, "row_aligned")
     out, out_sent = make((m, n), kind)
-    dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out_sent.array,
-        epilogue=epilogues.bias(row_sent.array[0]) | epilogues.residual(matrix_sent.array),
-        implementation=implementation.name,
-    )
+    chain = epilogues.bias(row_sent.array[0]) | epilogues.residual(matrix_sent.array)
+    fuse(kind, chain, a_sent, b_sent, out=out_sent)
     exact = a.astype(float) @ b.astype(float) + row.astype(float) + matrix.astype(float)
     np.testing.assert_array_equal(out_sent.fetch().astype(float), round_to_dtype(exact, out.dtype))
 
@@ -258,20 +246,14 @@ def test_dropout_is_the_same_on_the_host(home):
 
 
 @pytest.mark.parametrize("out_dtype", ["int32", "float32", "float16", "bfloat16"])
-def test_int8_sums_become_anything(make, make_operands, home, implementation, out_dtype):
+def test_int8_sums_become_anything(make, make_operands, fuse, out_dtype):
     m, n, _ = SIZES[1]
     (a, a_sent), (b, b_sent) = make_operands("int8", SIZES[1])
     out, out_sent = make((m, n), out_dtype, "row+1")
     rows, rows_sent = make((1, m), "float32", "row@1", 1)
     cols, cols_sent = make((1, n), "float32", "row", 1)
     epilogue = epilogues.dequantise(rows_sent.array[0], cols_sent.array[0])
-    dxgemm.gemm(
-        a_sent.array,
-        b_sent.array,
-        out=out_sent.array,
-        epilogue=epilogue,
-        implementation=implementation.name,
-    )
+    fuse("int8", epilogue, a_sent, b_sent, out=out_sent)
     exact = (a.astype(float) @ b.astype(float)) * rows.T.astype(float) * cols.astype(float)
     expected = round_to_dtype(exact, out.dtype).astype(float)
     np.testing.assert_array_equal(out_sent.fetch().astype(float), expected)
@@ -423,14 +405,8 @@ def test_what_numba_cannot_compile_says_so_with_the_line(run_python, tmp_path):
 
 
 def test_a_function_that_returns_too_much_is_refused(home):
-    @dxgemm.epilogue
-    def twofold(value, row, col):
-        return value, value
-
-    @dxgemm.epilogue(outputs=("kept",))
-    def threefold(value, row, col):
-        return value, value, value
-
+    twofold = dxgemm.epilogue(lambda value, row, col: (value, value))
+    threefold = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: (value, value, value))
     values = np.ones((2, 3), np.float32)
     for epilogue in (twofold.bound, threefold(kept=values.copy())):
         with pytest.raises(errors.EpilogueError, match="it must return"):
