@@ -117,10 +117,15 @@ def home() -> NumpyLibrary:
     return LIBRARIES["numpy" if simulator_enabled() else "cupy"]
 
 
+@pytest.fixture(scope="session")
+def cupy() -> Any:
+    """CuPy, which a test needs itself."""
+    return pytest.importorskip("cupy")
+
+
 @pytest.fixture
-def hopper() -> Any:
+def hopper(cupy: Any) -> Any:
     """CuPy, on a GPU that has the kernels over wgmma and TMA."""
-    cupy = pytest.importorskip("cupy")
     if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
         pytest.skip("needs a GPU of compute capability 9.0")
     return cupy

@@ -268,12 +268,20 @@ def named(a, b, c, alpha, beta, **options):
     return dxgemm.gemm(a, b, c, alpha, beta, implementation=NAME, **options)
 
 
+@pytest.fixture
+def runs():
+    """Skips where the GPU cannot run it."""
+    reason = find_implementation(NAME).runs_on(dxgemm.runtime.device.device_facts(0).arch)
+    if reason is not None:
+        pytest.skip(reason)
+
+
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("data", ["random", "integers"])
 @pytest.mark.parametrize("batch", BATCH_EXTENTS.values(), ids=BATCH_EXTENTS)
 def test_results_in_place(home, batch, data):
     """Where beta is 0, c is full of NaN, as is all between and around the operands."""
-    skip_without(home)
     layouts = LAYOUTS[:1] if 257 in batch else LAYOUTS
     cases = [
         Case("float32", SIZE, SIZE, SIZE, layout, *factors, data, batch)
@@ -285,10 +293,10 @@ def test_results_in_place(home, batch, data):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("c_layout, out_layout", [("row", "row+1000"), ("row+1", "row@2")])
 @pytest.mark.parametrize("beta", [0.0, 2.0])
 def test_out_apart_from_c(home, make, beta, c_layout, out_layout):
-    skip_without(home)
     shape = 3, SIZE, SIZE
     a_values, a = make(shape, "float32", "row+1000")
     b_values, b = make(shape, "float32")
@@ -302,16 +310,16 @@ def test_out_apart_from_c(home, make, beta, c_layout, out_layout):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 def test_planted_zeros_stay_zero(home):
-    skip_without(home)
     a, b, is_zero = planted_zeros(SIZE, SIZE, SIZE, "float32")
     result = home.fetch(dxgemm.gemm(home.send(a), home.send(b), implementation=NAME))
     assert not result[is_zero].any() and result[~is_zero].all()
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 def test_inner_scaling_by_powers_of_two_changes_no_bit(home):
-    skip_without(home)
     exponents = np.finfo(np.float32).minexp // -2 - 3
     results = []
     for most in (0, exponents):
@@ -321,9 +329,9 @@ def test_inner_scaling_by_powers_of_two_changes_no_bit(home):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 @pytest.mark.parametrize("layouts", [("row+1", "row"), ("row", "row@1"), ("col", "row")])
 def test_what_it_refuses_another_computes(home, make, layouts):
-    skip_without(home)
     shape = 3, SIZE, SIZE
     (a_values, a), (b_values, b) = (make(shape, "float32", layout) for layout in layouts)
     with pytest.raises(errors.UnsupportedProblemError, match="16 bytes"):
@@ -332,17 +340,11 @@ def test_what_it_refuses_another_computes(home, make, layouts):
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("runs")
 def test_a_column_major_result_is_that_of_the_transposed_product(home, make):
-    skip_without(home)
     shape = 3, SIZE, SIZE
     a_values, a = make(shape, "float32", "col")
     b_values, b = make(shape, "float32", "col_aligned")
     out = Padded(home, np.full(shape, np.nan, np.float32), "col+1")
     dxgemm.gemm(a.array, b.array, out=out.array, implementation=NAME)
     assert np.array_equal(out.fetch(), a_values @ b_values)
-
-
-def skip_without(home):
-    reason = find_implementation(NAME).runs_on(dxgemm.runtime.device.device_facts(0).arch)
-    if reason is not None:
-        pytest.skip(reason)

@@ -95,8 +95,7 @@ def test_the_gpu_of_the_operands_is_used_whichever_is_current(library: str) -> N
 @several_gpus
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_gpus_give_the_same_bits(implementation: Any, kind: str) -> None:
-    cupy = pytest.importorskip("cupy")
+def test_all_gpus_give_the_same_bits(implementation: Any, kind: str, cupy: Any) -> None:
     wanted = KINDS[kind]
     if implementation.is_own and (reason := inability(implementation, kind)):
         pytest.skip(reason)

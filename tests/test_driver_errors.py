@@ -272,11 +272,6 @@ def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
     assert calls == [exchange, "cuMemAlloc", exchange, exchange, "cuMemFree", exchange]
 
 
-@pytest.fixture
-def cupy():
-    return pytest.importorskip("cupy")
-
-
 @pytest.mark.gpu
 def test_a_gpu_has_no_workspace_that_is_larger_than_it(cupy):
     import dxgemm

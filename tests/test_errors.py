@@ -286,8 +286,7 @@ def test_read_only_results_are_refused(refuses):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
-def test_wrong_shapes_on_the_device_leave_c_as_it_is(changed, match):
-    cupy = pytest.importorskip("cupy")
+def test_wrong_shapes_on_the_device_leave_c_as_it_is(changed, match, cupy):
     operands = {name: cupy.asarray(value) for name, value in {**arrays(), **changed}.items()}
     before = operands["c"].get()
     with pytest.raises(errors.ShapeError, match=match):
@@ -297,8 +296,7 @@ def test_wrong_shapes_on_the_device_leave_c_as_it_is(changed, match):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
-def test_unsupported_dtypes_on_the_device_are_refused(dtype):
-    cupy = pytest.importorskip("cupy")
+def test_unsupported_dtypes_on_the_device_are_refused(dtype, cupy):
     a, b, c = (cupy.asarray(value) for value in arrays().values())
     with pytest.raises(errors.DtypeError, match=dtype):
         dxgemm.gemm(a.astype(dtype), b, c)

@@ -68,8 +68,7 @@ def graph_of(library, call):
     "implementation, kind",
     [(None, "float32"), ("pipeline", "float64"), ("pipeline_tma", "float16"), ("wgmma", "float16")],
 )
-def test_a_graph_of_every_sort_of_kernel(implementation, kind):
-    cupy = pytest.importorskip("cupy")
+def test_a_graph_of_every_sort_of_kernel(implementation, kind, cupy):
     shapes = Case(kind, 136, 264, 200).shapes
     first, second = (operands(data, *shapes, kind) for data in ("random", "canary"))
     arrays = [cupy.asarray(values) for values in first]
@@ -84,8 +83,7 @@ def test_a_graph_of_every_sort_of_kernel(implementation, kind):
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_replay_computes_what_the_arrays_hold_by_then(library, way):
-    cupy = pytest.importorskip("cupy")
+def test_a_replay_computes_what_the_arrays_hold_by_then(library, way, cupy):
     first = operands("integers", *SHAPES, "float32")
     second = tuple(2 * values for values in first)
     arrays = [cupy.asarray(values) for values in first]
@@ -110,8 +108,7 @@ def shift_by(number):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(library):
-    cupy = pytest.importorskip("cupy")
+def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(library, cupy):
     a, b, c = map(cupy.asarray, FIRST)
     host_a = FIRST[0]
     number = 1.0 + LIBRARIES.index(library)
@@ -135,8 +132,7 @@ def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(libr
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_other_threads_make_and_drop_plans_during_a_capture(library):
-    cupy = pytest.importorskip("cupy")
+def test_other_threads_make_and_drop_plans_during_a_capture(library, cupy):
     a, b, c = map(cupy.asarray, FIRST)
     others = [cupy.asarray(values) for values in SECOND]
     plan = dxgemm.plan(a, b, c, ALPHA, BETA)
@@ -161,8 +157,7 @@ def test_other_threads_make_and_drop_plans_during_a_capture(library):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, way):
-    cupy = pytest.importorskip("cupy")
+def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, way, cupy):
     driver = pytest.importorskip("cuda.bindings.driver")
     arrays = [cupy.asarray(values) for values in FIRST]
     dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())  # loads what stays loaded
@@ -195,8 +190,7 @@ def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, 
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_graph_of_a_reduction_with_indices(fused):
-    cupy = pytest.importorskip("cupy")
+def test_a_graph_of_a_reduction_with_indices(fused, cupy):
     first, second = (operands(data, *SHAPES, "float32") for data in ("integers", "canary"))
     a, b, _ = map(cupy.asarray, first)
     reduction = replace(reductions.smallest(2, axis=1), fused=fused)
@@ -211,8 +205,7 @@ def test_a_graph_of_a_reduction_with_indices(fused):
         np.testing.assert_array_equal(plan.result.indices.get(), expected.indices)
 
 
-def test_a_captured_reduction_takes_its_workspace_along():
-    cupy = pytest.importorskip("cupy")
+def test_a_captured_reduction_takes_its_workspace_along(cupy):
     first, second = (operands(data, *SHAPES, "float32") for data in ("integers", "canary"))
     a, b, _ = map(cupy.asarray, first)
     sums = cupy.zeros(a.shape[0], "float32")
@@ -232,8 +225,7 @@ def test_a_captured_reduction_takes_its_workspace_along():
         np.testing.assert_allclose(sums.get(), expected, rtol=1e-5)
 
 
-def test_a_graph_and_later_calls_have_workspaces_of_their_own():
-    cupy = pytest.importorskip("cupy")
+def test_a_graph_and_later_calls_have_workspaces_of_their_own(cupy):
     options = WAYS["slices of k"].options()
     captured = operands("integers", *Case("float32", 600, 600, 2000).shapes, "float32")
     later = tuple(2 * values for values in captured)

@@ -259,8 +259,7 @@ def test_the_kernels_keep_their_sums_in_registers(run_python):
 
 
 @pytest.mark.gpu
-def test_a_captured_plan_computes_what_the_arrays_hold_by_then():
-    cupy = pytest.importorskip("cupy")
+def test_a_captured_plan_computes_what_the_arrays_hold_by_then(cupy):
     a = [cupy.full((size, 3), size, "float32") for size in (2, 5)]
     b = [cupy.ones((3, 4), "float32")] * 2
     plan = dxgemm.plan_grouped(a, b)
@@ -278,8 +277,7 @@ def test_a_captured_plan_computes_what_the_arrays_hold_by_then():
 
 
 @pytest.mark.gpu
-def test_a_call_under_capture_is_refused():
-    cupy = pytest.importorskip("cupy")
+def test_a_call_under_capture_is_refused(cupy):
     a = [cupy.ones((3, 3), "float32")]
     out = [cupy.zeros((3, 3), "float32")]
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -290,8 +288,7 @@ def test_a_call_under_capture_is_refused():
 
 
 @pytest.mark.gpu
-def test_tables_of_many_calls_do_not_mix():
-    cupy = pytest.importorskip("cupy")
+def test_tables_of_many_calls_do_not_mix(cupy):
     b = [cupy.eye(4, dtype="float32")] * 7
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(3)]
     rounds = []

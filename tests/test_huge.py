@@ -85,8 +85,7 @@ def stored(cupy, shape, dtype, order):
 
 @pytest.mark.parametrize("is_tall", [True, False], ids=["rows", "columns"])
 @pytest.mark.parametrize("kind", HUGE_KINDS)
-def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
-    cupy = pytest.importorskip("cupy")
+def test_more_elements_than_32_bits_count(implementation, kind, is_tall, cupy):
     if implementation.is_own and (reason := inability(implementation, kind)):
         pytest.skip(reason)
     wanted = KINDS[kind]
@@ -126,8 +125,7 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall):
         ("tensor_batch", "float64"),
     ],
 )
-def test_a_batch_of_more_elements_than_32_bits_count(name, dtype):
-    cupy = pytest.importorskip("cupy")
+def test_a_batch_of_more_elements_than_32_bits_count(name, dtype, cupy):
     size, period = 96, 97
     batch = 2**31 // size**2 + 1000
     with memory(cupy, batch * size**2 * (2 * ITEM_SIZES[dtype] + 1) + 2**30):
@@ -142,8 +140,7 @@ def test_a_batch_of_more_elements_than_32_bits_count(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_group_with_a_huge_problem(dtype):
-    cupy = pytest.importorskip("cupy")
+def test_a_group_with_a_huge_problem(dtype, cupy):
     extent, item_size = huge_extent(dtype), ITEM_SIZES[dtype]
     with memory(cupy, extent * SHORT * (2 * item_size + 1) + 2**30):
         a, out = cupy.empty((extent, SHORT), dtype), cupy.full((extent, SHORT), -1, dtype)

@@ -169,8 +169,7 @@ def test_fractions_are_refused_where_nothing_is_multiplied(values):
 
 
 @pytest.mark.gpu
-def test_cublas_says_what_it_cannot_do_with_int8():
-    cupy = pytest.importorskip("cupy")
+def test_cublas_says_what_it_cannot_do_with_int8(cupy):
     a, b = cupy.ones((8, 6), np.int8), cupy.ones((6, 8), np.int8)
     with pytest.raises(errors.UnsupportedProblemError, match="a has a leading dimension of 6"):
         dxgemm.gemm(a, b, implementation="cublas")

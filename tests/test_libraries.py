@@ -108,8 +108,7 @@ def test_subclasses_of_ndarray_are_arrays():
 
 
 @pytest.mark.gpu
-def test_a_read_only_interface_is_refused_as_c_and_read_as_a():
-    cupy = pytest.importorskip("cupy")
+def test_a_read_only_interface_is_refused_as_c_and_read_as_a(cupy):
     a, b, c = (cupy.asarray(values) for values in random_operands())
     before = c.get()
     with pytest.raises(errors.ReadOnlyError):

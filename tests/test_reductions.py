@@ -809,9 +809,7 @@ def read_only(home, size):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(probe().device_count < 2, reason="needs two GPUs")
-def test_results_on_another_gpu_are_refused(home):
-    import cupy
-
+def test_results_on_another_gpu_are_refused(home, cupy):
     a, b = (home.send(np.ones(shape, np.float32)) for shape in ((3, 4), (4, 5)))
     with cupy.cuda.Device(1):
         elsewhere = cupy.zeros(3, cupy.float32)
@@ -835,10 +833,8 @@ def test_very_many_rows(make, home, way):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("implementation", ["tuned", "split_wgmma"])
-def test_more_elements_than_32_bits_count(implementation):
+def test_more_elements_than_32_bits_count(implementation, cupy):
     """Fused, so that they need no memory; every value is 0 but the last one."""
-    import cupy
-
     m, n = 65_600, 32_800
     a, b = cupy.zeros((m, 1), "float32"), cupy.zeros((1, n), "float32")
     a[-1] = b[0, -1] = 1.0
@@ -855,9 +851,7 @@ def test_more_elements_than_32_bits_count(implementation):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ways("tuned"))
-def test_sums_beyond_what_float32_counts(way):
-    import cupy
-
+def test_sums_beyond_what_float32_counts(way, cupy):
     a, b = cupy.ones((8192, 1), "float32"), cupy.ones((1, 8192), "float32")
     assert float(way.gemm("float32", Case("sum", None), a, b)) == 2.0**26
     assert float(way.gemm("float32", Case("norm", None), a, b)) == 2.0**13

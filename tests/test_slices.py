@@ -80,8 +80,7 @@ def test_a_sliced_batch_with_an_epilogue(make, home, kind):
 
 
 @pytest.mark.gpu
-def test_a_graph_of_a_sliced_product():
-    cupy = pytest.importorskip("cupy")
+def test_a_graph_of_a_sliced_product(cupy):
     shapes = Case("float32", 40, 24, 2000).shapes
     first, second = (operands(data, *shapes, "float32") for data in ("random", "canary"))
     arrays = [cupy.asarray(values) for values in first]

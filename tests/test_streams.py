@@ -30,11 +30,6 @@ VALUES = operands("random", *SHAPES, "float32")
 
 
 @pytest.fixture(scope="module")
-def cupy():
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
 def spin(cupy):
     """Keeps the current CuPy stream busy; built and run once beforehand."""
     kernel = cupy.RawKernel(SPIN_SOURCE, "spin")
