@@ -14,17 +14,9 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
-from dxgemm.testing.libraries import LIBRARIES, is_installed
-from dxgemm.testing.padded import Padded
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 LEAST, LARGEST = -(2**31), 2**31 - 1
-USABLE = [
-    library
-    for library in LIBRARIES.values()
-    if library.name in ("numpy", "host_dlpack")
-    or (not simulator_enabled() and is_installed(library))
-]
 
 
 @pytest.fixture
@@ -36,56 +28,6 @@ def kind():
 def values():
     m, n, k = SIZE
     return operands("random", (m, k), (k, n), (m, n), "int8")
-
-
-@pytest.fixture(params=USABLE, ids=lambda library: library.name)
-def library(request):
-    return request.param
-
-
-def test_a_new_result_is_int32_of_the_library_of_a(library, values):
-    a, b, c = values
-    result = dxgemm.gemm(library.send(a), library.send(b))
-    assert "int32" in str(result.dtype)
-    assert_right(library.fetch(result), a, b, c)
-
-
-def test_operands_of_different_libraries(library, values):
-    for second, third in combinations(USABLE, repeat=2):
-        a, b, c = (
-            Padded(home, value)
-            for home, value in zip((library, second, third), values, strict=True)
-        )
-        assert dxgemm.gemm(a.array, b.array, c.array, -3, 7) is c.array
-        assert_right(c.fetch(), *values, -3, 7)
-        a.assert_unchanged()
-        b.assert_unchanged()
-
-
-@pytest.mark.gpu
-def test_tensors_on_the_host_are_copied_and_updated(values):
-    torch = pytest.importorskip("torch")
-    tensors = [torch.from_numpy(value.copy()) for value in values]
-    assert dxgemm.gemm(*tensors, -3, 7) is tensors[2]
-    assert_right(tensors[2].numpy(), *values, -3, 7)
-    assert dxgemm.gemm(*tensors[:2]).dtype is torch.int32
-
-
-def test_out_receives_the_result_and_c_stays(home, values):
-    sent = [home.send(value) for value in values]
-    out = home.send(np.zeros_like(values[2]))
-    assert dxgemm.gemm(*sent, -3, 7, out=out) is out
-    assert_right(home.fetch(out), *values, -3, 7)
-    assert home.fetch(sent[2]).tobytes() == values[2].tobytes()
-
-
-def test_a_column_major_result_is_computed_transposed(home, values):
-    a, b, c = values
-    out = home.send(np.empty(c.shape[::-1], np.int32)).T
-    sent = home.send(a), home.send(b)
-    assert dxgemm.explain(*sent, out=out).is_transposed
-    result = home.fetch(dxgemm.gemm(*sent, out=out))
-    assert_right(np.ascontiguousarray(result), a, b, c)
 
 
 def test_a_plan_sees_new_contents(home, values):

@@ -1,4 +1,4 @@
-"""float16, bfloat16 and TF32 through the public calls: dtypes, decisions, limits of each."""
+"""Narrow dtypes and TF32 through the public calls: dtypes, decisions, limits of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from dxgemm.testing.padded import Padded
 
 SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 HALF = ("float16", "bfloat16")
-RESULTS = [(dtype, out_dtype) for dtype in HALF for out_dtype in (dtype, "float32")]
+OWN = (*HALF, "int8")  # whose results are in the dtype that goes with them
+WIDE = ("float16_to_float32", "bfloat16_to_float32", "int8")
+NARROW = (*HALF, *WIDE)
 BFLOAT16_LIBRARIES = ("numpy", "cupy", "torch")
 USABLE = [
     library
@@ -34,28 +36,30 @@ def values_of(kind):
     return operands("random", (m, k), (k, n), (m, n), kind)
 
 
-def name_of(dtype, out_dtype):
-    return dtype if dtype == out_dtype else f"{dtype}_to_{out_dtype}"
+def libraries_of(kind):
+    """Libraries that have the dtype of a kind."""
+    return [x for x in USABLE if not kind.startswith("bf") or x.name in BFLOAT16_LIBRARIES]
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_a_new_result_has_the_dtype_of_a(home, dtype):
-    a, b, c = values_of(dtype)
-    result = dxgemm.gemm(home.send(a), home.send(b))
-    assert result.dtype == numpy_dtype(dtype)
-    assert_right(home.fetch(result), a, b, c)
+@pytest.mark.parametrize("kind", OWN)
+def test_a_new_result_is_of_the_library_of_a(kind):
+    a, b, c = values_of(kind)
+    for library in libraries_of(kind):
+        result = dxgemm.gemm(library.send(a), library.send(b))
+        assert KINDS[kind].out_dtype in str(result.dtype)
+        assert_right(library.fetch(result), a, b, c)
 
 
-@pytest.mark.parametrize("dtype, out_dtype", RESULTS)
-def test_c_and_out_may_be_of_either_dtype(home, dtype, out_dtype):
-    a, b, c = values_of(name_of(dtype, out_dtype))
-    sent = [home.send(value) for value in (a, b, c)]
-    out = home.send(np.full_like(c, np.nan))
-    assert dxgemm.gemm(*sent, 0.7, 1.3, out=out) is out
-    assert_right(home.fetch(out), a, b, c, 0.7, 1.3)
+@pytest.mark.parametrize("kind", NARROW)
+def test_c_and_out_may_be_of_either_dtype(home, kind):
+    a, b, c = values_of(kind)
+    sent, factors = [home.send(value) for value in (a, b, c)], KINDS[kind].factors
+    out = home.send(np.full_like(c, -7 if KINDS[kind].is_integer else np.nan))
+    assert dxgemm.gemm(*sent, *factors, out=out) is out
+    assert_right(home.fetch(out), a, b, c, *factors)
     assert home.fetch(sent[2]).tobytes() == c.tobytes()
-    assert dxgemm.gemm(*sent, 0.7, 1.3) is sent[2]
-    assert_right(home.fetch(sent[2]), a, b, c, 0.7, 1.3)
+    assert dxgemm.gemm(*sent, *factors) is sent[2]
+    assert_right(home.fetch(sent[2]), a, b, c, *factors)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -91,56 +95,39 @@ def test_sums_of_half_precision_are_not_rounded_on_the_way(home):
         assert home.fetch(out)[0, 0] == 2048 + terms - 1
 
 
-@pytest.mark.parametrize("dtype, out_dtype", RESULTS)
-def test_a_column_major_result_is_computed_transposed(home, dtype, out_dtype):
-    m, n, _ = SIZE
-    a, b, c = values_of(name_of(dtype, out_dtype))
-    out = home.send(np.empty((n, m), c.dtype)).T
-    explanation = dxgemm.explain(home.send(a), home.send(b), out=out)
+@pytest.mark.parametrize("kind", NARROW)
+def test_a_column_major_result_is_computed_transposed(home, kind):
+    a, b, c = values_of(kind)
+    out = home.send(np.empty(c.shape[::-1], c.dtype)).T
+    sent = home.send(a), home.send(b)
+    explanation = dxgemm.explain(*sent, out=out)
     assert explanation.is_transposed
-    assert (explanation.dtype, explanation.out_dtype) == (dtype, out_dtype)
-    result = dxgemm.gemm(home.send(a), home.send(b), out=out)
+    assert (explanation.dtype, explanation.out_dtype) == (KINDS[kind].dtype, KINDS[kind].out_dtype)
+    result = dxgemm.gemm(*sent, out=out)
     assert_right(np.ascontiguousarray(home.fetch(result)), a, b, c)
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_every_library_has_float16_and_some_have_bfloat16(dtype):
-    kind = f"{dtype}_to_float32"
-    libraries = [
-        library for library in USABLE if dtype == "float16" or library.name in BFLOAT16_LIBRARIES
-    ]
-    for first, second, third in combinations(libraries, repeat=3):
-        values = values_of(kind)
-        a, b, c = (
-            Padded(library, value)
-            for library, value in zip((first, second, third), values, strict=True)
-        )
-        assert dxgemm.gemm(a.array, b.array, c.array, 0.7, 1.3) is c.array
-        assert_right(c.fetch(), *values, 0.7, 1.3)
+@pytest.mark.parametrize("kind", WIDE)
+def test_operands_of_different_libraries(kind):
+    values, factors = values_of(kind), KINDS[kind].factors
+    for libraries in combinations(libraries_of(kind), repeat=3):
+        a, b, c = map(Padded, libraries, values)
+        assert dxgemm.gemm(a.array, b.array, c.array, *factors) is c.array
+        assert_right(c.fetch(), *values, *factors)
         a.assert_unchanged()
         b.assert_unchanged()
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_results_are_allocated_in_the_library_of_a(dtype):
-    a, b, c = values_of(dtype)
-    for library in USABLE:
-        if dtype == "float16" or library.name in BFLOAT16_LIBRARIES:
-            result = dxgemm.gemm(library.send(a), library.send(b))
-            assert dtype in str(result.dtype)
-            assert_right(library.fetch(result), a, b, c)
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", HALF)
-def test_tensors_of_half_precision_on_the_host_are_copied_and_updated(dtype):
+@pytest.mark.parametrize("kind", OWN)
+def test_tensors_on_the_host_are_copied_and_updated(kind):
     torch = pytest.importorskip("torch")
-    torch_library = LIBRARIES["torch"]
-    values = values_of(dtype)
+    torch_library, dtype = LIBRARIES["torch"], getattr(torch, KINDS[kind].out_dtype)
+    values, factors = values_of(kind), KINDS[kind].factors
     tensors = [torch_library.send(value).cpu() for value in values]
-    assert dxgemm.gemm(*tensors, 0.7, 1.3) is tensors[2]
-    assert tensors[2].dtype is getattr(torch, dtype)
-    assert_right(torch_library.fetch(tensors[2]), *values, 0.7, 1.3)
+    assert dxgemm.gemm(*tensors, *factors) is tensors[2]
+    assert tensors[2].dtype is dxgemm.gemm(*tensors[:2]).dtype is dtype
+    assert_right(torch_library.fetch(tensors[2]), *values, *factors)
 
 
 @pytest.mark.gpu
