@@ -107,72 +107,30 @@ def awkward(dtype):
 # what can be an epilogue
 
 
-def no_col(value, row):
-    return value
+def with_another_annotation(value, row, col, shift: float): ...
 
 
-def without_annotation(value, row, col, shift):
-    return value
+def with_an_unknown_annotation(value, row, col, shift: Nowhere): ...  # noqa: F821
 
 
-def with_another_annotation(value, row, col, shift: float):
-    return value
+def keyword_only(value, row, col, *, shift: Scalar): ...
 
 
-def with_an_unknown_annotation(value, row, col, shift: Nowhere):  # noqa: F821
-    return value
+def default_vector(value, row, col, shift: RowVector = None): ...
 
 
-def with_many(value, row, col, *shifts):
-    return value
-
-
-def with_keywords(value, row, col, **shifts):
-    return value
-
-
-def keyword_only(value, row, col, *, shift: Scalar):
-    return value
-
-
-def default_vector(value, row, col, shift: RowVector = None):
-    return value
-
-
-def default_value(value, row, col=0):
-    return value
-
-
-def default_text(value, row, col, shift: Scalar = "1"):
-    return value
+def default_text(value, row, col, shift: Scalar = "1"): ...
 
 
 def generator(value, row, col):
     yield value
 
 
-async def coroutine(value, row, col):
-    return value
+async def coroutine(value, row, col): ...
 
 
 async def asynchronous_generator(value, row, col):
     yield value
-
-
-def reads_list(value, row, col):
-    return value + TABLE[0]
-
-
-def reads_module(value, row, col):
-    return epilogues.relu(value, row, col)
-
-
-def reads_nothing_there(value, row, col):
-    return value + NOWHERE  # noqa: F821
-
-
-def calls_in_a_circle(value, row, col):
-    return circular(value)
 
 
 class Callable:
@@ -183,15 +141,15 @@ class Callable:
 @pytest.mark.parametrize(
     "function, match",
     [
-        (no_col, "no_col.*value, row"),
-        (without_annotation, "without_annotation.*shift has no annotation"),
+        (lambda value, row: value, "lambda.*value, row"),
+        (lambda value, row, col, shift: value, "lambda.*shift has no annotation"),
         (with_another_annotation, "with_another_annotation.*shift has the annotation.*float"),
         (with_an_unknown_annotation, "with_an_unknown_annotation.*Nowhere.*shift"),
-        (with_many, r"with_many.*\*shifts"),
-        (with_keywords, r"with_keywords.*\*\*shifts"),
+        (lambda value, row, col, *shifts: value, r"lambda.*\*shifts"),
+        (lambda value, row, col, **shifts: value, r"lambda.*\*\*shifts"),
         (keyword_only, "keyword_only.*shift is keyword-only"),
         (default_vector, "default_vector.*shift.*row vector.*default"),
-        (default_value, "default_value.*col has a default"),
+        (lambda value, row, col=0: value, "lambda.*col has a default"),
         (default_text, "default_text.*shift is '1'"),
         (generator, "generator.*is a generator"),
         (coroutine, "coroutine.*async"),
@@ -201,10 +159,13 @@ class Callable:
         (math.tanh, "tanh.*plain Python function"),
         (functools.partial(halved), "partial.*plain Python function"),
         (relu, "relu.*plain Python function"),
-        (reads_list, r"reads_list.*TABLE.*\[1.0, 2.0\].*operand"),
-        (reads_module, "reads_module.*module dxgemm.epilogues.*from dxgemm.epilogues import"),
-        (reads_nothing_there, "reads_nothing_there.*NOWHERE has no value"),
-        (calls_in_a_circle, "calls_in_a_circle.*calls itself"),
+        (lambda value, row, col: value + TABLE[0], r"TABLE.*\[1.0, 2.0\].*operand"),
+        (
+            lambda value, row, col: epilogues.relu(value, row, col),
+            "module dxgemm.epilogues.*from dxgemm.epilogues import",
+        ),
+        (lambda value, row, col: value + NOWHERE, "NOWHERE has no value"),  # noqa: F821
+        (lambda value, row, col: circular(value), "lambda.*calls itself"),
     ],
 )
 def test_what_cannot_be_an_epilogue_is_refused(function, match):
@@ -292,22 +253,26 @@ def test_binding_that_does_not_fit_is_refused(bind, match):
         bind()
 
 
-@pytest.mark.parametrize("value", [True, np.True_, "1", None, 1j, [1.0], np.ones(1), 10**400])
-def test_what_is_no_number_is_refused_as_a_scalar(value):
-    with pytest.raises(errors.ScalarError, match="scale: factor is"):
-        scale(value)
+NO_SCALARS = [True, np.True_, "1", None, 1j, [1.0], np.ones(1), 10**400]
+NO_INTEGERS = [True, 1.0, np.float32(1), 2**63, -(2**63) - 1, "1"]
+NO_PROBABILITIES = [-0.1, 1.5, math.nan, np.float32(2), -1]
 
 
-@pytest.mark.parametrize("value", [True, 1.0, np.float32(1), 2**63, -(2**63) - 1, "1"])
-def test_what_is_no_number_of_int64_is_refused_as_an_integer(value):
-    with pytest.raises(errors.ScalarError, match="dropout: seed is"):
-        dropout(0.5, value)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, math.nan, np.float32(2), -1])
-def test_what_is_no_probability_is_refused(value):
-    with pytest.raises(errors.ScalarError, match=r"probability is .* from 0 to 1"):
-        dropout(value, 7)
+@pytest.mark.parametrize(
+    "bind, value, match",
+    [
+        *((scale, value, "scale: factor is") for value in NO_SCALARS),
+        *((functools.partial(dropout, 0.5), value, "dropout: seed is") for value in NO_INTEGERS),
+        *(
+            (lambda value: dropout(value, 7), value, r"probability is .* from 0 to 1")
+            for value in NO_PROBABILITIES
+        ),
+    ],
+    ids=name_of,
+)
+def test_numbers_that_do_not_fit_are_refused(bind, value, match):
+    with pytest.raises(errors.ScalarError, match=match):
+        bind(value)
 
 
 def test_only_epilogues_compose():
@@ -661,18 +626,14 @@ def test_the_result_is_rounded_once_to_the_dtype_asked_for():
 
 
 def test_functions_of_math_give_what_a_gpu_gives_where_python_raises():
-    @dxgemm.epilogue
-    def logarithm(value, row, col):
-        return math.log(value)
-
-    @dxgemm.epilogue
-    def exponential(value, row, col):
-        return exp(value)
-
-    @dxgemm.epilogue
-    def inverse(value, row, col):
-        return 1.0 / math.sqrt(value)
-
+    logarithm, exponential, inverse = map(
+        dxgemm.epilogue,
+        (
+            lambda value, row, col: math.log(value),
+            lambda value, row, col: exp(value),
+            lambda value, row, col: 1.0 / math.sqrt(value),
+        ),
+    )
     values = np.float32([[0, -1, np.inf, np.nan, 1000]])
     assert on_host(logarithm, values)[0, :4].tolist() == pytest.approx(
         [-math.inf, math.nan, math.inf, math.nan], nan_ok=True
@@ -683,10 +644,7 @@ def test_functions_of_math_give_what_a_gpu_gives_where_python_raises():
 
 
 def test_a_literal_is_passed_on_in_the_type_of_the_values():
-    @dxgemm.epilogue
-    def inverse(value, row, col):
-        return 1.0 / value
-
+    inverse = dxgemm.epilogue(lambda value, row, col: 1.0 / value)
     zero = dxgemm.epilogue(lambda value, row, col: 0.0)
     assert on_host(zero | inverse, np.float32([[1]])) == math.inf
 
