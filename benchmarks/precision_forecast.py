@@ -9,8 +9,8 @@ from gpus import FACTS, WITHOUT_FLOAT64
 from result_files import Results, extras
 
 from dxgemm._problem import contiguous_problem
-from dxgemm.handwritten.moduli import moduli_count, operand_bits
-from dxgemm.handwritten.residues import LOST_BITS
+from dxgemm.handwritten.kernels.residues import LOST_BITS
+from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.runtime.device import DeviceFacts
 
 COUNTS = range(12, 19)

@@ -16,8 +16,8 @@ from dxgemm._fusion import Fusion
 from dxgemm._parts import buffers, series_spec
 from dxgemm._problem import Strides, contiguous_problem
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import split_wgmma
-from dxgemm.handwritten.split_parts import PADDING, SCHEMES, Scheme, parts_layout
+from dxgemm.handwritten.kernels import split_wgmma
+from dxgemm.handwritten.parts.split_parts import PADDING, SCHEMES, Scheme, parts_layout
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 

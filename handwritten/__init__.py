@@ -15,10 +15,7 @@
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
     14  wgmma             Hopper's copy engine and warpgroup multiplication
 
-`widening_tile` is no rung: it takes float16, bfloat16 and int8 in layouts that tensor cores cannot.
-The other files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are
-unrolled (`unroll`), how operands lie in memory (`operands`), copying and storing tiles, and what
-epilogues are made of (`epilogue`, `elementary`).
+`kernels` holds kernels that are no rungs, `parts` what all share.
 
 A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
 `block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten import tile_store
-from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
-from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 MINIMUM_ARCH = 80
 FUSES_REDUCTIONS = True
@@ -122,7 +122,7 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.intrinsics import (
+    from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
@@ -132,7 +132,7 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize

@@ -77,7 +77,7 @@ def make_kernel(
     global cuda
     from numba import cuda
 
-    from dxgemm.handwritten.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import make_finish
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)

@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.mma_operands import (
+from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
     MMA_K,
     MMA_ROWS,
     choose_sides,
     make_operand_tile,
 )
-from dxgemm.handwritten.tile_store import tile_bytes
+from dxgemm.handwritten.parts.tile_store import tile_bytes
 
 DTYPES = ("float64",)
 MINIMUM_ARCH = 90
@@ -171,8 +171,8 @@ def make_kernel(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.epilogue import make_prefetch
-    from dxgemm.handwritten.intrinsics import (
+    from dxgemm.handwritten.parts.epilogue import make_prefetch
+    from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
@@ -182,9 +182,9 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.mma_store import make_store, make_store_through_smem
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
+    from dxgemm.handwritten.parts.mma_store import make_store, make_store_through_smem
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
     a_is_left, is_sliced = a_side == "a left", slicing == "sliced"

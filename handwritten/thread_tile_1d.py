@@ -90,8 +90,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda
     from numba.core.config import ENABLE_CUDASIM
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)

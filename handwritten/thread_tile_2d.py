@@ -111,8 +111,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)

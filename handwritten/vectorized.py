@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.operands import VECTOR_BYTES
-from dxgemm.handwritten.tiles import (
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.tiles import (
     make_find_tile,
     make_load_fragment,
     make_store_result,
@@ -106,8 +106,8 @@ def make_kernel(
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.intrinsics import outer_product, zeros
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k

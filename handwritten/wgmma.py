@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
 
 DTYPES = ("float16", "bfloat16", "float32")
 ONLY_ARCH = 90
@@ -164,11 +164,11 @@ def make_kernel(
     """The kernel of one config and one arrangement, as a Python function to compile."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import tensor_map
-    from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
-    from dxgemm.handwritten.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
+    from dxgemm.handwritten.parts.hopper import tensor_map
+    from dxgemm.handwritten.parts.intrinsics import global_address, shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+    from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     out_dtype = out_dtype or dtype

@@ -16,7 +16,7 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._registry import IMPLEMENTATIONS, Handwritten, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
-from dxgemm.compiler.spec import LADDER, _imports
+from dxgemm.compiler.spec import HANDWRITTEN, _imports
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -258,10 +258,11 @@ def test_missing_compiler_libraries_are_named_with_the_extra_that_brings_them(ru
 
 def kernel_files():
     """Files of kernels, and those that kernels import, by the name of their module."""
-    for package in ("handwritten", "cublasdx"):
-        for path in sorted((Path(dxgemm.__file__).parent / package).glob("*.py")):
+    for package in (*HANDWRITTEN, "dxgemm.cublasdx"):
+        folder = Path(dxgemm.__file__).parent.joinpath(*package.split(".")[1:])
+        for path in sorted(folder.glob("*.py")):
             if path.stem != "__init__":
-                yield f"dxgemm.{package}.{path.stem}", path
+                yield f"{package}.{path.stem}", path
 
 
 @pytest.mark.parametrize(("module", "path"), list(kernel_files()), ids=list(dict(kernel_files())))
@@ -274,6 +275,6 @@ def test_a_kernels_key_follows_every_import_of_its_file(module, path):
             imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-    packages = {module.rpartition(".")[0], LADDER}
+    packages = {module.rpartition(".")[0], *HANDWRITTEN}
     expected = {name for name in imported & set(names) if name.rpartition(".")[0] in packages}
     assert set(_imports(path.read_text(), packages)) == expected

@@ -19,7 +19,7 @@ from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
-from dxgemm.handwritten.tile_store import tile_bytes
+from dxgemm.handwritten.parts.tile_store import tile_bytes
 
 ARCH = "sm_90a"
 DESCRIPTOR = Descriptor(

@@ -1,4 +1,4 @@
-"""The intrinsics of handwritten/hopper.py one by one, and what wgmma says it cannot do."""
+"""The intrinsics of handwritten/parts/hopper.py one by one, and what wgmma says it cannot do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dxgemm._problem import Strides, contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import wgmma
-from dxgemm.handwritten.tensor_map import TensorMap, operand_of
+from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
 
 BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32, "int8": np.int8}
 

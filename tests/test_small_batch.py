@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from dxgemm._problem import contiguous_problem
-from dxgemm.handwritten import small_batch, tensor_batch
-from dxgemm.handwritten.small_batch import (
+from dxgemm.handwritten.kernels import small_batch, tensor_batch
+from dxgemm.handwritten.kernels.small_batch import (
     CONFIGS,
     Config,
     block_count,

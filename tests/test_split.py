@@ -15,9 +15,9 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import operand_parts
 from dxgemm._problem import Strides, contiguous_problem
 from dxgemm._split import native_config, partial_results, verdict_problem, verdict_spec
-from dxgemm.handwritten import split_wgmma
-from dxgemm.handwritten.reduction import slot_count
-from dxgemm.handwritten.split_parts import UNFIT
+from dxgemm.handwritten.kernels import split_wgmma
+from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.handwritten.parts.split_parts import UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.inputs import operands

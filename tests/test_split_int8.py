@@ -19,8 +19,9 @@ from dxgemm._parts import operand_residues, parts_of_problem
 from dxgemm._problem import MODULI_COUNTS, Strides, contiguous_problem
 from dxgemm._split import native_config
 from dxgemm._split_int8 import reconstruct_spec
-from dxgemm.handwritten import moduli, reconstruct, residues, split_int8
-from dxgemm.handwritten.split_parts import PADDING, UNFIT
+from dxgemm.handwritten.kernels import reconstruct, residues, split_int8
+from dxgemm.handwritten.parts import moduli
+from dxgemm.handwritten.parts.split_parts import PADDING, UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import residue_model
@@ -418,7 +419,7 @@ from dxgemm._parts import parts_of_problem
 from dxgemm._problem import contiguous_problem
 from dxgemm._split_int8 import product_spec
 from dxgemm.compiler import compile_kernel
-from dxgemm.handwritten import split_int8
+from dxgemm.handwritten.kernels import split_int8
 problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
 specs = [part.spec for part in parts_of_problem(problem).values()]
 specs.append(product_spec(split_int8.CONFIGS[0], problem))

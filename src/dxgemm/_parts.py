@@ -12,9 +12,15 @@ from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem, Strides
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import residues, split
-from dxgemm.handwritten.moduli import moduli_count, operand_bits
-from dxgemm.handwritten.split_parts import CHOSEN, PADDING, SCHEMES, STATUS_ITEMS, parts_layout
+from dxgemm.handwritten.kernels import residues, split
+from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.handwritten.parts.split_parts import (
+    CHOSEN,
+    PADDING,
+    SCHEMES,
+    STATUS_ITEMS,
+    parts_layout,
+)
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 

@@ -38,7 +38,7 @@ MOST_ACCUMULATOR_BYTES = 576
 
 # What adds the sums of slices of k, and of how many at most.
 MOST_SLICES = 128
-ADDER = "dxgemm.handwritten.add_slices"
+ADDER = "dxgemm.handwritten.kernels.add_slices"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
@@ -112,7 +112,7 @@ class Implementation(ABC):
 
     def partial_results(self, config: Any, problem: Problem) -> int:
         """How many its kernel leaves of each row, or column, of the result that it reduces."""
-        from dxgemm.handwritten.reduction import slot_count
+        from dxgemm.handwritten.parts.reduction import slot_count
 
         tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
         width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
@@ -314,9 +314,14 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
 
 
 class Handwritten(KernelFile):
-    """A kernel file of the ladder."""
+    """A kernel file of the ladder, or one in production that is no rung."""
 
     package = "dxgemm.handwritten"
+
+    @property
+    def module(self) -> str:
+        room = "" if self.rung is not None else ".kernels"
+        return f"{self.package}{room}.{self.name}"
 
 
 @dataclass(frozen=True)

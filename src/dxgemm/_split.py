@@ -21,10 +21,11 @@ from dxgemm._problem import Problem
 from dxgemm._roofline import tile_efficiency
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tensor_core, tuned
-from dxgemm.handwritten.operands import VECTOR_BYTES
-from dxgemm.handwritten.reduction import slot_count
-from dxgemm.handwritten.split_parts import CHOSEN
+from dxgemm.handwritten import tensor_core, tuned
+from dxgemm.handwritten.kernels import guarded, split_verdict, split_wgmma
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.handwritten.parts.split_parts import CHOSEN
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 from dxgemm.runtime.device import device_facts

@@ -12,9 +12,9 @@ from dxgemm._problem import Problem
 from dxgemm._series import Call
 from dxgemm._split import PartsLaunch, native_launch, with_buffers
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import reconstruct, split_int8
-from dxgemm.handwritten.moduli import moduli_count
-from dxgemm.handwritten.residues import row_bytes
+from dxgemm.handwritten.kernels import reconstruct, split_int8
+from dxgemm.handwritten.kernels.residues import row_bytes
+from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 

@@ -22,7 +22,7 @@ from dxgemm._problem import ITEM_SIZES, Problem
 from dxgemm._registry import MOST_SLICES, Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
 from dxgemm.choice.tables import Speed
-from dxgemm.handwritten.moduli import LONGEST_K, moduli_count
+from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.runtime.device import DeviceFacts
 
 # The kernel that adds the sums of slices: its launch, and its reading of them, from the L2 cache.

@@ -23,7 +23,7 @@ import numpy as np
 from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_block_functions
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions
-from dxgemm.handwritten.operands import operand_mode
+from dxgemm.handwritten.parts.operands import operand_mode
 
 DTYPES = ("float32",)
 MINIMUM_ARCH = 90
@@ -161,7 +161,7 @@ def make_kernel(
     from numba import cuda, int64, types
 
     from dxgemm.cublasdx.block_intrinsics import make_block_intrinsics
-    from dxgemm.handwritten.intrinsics import global_address
+    from dxgemm.handwritten.parts.intrinsics import global_address
 
     item_bytes = np.dtype(dtype).itemsize
     multiply_matrices, store_sums = make_block_intrinsics(

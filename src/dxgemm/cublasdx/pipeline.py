@@ -26,8 +26,8 @@ from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
-from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
 DTYPES = ("float64", "float32", "int8")
 SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
@@ -249,8 +249,8 @@ def make_kernel(
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
     from dxgemm.cublasdx.result_tile import make_store_result
-    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
-    from dxgemm.handwritten.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import unroll_static_loops
 
     is_sliced = slicing == "sliced"
     sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize

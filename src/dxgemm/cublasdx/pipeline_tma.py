@@ -26,8 +26,8 @@ from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
-from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
 DTYPES = ("float16", "bfloat16", "float32", "int8")
 HALF = ("float16", "bfloat16")
@@ -212,8 +212,8 @@ def make_kernel(
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics
     from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
-    from dxgemm.handwritten.intrinsics import shared_address, zeros
-    from dxgemm.handwritten.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import unroll_static_loops
 
     tile_m, tile_n = config.tile_m, config.tile_n
     sums = "int32" if dtype == "int8" else "float32"

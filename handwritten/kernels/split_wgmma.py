@@ -1,0 +1,344 @@
+"""float32 products by wgmma: each operand is a sum of short parts, whose products are summed.
+
+Idea: grown from `wgmma`. x * s = hi + lo / 2**12, hi and lo in float16, with s the power of two
+that brings the largest element of its row of a (column of b) into [2**14, 2**15); `split` makes
+them. hi keeps the upper 11 bits, lo the next 12 but for a rounding. Of the four products, lo @ lo
+is too small to matter; three wgmmas a step give a @ b. Sums of tensor cores are truncated, not
+rounded, which is a bias that grows with their number: so after a few steps they are added to the
+sum of a section of k by true float32 additions, and the next sum begins anew. lo @ hi and hi @ lo
+have sums of their own, or they would be truncated where hi @ hi is. Sections are added to a total:
+its rounding errors grow with the number of sections, theirs with the length of one. The three sums
+of a thread are more registers than all threads can have, so the producer leaves it most of its own.
+The total is scaled back, exactly, before alpha, c and the epilogue see it.
+Layout: a (m, k) and b (k, n) as `split` leaves them, along or across k, any batch; c and out
+(m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
+rows and columns back, and the verdict.
+Constraints: m, n and k are free. Where the verdict is not 0, the kernel leaves all to another one.
+Source: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
+surpassing the FP32 theoretical peak performance", arXiv 2203.03341.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dxgemm.handwritten.parts.split_mainloop import make_mainloop
+from dxgemm.handwritten.parts.split_parts import PADDING, SCHEMES, parts_layout
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
+from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
+
+DTYPES = ("float32",)
+FUSES_ROW_REDUCTIONS = True
+ONLY_ARCH = 90
+TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+WARP = 32
+LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
+CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
+PERSISTENT = True  # one block an SM at most, each for tile after tile
+
+
+@dataclass(frozen=True)
+class Config:
+    """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
+
+    A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
+    total itself. Tiles are visited in bands of band_m tiles along m, so that blocks running at the
+    same time read few rows of a and few columns of b.
+    """
+
+    tile_m: int
+    tile_n: int
+    stages: int
+    promote: int = 1
+    section: int = 512
+    parts: int = 2
+    band_m: int = 16
+
+    dynamic_smem: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m not in (64, 128):
+            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
+        if self.tile_n % 64 or not 64 <= self.tile_n <= 128:
+            raise ValueError(f"{self}: tile_n must be 64 or 128; three sums are kept")
+        if STEPS % self.promote and self.promote % STEPS:
+            raise ValueError(f"{self}: promote must be 1, 2, or a multiple of {STEPS}")
+        if self.section % 64:
+            raise ValueError(f"{self}: section must be a multiple of 64, whole stages")
+        if self.smem_bytes("float32") > 227 * 1024:
+            raise ValueError(f"{self}: {self.smem_bytes('float32')} bytes of shared memory")
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tile_m // 64
+
+    @property
+    def threads(self) -> int:
+        """Of the consumers, and of the warpgroup of the producer."""
+        return (self.consumers + 1) * WARPGROUP
+
+    @property
+    def launch_registers(self) -> int:
+        """Of a thread, before the producer leaves most of its own to two consumers; else 0."""
+        if self.consumers == 1:
+            return 0
+        return (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) // 3
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.parts * (self.tile_m + self.tile_n) * ROW_BYTES
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        ring = 1024 + self.stages * self.stage_bytes
+        return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        """Of two sums; the third is in the registers that the producer leaves."""
+        return 2 * self.tile_n // 2 * 4
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+        return f"{tile} promote {self.promote} section {self.section}"
+
+
+CONFIGS = (
+    Config(tile_m=128, tile_n=128, stages=3),
+    Config(tile_m=128, tile_n=64, stages=4),
+    Config(tile_m=64, tile_n=64, stages=6),
+)
+SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
+
+
+def supports(problem: Any) -> str | None:
+    """None, or why it does not take the problem."""
+    if problem.precision != "split":
+        return "it multiplies parts of float32: pass precision='split' to permit it"
+    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
+    if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
+        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
+    return None
+
+
+def accuracy(problem: Any) -> str:
+    """What is kept of the operands, and what that may cost."""
+    return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Tiles of the results, which the blocks share out among themselves."""
+    tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return tiles
+
+
+def tensor_maps(
+    config: Config, problem: Any, scheme_name: str, a_innermost: str, b_innermost: str
+) -> tuple[TensorMap, ...]:
+    """The maps of the parts of a and b, with the boxes that the producer asks for."""
+    scheme = SCHEMES[scheme_name]
+    row_items = ROW_BYTES // scheme.item_bytes
+    maps = []
+    for name, innermost, along, tile in (
+        ("a", a_innermost, problem.m, config.tile_m),
+        ("b", b_innermost, problem.n, config.tile_n),
+    ):
+        matrices = problem.batch if getattr(problem, name).batch else 1
+        layout = parts_layout(scheme, innermost, along, problem.k)
+        row_bytes = layout.row_items * scheme.item_bytes
+        maps.append(
+            TensorMap(
+                operand=name,
+                element=scheme.element,
+                sizes=(layout.inner, layout.rows, matrices * scheme.parts),
+                stride_bytes=(row_bytes, layout.rows * row_bytes),
+                box=(row_items, tile if innermost == "k" else row_items, 1),
+            )
+        )
+    return tuple(maps)
+
+
+def make_kernel(
+    config: Config,
+    dtype: str,
+    scheme_name: str,
+    a_innermost: str,
+    b_innermost: str,
+    epilogue: Any,
+) -> Callable[..., None]:
+    """The kernel of one config and one arrangement, as a Python function to compile.
+
+    Args:
+        scheme_name: of `split_parts.SCHEMES`.
+        a_innermost, b_innermost: "k" or "mn", the index along which the parts lie.
+        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of row factors,
+            column factors and the verdict.
+    """
+    from numba import cuda, float32, int32, uint8
+
+    from dxgemm.handwritten.parts.hopper import limit_registers, tensor_map
+    from dxgemm.handwritten.parts.intrinsics import global_address, load_vector, shared_address
+    from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
+    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+    from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
+
+    scheme = SCHEMES[scheme_name]
+    if scheme.shift and config.promote > STEPS:
+        raise ValueError(f"{config}: {scheme_name} promotes its small products once a stage")
+    tile_m, tile_n = config.tile_m, config.tile_n
+    tile_k = ROW_BYTES // scheme.item_bytes
+    stages, consumers = config.stages, config.consumers
+    chunks_smem = stages * config.stage_bytes
+    full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
+    empty_smem = full_smem + 8 * stages
+    chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
+    a_parameter, b_parameter = TENSOR_MAPS
+    fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
+    store_vectors, _, store_elements, store_finished = make_store(
+        "float32", True, False, True, epilogue
+    )
+    is_fused = bool(epilogue.stages)
+    is_reduced = epilogue.reduction is not None
+    partials, counted = len(epilogue.stage_operands), epilogue.reduction.count if is_reduced else 1
+    row_factors = len(epilogue.operands) - 3  # its place in `extra`
+    col_factors, verdict = row_factors + 1, row_factors + 2
+    reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
+    locate = make_locate(tile_m, tile_n, config.band_m)
+    init_ring, produce = make_ring(config, tile_k, locate, fetch)
+
+    @cuda.jit(device=True, forceinline=True)
+    def allows_vectors(address, stride_batch, stride_m, stride_n):
+        """Whether 16-byte accesses along the rows are possible."""
+        is_aligned = (address | (stride_batch | stride_m) * 4) % 16 == 0
+        return stride_n == 1 and is_aligned and abs(stride_m) < LONGEST_LINE
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll_static_loops
+    def scale_back(frag, upper, lower, factors, at):
+        """A chunk of a warp's sums, times the factors of its rows and of its columns."""
+        scaled = ()
+        for j in static_range(CHUNK_COLS // 8):
+            x, y = load_vector(float32, 2, factors, at + 8 * j)
+            scaled = scaled + (
+                frag[4 * j] * upper * x,
+                frag[4 * j + 1] * upper * y,
+                frag[4 * j + 2] * lower * x,
+                frag[4 * j + 3] * lower * y,
+            )
+        return scaled
+
+    @unroll_static_loops
+    def split_wgmma_kernel(
+        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
+        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
+        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
+        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
+        thread = int32(cuda.threadIdx.x & 1023)
+        if thread == 0:
+            init_ring(full, empty)
+        cuda.syncthreads()
+
+        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
+        tiles_m = int32((m + tile_m - 1) // tile_m)
+        tiles_n = int32((n + tile_n - 1) // tile_n)
+        tiles = int32(batch * tiles_m * tiles_n)
+        if extra[verdict][0][0] != 0:
+            tiles = int32(0)
+        k_tiles = int32((k + tile_k - 1) // tile_k)
+
+        if thread >= consumers * WARPGROUP:
+            if moves_registers:
+                limit_registers("dec", PRODUCER_REGISTERS)
+            if thread == consumers * WARPGROUP:
+                produce(
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
+                    tensor_map(a_parameter), a_stride_batch,
+                    tensor_map(b_parameter), b_stride_batch,
+                )  # fmt: skip
+        else:
+            if moves_registers:
+                limit_registers("inc", CONSUMER_REGISTERS)
+            lane = int32(thread % WARP)
+            chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
+            out, c = global_address(out_gmem), global_address(c_gmem)
+            out_row_bytes, out_col_bytes = out_stride_m * 4, out_stride_n * 4
+            c_row_bytes, c_col_bytes = c_stride_m * 4, c_stride_n * 4
+            out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
+            out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
+            # Vectors that lie whole inside the result or whole outside of it.
+            has_vectors = n % 4 == 0
+            has_vectors &= allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            if beta != 0:
+                has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+
+            slots = int32(0)
+            if is_reduced:  # of a row: the elements of the first buffer tell
+                slots = int32(extra[partials][1] // (counted * m * batch))
+
+            index, stage, parity = block, int32(0), int32(0)
+            while index < tiles:
+                matrix, row, col = locate(index, tiles_m, tiles_n)
+                index = int32(index + blocks)
+                total, stage, parity = multiply(smem, full, empty, thread, k_tiles, stage, parity)
+                top = int32(row + thread // WARP * 16)
+                a_factors, _ = extra[row_factors]
+                b_factors, _ = extra[col_factors]
+                at = top + lane // 4
+                if a_stride_batch != 0:
+                    at += matrix * ((m + PADDING - 1) // PADDING * PADDING)
+                upper, lower = a_factors[at], a_factors[at + 8]
+                at = col + lane % 4 * 2
+                if b_stride_batch != 0:
+                    at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
+                c_at = c + (matrix * c_stride_batch + top * c_stride_m + col * c_stride_n) * 4
+                out_at = out + 4 * (
+                    matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
+                )
+                rows, cols = int32(m - top), int32(n - col)
+                if is_reduced:
+                    scaled = ()
+                    for chunk in static_range(chunks):
+                        scaled = scaled + scale_back(
+                            total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
+                            at + chunk * CHUNK_COLS,
+                        )  # fmt: skip
+                    reduce_fragments(
+                        scaled, lane, matrix, slots, top, col, m, n, alpha, beta,
+                        c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n, extra,
+                    )  # fmt: skip
+                else:
+                    for chunk in static_range(chunks):
+                        frag = scale_back(
+                            total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
+                            at + chunk * CHUNK_COLS,
+                        )  # fmt: skip
+                        if has_vectors:
+                            if is_fused:
+                                store_finished(
+                                    frag, chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                    matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                                )  # fmt: skip
+                            else:
+                                store_vectors(
+                                    frag, chunk_smem, lane, rows, cols,
+                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                                )  # fmt: skip
+                        else:
+                            store_elements(
+                                frag, chunk_smem, lane, rows, cols, alpha,
+                                beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
+                                out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                            )  # fmt: skip
+                        c_at += c_chunk_bytes
+                        out_at += out_chunk_bytes
+                        cols = int32(cols - CHUNK_COLS)
+
+    return split_wgmma_kernel
