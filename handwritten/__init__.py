@@ -13,7 +13,7 @@
     11  ping_pong         fragments read one k ahead
     12  tuned             16 x 8 elements a thread, clusters that split k
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
-    14  wgmma             Hopper's copy engine and warpgroup multiplication
+    14  wgmma             Hopper's TMA and warpgroup multiplication
 
 `kernels` holds kernels that are no rungs, `parts` what all share.
 

@@ -159,10 +159,10 @@ def make_kernel(
         tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
         for kk in range(tile_k + 1)
     )
-    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+    a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
-    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+    b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(config, width, row_group, col_group, dtype, epilogue)
@@ -207,21 +207,21 @@ def make_kernel(
         )
         a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need guards.
+        # Tiles still to copy, and how many of them, at the end, need predicates.
         k_tiles = to_copy = int32((k + tile_k - 1) // tile_k)
         last_depth = int32(k - int64(k_tiles - 1) * tile_k)
-        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+        predicated = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
 
         # Prologue: all stages but one are on their way.
         write_stage = int32(0)
         for _ in range(stages - 1):
-            if to_copy > guarded:
+            if to_copy > predicated:
                 a_copy(a_copying, write_stage, a_source)
                 b_copy(b_copying, write_stage, b_source)
             elif to_copy > 0:
                 depth = int32(last_depth if to_copy == 1 else tile_k)
-                a_copy_guarded(a_copying, write_stage, a_source, depth)
-                b_copy_guarded(b_copying, write_stage, b_source, depth)
+                a_copy_predicated(a_copying, write_stage, a_source, depth)
+                b_copy_predicated(b_copying, write_stage, b_source, depth)
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
@@ -256,13 +256,13 @@ def make_kernel(
                 for j in static_range(col_vectors):
                     b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
                 if kk == 0:  # every thread has left the stage that this overwrites
-                    if to_copy > guarded:
+                    if to_copy > predicated:
                         a_copy(a_copying, write_stage, a_source)
                         b_copy(b_copying, write_stage, b_source)
                     elif to_copy > 0:
                         depth = int32(last_depth if to_copy == 1 else tile_k)
-                        a_copy_guarded(a_copying, write_stage, a_source, depth)
-                        b_copy_guarded(b_copying, write_stage, b_source, depth)
+                        a_copy_predicated(a_copying, write_stage, a_source, depth)
+                        b_copy_predicated(b_copying, write_stage, b_source, depth)
                     commit_copies()
                     a_source += a_tile_step
                     b_source += b_tile_step

@@ -36,7 +36,7 @@ DTYPES = ("float64",)
 MINIMUM_ARCH = 90
 FUSES_REDUCTIONS = True
 SLICES_K = True
-BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
 @dataclass(frozen=True)
@@ -246,16 +246,16 @@ def make_kernel(
         rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
         tiles_left = int32((rows + tile_left - 1) // tile_left)
         tiles_right = int32((cols + tile_right - 1) // tile_right)
-        matrix, band = int32(0), int32(0)
+        matrix, group = int32(0), int32(0)
         if batch > 1:
             matrix = divide(block, int32(tiles_left * tiles_right))
             block = int32(block - matrix * tiles_left * tiles_right)
-        if tiles_left > BAND:
-            band = divide(block, int32(BAND * tiles_right))
-            block = int32(block - band * BAND * tiles_right)
-        band_rows = min(int32(tiles_left - band * BAND), int32(BAND))
-        col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows + band * BAND)
+        if tiles_left > SWIZZLE_ROWS:
+            group = divide(block, int32(SWIZZLE_ROWS * tiles_right))
+            block = int32(block - group * SWIZZLE_ROWS * tiles_right)
+        group_rows = min(int32(tiles_left - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+        col_tile = divide(block, group_rows)
+        row_tile = int32(block - col_tile * group_rows + group * SWIZZLE_ROWS)
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
 
         all_tiles = int32((k + tile_k - 1) // tile_k)
@@ -355,8 +355,8 @@ def make_kernel(
 
         # Mainloop: each step reads the next one's fragments, across tiles too. First while full
         # tiles are copied, in one straight line of code, then for the rest.
-        unguarded = int32(max(full_tiles - (stages - 1), 0))
-        started = int32(unguarded + stages - 1)
+        exact = int32(max(full_tiles - (stages - 1), 0))
+        started = int32(exact + stages - 1)
         for phase in static_range(2):
             if phase == 1:
                 result, row_tile, col_tile, tiles = load_shared(int32, 4, smem, ring_bytes)
@@ -364,7 +364,7 @@ def make_kernel(
                     int32, 4, smem, ring_bytes + 16
                 )
                 tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
-            for _ in range(unguarded if phase == 0 else int32(tiles - unguarded)):
+            for _ in range(exact if phase == 0 else int32(tiles - exact)):
                 for step in static_range(steps):
                     left_frag, right_frag, left_now = left_next, right_next, left_ready
                     left_next, right_next, sums = (), (), ()

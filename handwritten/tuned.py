@@ -31,7 +31,7 @@ MINIMUM_ARCH = 80
 FUSES_REDUCTIONS = True
 SLICES_K = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
-GROUP_ROWS = 8  # tile rows that are worked on together
+SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,10 @@ def make_kernel(
         tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
         for kk in range(tile_k + 1)
     )
-    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+    a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
-    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+    b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(
@@ -222,11 +222,11 @@ def make_kernel(
         block = int32(block // split_k)
         matrix = divide(block, int32(tiles_m * tiles_n))
         tile = int32(block - matrix * tiles_m * tiles_n)
-        group = divide(tile, int32(GROUP_ROWS * tiles_n))
-        group_rows = min(int32(tiles_m - group * GROUP_ROWS), int32(GROUP_ROWS))
-        place = int32(tile - group * GROUP_ROWS * tiles_n)
-        col = divide(place, group_rows)
-        tile_row = int64(group * GROUP_ROWS + place - col * group_rows) * tile_m
+        group = divide(tile, int32(SWIZZLE_ROWS * tiles_n))
+        swizzle_rows = min(int32(tiles_m - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+        place = int32(tile - group * SWIZZLE_ROWS * tiles_n)
+        col = divide(place, swizzle_rows)
+        tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
         tile_col = int64(col) * tile_n
         k_tiles = int32((k + tile_k - 1) // tile_k)
         if is_sliced:
@@ -266,21 +266,21 @@ def make_kernel(
         )
         a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need guards.
+        # Tiles still to copy, and how many of them, at the end, need predicates.
         to_copy = int32(end - first)
         last_depth = int32(min(k - int64(end - 1) * tile_k, tile_k))
-        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+        predicated = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
 
         # Prologue: all stages but one are on their way.
         write_stage = int32(0)
         for _ in range(stages - 1):
-            if to_copy > guarded:
+            if to_copy > predicated:
                 a_copy(a_copying, write_stage, a_source)
                 b_copy(b_copying, write_stage, b_source)
             elif to_copy > 0:
                 depth = int32(last_depth if to_copy == 1 else tile_k)
-                a_copy_guarded(a_copying, write_stage, a_source, depth)
-                b_copy_guarded(b_copying, write_stage, b_source, depth)
+                a_copy_predicated(a_copying, write_stage, a_source, depth)
+                b_copy_predicated(b_copying, write_stage, b_source, depth)
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
@@ -301,9 +301,9 @@ def make_kernel(
         for j in static_range(col_vectors):
             b_frag = b_frag + load_shared(scalar, width, b_address, b_offsets[0][j])
         # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
-        unguarded = int32(max(to_copy - guarded, 0))
+        exact = int32(max(to_copy - predicated, 0))
         for phase in static_range(2):
-            for _ in range(unguarded if phase == 0 else int32(end - first - unguarded)):
+            for _ in range(exact if phase == 0 else int32(end - first - exact)):
                 for kk in static_range(tile_k):
                     if kk == tile_k - 1:
                         read_stage = int32(read_stage + stage_bytes)
@@ -324,8 +324,8 @@ def make_kernel(
                             b_copy(b_copying, write_stage, b_source)
                         elif to_copy > 0:
                             depth = int32(last_depth if to_copy == 1 else tile_k)
-                            a_copy_guarded(a_copying, write_stage, a_source, depth)
-                            b_copy_guarded(b_copying, write_stage, b_source, depth)
+                            a_copy_predicated(a_copying, write_stage, a_source, depth)
+                            b_copy_predicated(b_copying, write_stage, b_source, depth)
                         commit_copies()
                         a_source += a_tile_step
                         b_source += b_tile_step

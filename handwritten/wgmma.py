@@ -1,7 +1,7 @@
-"""Hopper's own path: the copy engine feeds shared memory, warpgroups multiply out of it.
+"""Hopper's own path: TMA feeds shared memory, warpgroups multiply out of it.
 
 Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells the
-copy engine (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
+TMA (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
 64 x tile_n x 32-byte steps by wgmma, whose operands stay in shared memory. A ring of stages, with a
 barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
 persistent: while the consumers store a tile, the producer is already fetching the next one.
@@ -38,14 +38,14 @@ PERSISTENT = True  # one block an SM at most, each for tile after tile
 class Config:
     """Block tile tile_m x tile_n; a ring of `stages`.
 
-    Tiles are visited in bands of band_m tiles along m, so that blocks running at the same time
-    read few rows of a and few columns of b.
+    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
+    columns of b in L2.
     """
 
     tile_m: int
     tile_n: int
     stages: int
-    band_m: int = 16
+    swizzle_rows: int = 16
 
     dynamic_smem: ClassVar[bool] = True
 
@@ -94,7 +94,7 @@ SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
 
 
 def supports(problem: Any) -> str | None:
-    """None, or what wgmma or the copy engine cannot do."""
+    """None, or what wgmma or TMA cannot do."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
     smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
@@ -196,7 +196,7 @@ def make_kernel(
     )
     is_fused = epilogue is not None
     rounds_first = out_is_short and not is_fused
-    locate = make_locate(tile_m, tile_n, config.band_m)
+    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
     @cuda.jit(device=True, forceinline=True)

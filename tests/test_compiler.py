@@ -37,7 +37,7 @@ def chosen(implementation, dtype):
     of_smallest = [spec for spec in specs if spec.config == smallest]
     is_shown = (implementation.name, dtype) == ("async_copy", "float32")
     yield from of_smallest if is_shown else of_smallest[:1]
-    if implementation.name == "split_int8":
+    if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 
 if __name__ == "__main__":
@@ -83,7 +83,7 @@ ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
-REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "split_wgmma", "widening_tile"}
+REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "emulated_float32", "widening_tile"}
 # Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
 HELD_TO_FEW_REGISTERS = {
     "tensor_batch 96x96x48 warp 48x32 matrices 1 parts 3 float64 row16 row16": 56
@@ -142,8 +142,8 @@ def test_precision_is_reduced_only_where_it_is_asked_for(kernels):
 
 def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
     for kernel in kernels:
-        # Products of remainders are added to c by another kernel, which is among these.
-        reads_c = not kernel["module"].endswith("split_int8")
+        # Products of residues are added to c by another kernel, which is among these.
+        reads_c = not kernel["module"].endswith("emulated_float64")
         assert (c_loads(kernel["ptx"], beta_is_zero=False) > 0) == reads_c, kernel["name"]
         assert c_loads(kernel["ptx"], beta_is_zero=True) == 0, kernel["name"]
 

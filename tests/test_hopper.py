@@ -41,7 +41,7 @@ def run():
 
 
 @pytest.mark.parametrize("name, dtype", [
-    ("wgmma", "float16"), ("split_wgmma", "float32"), ("split_int8", "float64")
+    ("wgmma", "float16"), ("emulated_float32", "float32"), ("emulated_float64", "float64")
 ])  # fmt: skip
 def test_a_persistent_kernel_has_a_block_an_sm_at_most(configs_of_a_gpu, name, dtype):
     implementation = find_implementation(name)

@@ -305,7 +305,7 @@ def vector_reads(axes: Axes, name: str, config: Any) -> None:
 
 def bank_conflicts(axes: Axes, name: str, config: Any) -> None:
     """How often each bank is hit when a warp stores one element of each of its units of a."""
-    tiles = kernel_file("tiles")
+    tiles = kernel_file("parts.tiles")
     axes.set_title("a warp stores a row-major a, transposed: hits a bank", fontsize=9)
     layouts = {
         "plain": tiles.plain_layout(config.tile_m),
@@ -469,7 +469,7 @@ def tuned(name: str) -> Figure:
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.9))
     draw_ownership(left, config, in_warp_tiles, model.depth_of(config), f"{name} {config}")
     legend(left, (THREAD, "thread 0"), (THE_WARP, "its warp"), (BLOCK, "the block"))
-    group, tiles_m, tiles_n = file.GROUP_ROWS, 16, 12
+    group, tiles_m, tiles_n = file.SWIZZLE_ROWS, 16, 12
     wave = 40
     for index in range(tiles_m * tiles_n):
         first = index // (group * tiles_n)

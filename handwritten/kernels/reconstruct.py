@@ -1,4 +1,4 @@
-"""Integers from their remainders, scaled back: the last kernel of a product by `split_int8`.
+"""Integers from their residues, scaled back: the last kernel of a product by `emulated_float64`.
 
 Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
 modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. All three are cut
@@ -6,10 +6,10 @@ into limbs of 42 bits, from -2**41 to 2**41. A limb's products and their sum are
 of up to 20 moduli; so is what is left when Q times P's is subtracted. Carries make the limbs lie
 side by side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
 A thread takes four neighbours of a row.
-Layout: a is (moduli, m, n) remainders, any batch, rows padded to 16 bytes; c and out (m, n), any
-strides. In the last parameter, behind the epilogue's operands: remainders, the factors that scale
-rows and columns back, and the verdict.
-Constraints: the verdict is 0, or the kernel leaves all to another one.
+Layout: a is (moduli, m, n) residues, any batch, rows padded to 16 bytes; c and out (m, n), any
+strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
+rows and columns back, and the flag of validity_check.
+Constraints: the flag is 0, or the kernel leaves all to another one.
 Source: H. Garner's problem, by Chinese remainders as in D. Knuth, "The Art of Computer
 Programming", 4.3.2; T. Dekker, "A floating-point technique for extending the available precision"
 (1971), for sums with their error.
@@ -23,9 +23,9 @@ from math import prod
 from typing import Any
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT
+from dxgemm.handwritten.parts.emulation import PADDING
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.split_parts import PADDING
 
 WIDTH = 4  # elements of a thread
 LIMB_BITS = 42
@@ -92,7 +92,7 @@ def weights_of(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, 
 
 
 def make_combine(count: int) -> Callable[..., Any]:
-    """A device function: `count` remainders, as float64, to the integer that has them."""
+    """A device function: `count` residues, as float64, to the integer that has them."""
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
@@ -104,12 +104,12 @@ def make_combine(count: int) -> Callable[..., Any]:
     upper = range(max(limbs - 2, 0), limbs)
     first_upper, carry_unit = upper.start, 1 / LIMB
 
-    def combine(remainders):
+    def combine(residues):
         sums = ()
         for limb in static_range(limbs):
-            total = remainders[0] * weights[0][limb]
+            total = residues[0] * weights[0][limb]
             for i in static_range(1, count):
-                total += remainders[i] * weights[i][limb]
+                total += residues[i] * weights[i][limb]
             sums = sums + (total,)
         quotient = 0.0
         for limb in static_range(first_upper, limbs):
@@ -140,8 +140,8 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
 
     Args:
         count: of moduli.
-        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of remainders, row
-            factors, column factors and the verdict.
+        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of residues, row
+            factors, column factors and the flag of validity_check.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
@@ -164,7 +164,7 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
     combine = make_combine(moduli)
     finish = make_finish(epilogue, dtype, dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
-    row_factors, col_factors, verdict = first_buffer + 1, first_buffer + 2, first_buffer + 3
+    row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
 
     def reconstruct_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -179,15 +179,15 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
         tile_row = divide(tile, tiles_n)
         row = int64(tile_row * rows + thread // lanes)
         col = int64((tile - tile_row * tiles_n) * cols + thread % lanes * WIDTH)
-        if row < m and col < n and extra[verdict][0][0] == 0:
-            remainders, _ = extra[first_buffer]
+        if row < m and col < n and extra[invalid][0][0] == 0:
+            residues, _ = extra[first_buffer]
             a_factors, _ = extra[row_factors]
             b_factors, _ = extra[col_factors]
             pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
             place = (matrix * moduli * m + row) * pitch + col
             loaded = ()
             for i in static_range(moduli):
-                loaded = loaded + (load_vector(int8, WIDTH, remainders, place + i * m * pitch),)
+                loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
             at = row
             if a_stride_batch != 0:
                 at += matrix * ((m + PADDING - 1) // PADDING * PADDING)

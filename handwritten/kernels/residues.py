@@ -1,15 +1,15 @@
-"""An operand in float64 as integers, and these as remainders by several moduli, for `split_int8`.
+"""An operand in float64 as integers, these as residues by several moduli: for `emulated_float64`.
 
-Idea: grown from `split`. A block takes a few lines, which are rows of a or columns of b. It reads
-them twice, the second time backwards, while the end is still in L2: first for the largest magnitude
+Idea: grown from `decompose`. A block takes a few lines, rows of a or columns of b. It reads them
+twice, the second time backwards, while the end is still in L2: first for the largest magnitude
 of each, which gives the power of two s that brings it into [2**(bits - 1), 2**bits); then to round
-y = x * s to an integer, whose eight bytes, times 256**i modulo each modulus, give its remainder.
-Remainders lie along k, as wgmma wants int8. An operand that lies across k is transposed in shared
+y = x * s to an integer, whose eight bytes, times 256**i modulo each modulus, give its residue.
+Residues lie along k, as wgmma wants int8. An operand that lies across k is transposed in shared
 memory on the way.
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
-parameter the buffers of remainders (moduli, m, k), rows padded to 16 bytes, of the factors 1 / s
+parameter the buffers of residues (moduli, m, k), rows padded to 16 bytes, of the factors 1 / s
 and of the blocks' status: of each block two numbers, see below; and `bits`.
-Constraints: bits at most 62; but see `split_verdict` for what may be multiplied.
+Constraints: bits at most 62; but see `validity_check` for what may be multiplied.
 Source: `moduli`; CUDA C++ Programming Guide, "__dp4a".
 
 A block says of its lines
@@ -23,7 +23,7 @@ Rounding costs at most 1/2. So of a sum of k products, in scaled numbers, the er
     together at most 7/8 k, then k/8 products of strong ones make |A| |B| at least
     k * 2**(2 * bits - 13), of which that is again 2**(13 - bits).
 A line with NaN, infinity or with a largest element outside of [2**-LARGEST, 2**LARGEST) has so many
-weak elements that no verdict accepts it.
+weak elements that no check accepts it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
-from dxgemm.handwritten.parts.split_parts import PADDING, STATUS_ITEMS, UNFIT
 
 WIDTH = 4  # elements that a thread takes at a time
-ALIGNMENT = 16  # of a line of remainders, in bytes
+ALIGNMENT = 16  # of a line of residues, in bytes
 LARGEST = 400  # so that factors and their products with any sum are normal numbers
 BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
 LAX_BITS, WEAK_BITS = 12, 5
@@ -99,7 +99,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def row_bytes(k: int) -> int:
-    """From one line of remainders to the next."""
+    """From one line of residues to the next."""
     return -(-k // ALIGNMENT) * ALIGNMENT
 
 
@@ -128,7 +128,7 @@ def make_kernel(
         upper_bits,
         upper_bits_double,
     )
-    from dxgemm.handwritten.parts.moduli import make_remainder
+    from dxgemm.handwritten.parts.moduli import make_residue
     from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
 
     moduli = MODULI[: int(count)]
@@ -136,7 +136,7 @@ def make_kernel(
     offset_bits = 62  # what makes integers positive
     weights = tuple(byte_weights(modulus, 2**offset_bits, 8) for modulus in moduli)
     inverses = tuple(float(float32(1 / modulus)) for modulus in moduli)
-    remainder = make_remainder()
+    residue = make_residue()
     lines, ways, threads, tile_k = config.lines, config.ways, config.threads, config.tile_k
     pitch = tile_k + 1
     across, vectors = innermost == "mn", access == "vector"
@@ -174,7 +174,7 @@ def make_kernel(
         blocks = int32((m + lines - 1) // lines)
         matrix = divide(block, blocks)
         first_line = int64(block - matrix * blocks) * lines
-        # Of the line whose remainders a thread makes, and of the one it reads, if another.
+        # Of the line whose residues a thread makes, and of the one it reads, if another.
         line, way = int32(thread // ways), int32(thread % ways)
         if across:
             read_line, read_way, step = int32(thread % lines), int32(thread // lines), ways
@@ -222,7 +222,7 @@ def make_kernel(
             factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
             factors[matrix * factors_pitch + first_line + line] = factor
 
-        # The remainders, from the end to the beginning.
+        # The residues, from the end to the beginning.
         row_items = (k + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         target = (matrix * moduli_count * m + first_line + line) * row_items
         weak, is_lax = int32(0), False
@@ -253,14 +253,14 @@ def make_kernel(
                 upper = upper + (uint32(positive >> 32),)
             if is_inside and place_k < k:
                 for which in static_range(moduli_count):
-                    remainders = ()
+                    residues = ()
                     for i in static_range(WIDTH):
                         total = int32(weights[which][1])
                         total = dot_bytes(lower[i], int32(weights[which][0][0]), total)
                         total = dot_bytes(upper[i], int32(weights[which][0][1]), total)
-                        nearest = remainder(total, int32(moduli[which]), float32(inverses[which]))
-                        remainders = remainders + (int8(nearest),)
-                    store_vector(residues, target + which * m * row_items + place_k, remainders)
+                        nearest = residue(total, int32(moduli[which]), float32(inverses[which]))
+                        residues = residues + (int8(nearest),)
+                    store_vector(residues, target + which * m * row_items + place_k, residues)
         if is_lax:
             lax_smem[0] = 1
         numbers_smem[place] = weak

@@ -247,16 +247,16 @@ def make_compute_tile(
     # Eight lanes that are served together read four places of a and two of b: with 1 and 8, shared
     # memory would be busy for longer.
     in_eights = threads_m % 4 == 0 and threads_n % 2 == 0
-    a_copy, a_copy_guarded = make_line_copy(
+    a_copy, a_copy_predicated = make_line_copy(
         a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item_size, a_line_bytes,
         tile_threads, dtype, is_cached=SHARED_A in notes,
     )  # fmt: skip
     if b_mode == "col":  # transposed on the way
-        b_copy, b_copy_guarded = make_line_copy(
+        b_copy, b_copy_predicated = make_line_copy(
             True, False, part_k, tile_n, b_line_bytes, item_size, tile_threads, dtype, LANES_K
         )
     else:
-        b_copy, b_copy_guarded = make_line_copy(
+        b_copy, b_copy_predicated = make_line_copy(
             False, b_mode.endswith("16"), part_k, tile_n, item_size, b_line_bytes,
             tile_threads, dtype, is_cached=True,
         )  # fmt: skip
@@ -308,8 +308,8 @@ def make_compute_tile(
                     a_to = int32(smem + part * part_k * a_k_bytes)
                     b_to = int32(b_smem + part * part_k * b_line_bytes)
                     depth = int32(left - part * part_k)
-                    a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
+                    a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
+                    b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                     commit_copies()
                     a_source += int64(int32(part_k)) * int64(a_bytes_k)
                     b_source += int64(int32(part_k)) * int64(b_bytes_k)

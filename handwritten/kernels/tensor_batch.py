@@ -197,11 +197,11 @@ def make_compute_tile(
     a_row_bytes, a_k_bytes = (a_line_bytes, item) if a_is_along_k else (item, a_line_bytes)
     b_col_bytes, b_k_bytes = (b_line_bytes, item) if b_is_along_k else (item, b_line_bytes)
     a_bytes = config.operand_bytes(tile_m, A_LINES)
-    a_copy, a_copy_guarded = make_line_copy(
+    a_copy, a_copy_predicated = make_line_copy(
         a_is_along_k, a_mode.endswith("16"), part_k, tile_m, item, a_line_bytes,
         tile_threads, dtype, is_cached=SHARED_A in notes,
     )  # fmt: skip
-    b_copy, b_copy_guarded = make_line_copy(
+    b_copy, b_copy_predicated = make_line_copy(
         b_is_along_k, b_mode.endswith("16"), part_k, tile_n, item, b_line_bytes,
         tile_threads, dtype, is_cached=True,
     )  # fmt: skip
@@ -239,8 +239,8 @@ def make_compute_tile(
                     b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
                 else:
                     depth = int32(left - part * part_k)
-                    a_copy_guarded(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
-                    b_copy_guarded(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
+                    a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
+                    b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                 commit_copies()
                 a_source += int64(int32(part_k)) * int64(a_bytes_k)
                 b_source += int64(int32(part_k)) * int64(b_bytes_k)

@@ -9,5 +9,5 @@ tensor_map, wgmma_*               TMA, its ring of stages, the main loop and the
 tile_store, mma_store             from the accumulators to the result
 epilogue, elementary              the caller's function, and what it is made of
 reduction, reduce_fragments       partial results of rows and columns
-split_parts, split_mainloop, moduli   emulated float32 and float64
+emulation, emulated_mainloop, moduli   emulated float32 and float64
 """

@@ -41,13 +41,13 @@ class TileCopy(NamedTuple):
             the address of this thread's first element; adding tile_k * stride_k leads to the next
             tile.
         copy: (state, stage, source): start copying a tile that lies inside the operand.
-        copy_guarded: (state, stage, source, depth): the same where only `depth` of the tile's k and
-            `outers` of its rows or columns exist; the rest becomes zero.
+        copy_predicated: (state, stage, source, depth): the same where only `depth` of the tile's k
+            and `outers` of its rows or columns exist; the rest becomes zero.
     """
 
     begin: Any
     copy: Any
-    copy_guarded: Any
+    copy_predicated: Any
 
 
 def make_tile_copy(
@@ -117,7 +117,7 @@ def make_tile_copy(
                 offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
                 copy_async(size, int32(target + stage), smem_offsets[i], source + offset)
 
-    def copy_guarded(state, stage, source, depth):
+    def copy_predicated(state, stage, source, depth):
         target, stride_outer, stride_k, outers, first_k, line = state
         depth_left = int32(depth - first_k)
         for i in static_range(copies):
@@ -134,4 +134,4 @@ def make_tile_copy(
                     )
 
     inlined = cuda.jit(device=True, forceinline=True)
-    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (begin, copy, copy_guarded)))
+    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (begin, copy, copy_predicated)))

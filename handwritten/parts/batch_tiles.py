@@ -70,7 +70,7 @@ def make_line_copy(
 
     Returns:
         copy: (thread, smem, source, k_stride, outer_stride), for a tile inside the operand.
-        copy_guarded: the same with (k_left, outer_left), of which what is inside is copied; the
+        copy_predicated: the same with (k_left, outer_left), of which what is inside is copied; the
             rest becomes zero.
     """
     from numba import int32, int64
@@ -130,8 +130,8 @@ def make_line_copy(
                     + int64(int32(unit_steps[i] * width)) * int64(stride),
                 )
 
-    def make_guarded_copy(piece: int) -> Any:
-        """`copy_guarded`, so many elements at a time: a unit, or one."""
+    def make_predicated_copy(piece: int) -> Any:
+        """`copy_predicated`, so many elements at a time: a unit, or one."""
         pieces = width // piece
         piece_bytes = piece * item_size
 
@@ -154,9 +154,9 @@ def make_line_copy(
 
         return device_function(unroll_static_loops(copy_pieces))
 
-    copy_units, copy_elements = make_guarded_copy(width), make_guarded_copy(1)
+    copy_units, copy_elements = make_predicated_copy(width), make_predicated_copy(1)
 
-    def copy_guarded(thread, smem, source, k_stride, outer_stride, k_left, outer_left):
+    def copy_predicated(thread, smem, source, k_stride, outer_stride, k_left, outer_left):
         stride, line_stride, length_left, lines_left = k_stride, outer_stride, k_left, outer_left
         if not is_along_k:
             stride, line_stride = outer_stride, k_stride
@@ -170,9 +170,9 @@ def make_line_copy(
         else:
             copy_elements(target, first, line, unit, stride, line_stride, length_left, lines_left)
 
-    functions = copy, copy_guarded
-    copy, copy_guarded = (device_function(unroll_static_loops(f)) for f in functions)
-    return copy, copy_guarded
+    functions = copy, copy_predicated
+    copy, copy_predicated = (device_function(unroll_static_loops(f)) for f in functions)
+    return copy, copy_predicated
 
 
 def make_store_tile(

@@ -1,11 +1,11 @@
-"""What only Hopper has: barriers that count bytes, the bulk tensor copy engine (TMA), and wgmma.
+"""What only Hopper has: barriers that count bytes, bulk tensor copies (TMA), and wgmma.
 
 Each intrinsic is one PTX instruction, or one and what it needs beside it. Shared memory is named by
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
     barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
-    copy engine  tensor_map, prefetch_tensor_map, copy_box
+    TMA          tensor_map, prefetch_tensor_map, copy_box
     wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
     registers    limit_registers
@@ -52,9 +52,9 @@ def _statement(text: str, constraints: str, *kinds: Any) -> Any:
 init_barrier = _statement(
     "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
 )
-# Barriers just initialised become known to the copy engine.
+# Barriers just initialised become known to TMA.
 publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
-# expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by the copy engine.
+# expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
 expect_bytes = _statement(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
 )
@@ -69,7 +69,7 @@ wait_barrier = _statement(
     types.int32,
 )
 
-# The copy engine reads the map while it copies: fetching it early saves that latency once.
+# TMA reads the map while it copies: fetching it early saves that latency once.
 prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
 
 
@@ -218,7 +218,7 @@ def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transp
 def descriptor_halves(leading_bytes: int, stride_bytes: int) -> tuple[int, int]:
     """What tells wgmma how a matrix lies in shared memory: 64 bits; add the address // 16.
 
-    Rows of 128 bytes in the copy engine's 128-byte swizzle, eight to a group that starts at a
+    Rows of 128 bytes in TMA's 128-byte swizzle, eight to a group that starts at a
     multiple of 1024 bytes. `stride_bytes` is from one group of eight rows to the next. A transposed
     operand wider than such a row continues `leading_bytes` further on.
 

@@ -1,4 +1,4 @@
-"""What the copy engine (TMA) must know of an operand: the tensor map, not yet encoded."""
+"""What TMA must know of an operand: the tensor map, not yet encoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITEM_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
 
 @dataclass(frozen=True)
 class TensorMap:
-    """An operand as the copy engine sees it, innermost index first; its elements lie side by side.
+    """An operand as TMA sees it, innermost index first; its elements lie side by side.
 
     Attributes:
         operand: "a" or "b": whose address it begins at.
@@ -63,7 +63,7 @@ class Operand:
         return 0 <= stride_bytes < MOST_STRIDE_BYTES and stride_bytes % ALIGNMENT_BYTES == 0
 
     def refusal(self) -> str | None:
-        """Why the copy engine cannot read the operand; None if it can."""
+        """Why TMA cannot read the operand; None if it can."""
         if self.alignment < ALIGNMENT_BYTES:
             return f"{self.name} begins at no multiple of {ALIGNMENT_BYTES} bytes, as TMA needs"
         if self.innermost is None or not self._is_aligned(self.batch_stride):

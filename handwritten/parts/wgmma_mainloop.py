@@ -2,7 +2,7 @@
 
 A stage is a tile of a, then a tile of b, each ROW_BYTES deep along k. An operand that lies along k
 is rows of ROW_BYTES, one for each row of a or column of b. One that lies across k comes in panels:
-rows of ROW_BYTES along m or n, one for each k. The copy engine permutes the 16-byte pieces of
+rows of ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte pieces of
 every eight rows (the 128-byte swizzle), as wgmma expects them.
 """
 
@@ -66,7 +66,7 @@ def make_mainloop(
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        """Have the copy engine fill a stage."""
+        """Have TMA fill a stage."""
         for box in static_range(a_boxes):
             place = corner(a_across, row + box * tile_k, depth, a_matrix)
             copy_box(int32(stage_smem + box * panel_bytes), a_map, barrier, place)

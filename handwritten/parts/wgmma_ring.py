@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def make_locate(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
+def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
     """A device function: index of a tile, tiles along m and n, to its matrix and first element."""
     from numba import cuda, int32
 
@@ -17,12 +17,12 @@ def make_locate(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
 
     @cuda.jit(device=True, forceinline=True)
     def locate(index, tiles_m, tiles_n):
-        """Matrix, first row and first column of a tile: bands of band_m tiles, column by column."""
+        """Matrix, first row and first column of a tile, by a threadblock swizzle of its index."""
         matrix = divide(index, int32(tiles_m * tiles_n))
         tile = int32(index - matrix * tiles_m * tiles_n)
-        top = int32(divide(tile, int32(band_m * tiles_n)) * band_m)
+        top = int32(divide(tile, int32(swizzle_rows * tiles_n)) * swizzle_rows)
         place = int32(tile - top * tiles_n)
-        rows = int32(min(band_m, tiles_m - top))
+        rows = int32(min(swizzle_rows, tiles_m - top))
         col = divide(place, rows)
         return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
 
@@ -45,7 +45,7 @@ def make_after(stages: int) -> Callable[..., Any]:
 
 
 def make_corner() -> Callable[..., Any]:
-    """A device function: where the copy engine finds a box of an operand."""
+    """A device function: where TMA finds a box of an operand."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
@@ -97,7 +97,7 @@ def make_ring(
         smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
         a_map, a_stride_batch, b_map, b_stride_batch,
     ):  # fmt: skip
-        """Have the copy engine fill stages that are empty, with all k of the block's tiles.
+        """Have TMA fill stages that are empty, with all k of the block's tiles.
 
         An operand without a batch has `period` matrices, over and over.
         """

@@ -437,13 +437,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
     ),
     SplitProduct(
-        "split_wgmma",
+        "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
         multiplies={"float32": "float16"},
     ),
     SplitProduct(
-        "split_int8",
-        "float64 as integers by their remainders on Hopper's tensor cores",
+        "emulated_float64",
+        "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
         series="dxgemm._split_int8",
     ),

@@ -1,14 +1,14 @@
-"""Whether the parts of a and b are good enough to be multiplied: one block, between two launches.
+"""The validity check: whether parts of a and b may be multiplied. One block, between two launches.
 
-Idea: what `split` says of lines of a and b bounds the error of each element of the product by the
-same element of |A| |B|. Where both are strict, each number is right to 2**-23 of itself, two
+Idea: what `decompose` says of lines of a and b bounds the error of each element of the product by
+the same element of |A| |B|. Where both are strict, each number is right to 2**-23 of itself, two
 together to 2**-22, and lo @ lo, which is left out, is at most 2**-22: 2**-21 in all. Where some are
 not, their small elements add at most 2**-37 each, times at most 2**15 of the other operand: over a
 sum of k less than k * 2**-21, in scaled numbers. If weak elements of any row of a and any column
 of b are together at most 7/8 k, k/8 products of strong ones are left, each at least 2**8: so
 |A| |B| is at least k * 2**5, and what is added at most 2**-26 of it.
-Layout: m blocks split a, and n blocks b; in the last parameter their status, and the verdict, which
-is 0 where split_wgmma may multiply, and the count of other verdicts.
+Layout: m blocks split a, and n blocks b; in the last parameter their status, and the flag, which
+is 0 where emulated_float32 may multiply, and the count of those that are not.
 Constraints: none.
 Source: N. Higham, "Accuracy and Stability of Numerical Algorithms", 3.5, for bounds by |A| |B|.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.split_parts import STATUS_ITEMS, UNFIT
+from dxgemm.handwritten.parts.emulation import STATUS_ITEMS, UNFIT
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel, as a Python function to compile or to simulate.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion` of four buffers: status of a, of b, verdict, count.
+        epilogue: a `dxgemm._fusion.Fusion` of four buffers: status of a, of b, invalid, count.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.
@@ -63,7 +63,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     threads = config.threads
 
-    def split_verdict_kernel(
+    def validity_check_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -92,8 +92,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             weak = int64(smem[0]) + smem[2 * threads]
             is_lax = smem[threads] != 0 or smem[3 * threads] != 0
             is_fit = 8 * weak <= 7 * k or (weak < UNFIT and not is_lax)
-            verdict = int32(0 if is_fit else 1)
-            extra[2][0][0] = verdict
-            add_global(extra[3][0], verdict)
+            invalid = int32(0 if is_fit else 1)
+            extra[2][0][0] = invalid
+            add_global(extra[3][0], invalid)
 
-    return unroll_static_loops(split_verdict_kernel)
+    return unroll_static_loops(validity_check_kernel)

@@ -1,7 +1,7 @@
 """float32 products by wgmma: each operand is a sum of short parts, whose products are summed.
 
 Idea: grown from `wgmma`. x * s = hi + lo / 2**12, hi and lo in float16, with s the power of two
-that brings the largest element of its row of a (column of b) into [2**14, 2**15); `split` makes
+that brings the largest element of its row of a (column of b) into [2**14, 2**15); `decompose` makes
 them. hi keeps the upper 11 bits, lo the next 12 but for a rounding. Of the four products, lo @ lo
 is too small to matter; three wgmmas a step give a @ b. Sums of tensor cores are truncated, not
 rounded, which is a bias that grows with their number: so after a few steps they are added to the
@@ -10,10 +10,10 @@ have sums of their own, or they would be truncated where hi @ hi is. Sections ar
 its rounding errors grow with the number of sections, theirs with the length of one. The three sums
 of a thread are more registers than all threads can have, so the producer leaves it most of its own.
 The total is scaled back, exactly, before alpha, c and the epilogue see it.
-Layout: a (m, k) and b (k, n) as `split` leaves them, along or across k, any batch; c and out
+Layout: a (m, k) and b (k, n) as `decompose` leaves them, along or across k, any batch; c and out
 (m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
-rows and columns back, and the verdict.
-Constraints: m, n and k are free. Where the verdict is not 0, the kernel leaves all to another one.
+rows and columns back, and the flag of validity_check.
+Constraints: m, n and k are free. Where the flag is not 0, the kernel leaves all to another one.
 Source: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
 surpassing the FP32 theoretical peak performance", arXiv 2203.03341.
 """
@@ -24,8 +24,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dxgemm.handwritten.parts.split_mainloop import make_mainloop
-from dxgemm.handwritten.parts.split_parts import PADDING, SCHEMES, parts_layout
+from dxgemm.handwritten.parts.emulated_mainloop import make_mainloop
+from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, parts_layout
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 
@@ -45,8 +45,8 @@ class Config:
     """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
 
     A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
-    total itself. Tiles are visited in bands of band_m tiles along m, so that blocks running at the
-    same time read few rows of a and few columns of b.
+    total itself. A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share
+    rows of a and columns of b in L2.
     """
 
     tile_m: int
@@ -55,7 +55,7 @@ class Config:
     promote: int = 1
     section: int = 512
     parts: int = 2
-    band_m: int = 16
+    swizzle_rows: int = 16
 
     dynamic_smem: ClassVar[bool] = True
 
@@ -172,10 +172,10 @@ def make_kernel(
     """The kernel of one config and one arrangement, as a Python function to compile.
 
     Args:
-        scheme_name: of `split_parts.SCHEMES`.
+        scheme_name: of `emulation.SCHEMES`.
         a_innermost, b_innermost: "k" or "mn", the index along which the parts lie.
         epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of row factors,
-            column factors and the verdict.
+            column factors and the flag of validity_check.
     """
     from numba import cuda, float32, int32, uint8
 
@@ -205,9 +205,9 @@ def make_kernel(
     is_reduced = epilogue.reduction is not None
     partials, counted = len(epilogue.stage_operands), epilogue.reduction.count if is_reduced else 1
     row_factors = len(epilogue.operands) - 3  # its place in `extra`
-    col_factors, verdict = row_factors + 1, row_factors + 2
+    col_factors, invalid = row_factors + 1, row_factors + 2
     reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
-    locate = make_locate(tile_m, tile_n, config.band_m)
+    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
     @cuda.jit(device=True, forceinline=True)
@@ -232,7 +232,7 @@ def make_kernel(
         return scaled
 
     @unroll_static_loops
-    def split_wgmma_kernel(
+    def emulated_float32_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -249,7 +249,7 @@ def make_kernel(
         tiles_m = int32((m + tile_m - 1) // tile_m)
         tiles_n = int32((n + tile_n - 1) // tile_n)
         tiles = int32(batch * tiles_m * tiles_n)
-        if extra[verdict][0][0] != 0:
+        if extra[invalid][0][0] != 0:
             tiles = int32(0)
         k_tiles = int32((k + tile_k - 1) // tile_k)
 
@@ -341,4 +341,4 @@ def make_kernel(
                         out_at += out_chunk_bytes
                         cols = int32(cols - CHUNK_COLS)
 
-    return split_wgmma_kernel
+    return emulated_float32_kernel

@@ -1,13 +1,13 @@
-"""float64 products by int8 wgmma: a product of remainders for each of several moduli.
+"""float64 products by int8 wgmma: a product of residues for each of several moduli.
 
-Idea: grown from `wgmma`. a and b are scaled to integers whose remainders by pairwise coprime moduli
-are int8 (`residues`). int32 sums of their products are exact; a sum's remainder is that of the
+Idea: grown from `wgmma`. a and b are scaled to integers whose residues by pairwise coprime moduli
+are int8 (`residues`). int32 sums of their products are exact; a sum's residue is that of the
 integers' product, which `reconstruct` finds from all of them. The products are the matrices of a
 batch, one after the other, and only the store differs: what it writes is a byte.
 Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
-(batch, moduli, m, n), rows padded to 16 bytes. In the last parameter the verdict and the number of
-moduli.
-Constraints: k at most 2**17, or sums would not fit int32; m and n are free. Where the verdict is
+(batch, moduli, m, n), rows padded to 16 bytes. In the last parameter the flag of
+validity_check and the number of moduli.
+Constraints: k at most 2**17, or sums would not fit int32; m and n are free. Where the flag is
 not 0, the kernel leaves all to another one.
 Source: `moduli`; PTX ISA, "wgmma.mma_async", for integers.
 """
@@ -41,14 +41,14 @@ PERSISTENT = True  # one block an SM at most, each for tile after tile
 class Config:
     """Block tile tile_m x tile_n; a ring of `stages`.
 
-    Tiles are visited in bands of band_m tiles along m, so that blocks running at the same time
-    read few rows of a and few columns of b.
+    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
+    columns of b in L2.
     """
 
     tile_m: int
     tile_n: int
     stages: int
-    band_m: int = 16
+    swizzle_rows: int = 16
 
     dynamic_smem: ClassVar[bool] = True
 
@@ -107,7 +107,7 @@ SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
 def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
     if not (problem.precision or "").startswith("split"):
-        return "it multiplies remainders of rounded numbers: pass precision='split' to permit it"
+        return "it multiplies residues of rounded numbers: pass precision='split' to permit it"
     if problem.k > LONGEST_K:
         return f"its sums fit int32 for k up to {LONGEST_K}"
     if problem.k == 0:
@@ -138,7 +138,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap, ...]:
-    """The maps of the remainders of a and b, with the boxes that the producer asks for."""
+    """The maps of the residues of a and b, with the boxes that the producer asks for."""
     maps = []
     for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
         matrices = problem.batch if getattr(problem, name).batch else 1
@@ -174,7 +174,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         store_shared,
         zeros,
     )
-    from dxgemm.handwritten.parts.moduli import make_remainder
+    from dxgemm.handwritten.parts.moduli import make_residue
     from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
     from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
 
@@ -191,9 +191,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     empty_smem = full_smem + 8 * stages
     a_parameter, b_parameter = TENSOR_MAPS
     fetch, multiply, first_row = make_mainloop(config, "s8", False, False)
-    locate = make_locate(tile_m, tile_n, config.band_m)
+    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
-    remainder = make_remainder()
+    residue = make_residue()
     sign_bit = 2**31  # makes sums positive
     most_moduli = len(MODULI)
     weights = tuple(byte_weights(modulus, sign_bit, 4) for modulus in MODULI)
@@ -214,7 +214,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def store_chunk(frag, chunk_smem, lane, rows, cols, target, pitch, constants):
-        """The remainders of 16 rows of sums, 16 bytes at a time; `cols` are left with padding."""
+        """The residues of 16 rows of sums, 16 bytes at a time; `cols` are left with padding."""
         modulus, inverse, packed, offset = constants
         start = int32(chunk_smem + lane // 4 * line_bytes + lane % 4 * 2)
         cuda.syncwarp()  # the chunk before has been read
@@ -224,7 +224,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 for e in static_range(2):
                     positive = uint32(frag[4 * j + 2 * h + e] ^ sign_bit)
                     total = dot_bytes(positive, packed, offset)
-                    nearest = remainder(total, modulus, inverse)
+                    nearest = residue(total, modulus, inverse)
                     bytes_of_pair = bytes_of_pair + (int32(nearest & 255),)
                 pair = uint16(bytes_of_pair[0] | bytes_of_pair[1] << 8)
                 store_shared(start, 8 * h * line_bytes + 8 * j, (pair,))
@@ -239,7 +239,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             target += rows_per_step * pitch
 
     @unroll_static_loops
-    def split_int8_kernel(
+    def emulated_float64_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -292,4 +292,4 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                     target += chunk_cols
                     cols = int32(cols - chunk_cols)
 
-    return split_int8_kernel
+    return emulated_float64_kernel

@@ -1,4 +1,4 @@
-"""The main loop of `split_wgmma`: the products of all parts of a stage, promoted as they come.
+"""The main loop of `emulated_float32`: the products of all parts of a stage, promoted as they come.
 
 A stage is a tile of each part of a, then one of each part of b, laid out as in `wgmma_mainloop`.
 """
@@ -23,7 +23,7 @@ def make_mainloop(
     """The device functions fetch and multiply.
 
     Args:
-        config, scheme: of `split_wgmma`.
+        config, scheme: of `emulated_float32`.
         a_across, b_across: whether the operands lie across k.
     """
     from numba import cuda, float32, int32
@@ -79,7 +79,7 @@ def make_mainloop(
     @cuda.jit(device=True, forceinline=True)
     @unroll_static_loops
     def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        """Have the copy engine fill a stage."""
+        """Have TMA fill a stage."""
         for part in static_range(parts):
             a_smem = int32(stage_smem + part * a_bytes)
             for box in static_range(a_boxes):

@@ -1,4 +1,4 @@
-"""An operand in float32, split into two float16 parts for `split_wgmma`, and how well that went.
+"""An operand in float32 as two float16 parts for `emulated_float32`, and how well that went.
 
 Idea: a block takes a few lines, which are rows of a or columns of b. It reads them twice, the
 second time backwards, while the end is still in L2: first for the largest magnitude of each, which
@@ -7,7 +7,7 @@ hi = float16(x * s) and lo = float16((x * s - hi) * 2**12).
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
 parameter the buffers of parts, of the factors 1 / s and of the blocks' status: of each block two
 numbers, see below.
-Constraints: none; but see `split_verdict` for what split_wgmma may multiply.
+Constraints: none; but see `validity_check` for what emulated_float32 may multiply.
 Source: H. Ootomo and R. Yokota, arXiv 2203.03341, for the two parts and the factor of the second.
 
 How far hi + lo / 2**12 is from y = x * s, in units of the last place of y's float32, which is
@@ -20,7 +20,7 @@ A block says of its lines
     whether any has an element between 0 and 2**-14: "lax", else it is strict;
     how many elements are below 2**4, of the line that has most: "weak"; a line of zeros has none.
 A line with NaN, infinity or with a largest element outside of [2**-LARGEST, 2**LARGEST) has so many
-weak elements that no verdict accepts it.
+weak elements that no check accepts it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.split_parts import (
+from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
     LARGEST,
     PADDING,
@@ -155,7 +155,7 @@ def make_kernel(
 
     read_ahead = device_function(unroll_static_loops(read_ahead))
 
-    def split_kernel(
+    def decompose_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -314,4 +314,4 @@ def make_kernel(
             status[block * STATUS_ITEMS] = weakest
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
-    return unroll_static_loops(split_kernel)
+    return unroll_static_loops(decompose_kernel)

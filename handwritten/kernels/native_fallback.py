@@ -30,7 +30,7 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
     )
     last = len(epilogue.operands) - 1
 
-    def guarded_kernel(
+    def native_fallback_kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
         c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
@@ -44,4 +44,4 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
                 out_stride_n, extra,
             )  # fmt: skip
 
-    return guarded_kernel
+    return native_fallback_kernel

@@ -19,9 +19,9 @@ from dxgemm._parts import operand_residues, parts_of_problem
 from dxgemm._problem import MODULI_COUNTS, Strides, contiguous_problem
 from dxgemm._split import native_config
 from dxgemm._split_int8 import reconstruct_spec
-from dxgemm.handwritten.kernels import reconstruct, residues, split_int8
+from dxgemm.handwritten.kernels import emulated_float64, reconstruct, residues
 from dxgemm.handwritten.parts import moduli
-from dxgemm.handwritten.parts.split_parts import PADDING, UNFIT
+from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import residue_model
@@ -365,13 +365,13 @@ def test_the_model_is_as_right_as_float64(data, k):
 )
 def test_what_split_int8_refuses(change, reason):
     problem = contiguous_problem("float64", 128, 128, 128, precision="split")
-    refusal = split_int8.supports(replace(problem, **change))
+    refusal = emulated_float64.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
 
 def test_the_accuracy_is_stated():
     problem = contiguous_problem("float64", 8192, 8192, 8192, precision="split")
-    assert split_int8.accuracy(problem) == (
+    assert emulated_float64.accuracy(problem) == (
         "16 moduli, 55 bits below the largest of a row of a or column of b; "
         "error at most 2**-42 |A| |B|"
     )
@@ -409,7 +409,7 @@ def test_the_kernels_of_a_problem():
     ]
     assert parts["a"].part_items == 13 * 512 * 1008
     assert native_config(problem).tile_left
-    a_map, _ = split_int8.tensor_maps(split_int8.CONFIGS[0], problem)
+    a_map, _ = emulated_float64.tensor_maps(emulated_float64.CONFIGS[0], problem)
     assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
 
 
@@ -419,10 +419,10 @@ from dxgemm._parts import parts_of_problem
 from dxgemm._problem import contiguous_problem
 from dxgemm._split_int8 import product_spec
 from dxgemm.compiler import compile_kernel
-from dxgemm.handwritten.kernels import split_int8
+from dxgemm.handwritten.kernels import emulated_float64
 problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
 specs = [part.spec for part in parts_of_problem(problem).values()]
-specs.append(product_spec(split_int8.CONFIGS[0], problem))
+specs.append(product_spec(emulated_float64.CONFIGS[0], problem))
 for spec in specs:
     kernel = compile_kernel(spec, "sm_90a")
     record = kernel.record
@@ -441,7 +441,7 @@ def test_kernels_stay_in_their_registers(run_python):
     registers, stack_bytes, calls, _, steps = product
     # In a kernel that calls anything, ptxas makes wgmmas wait for each other.
     assert (stack_bytes, calls, steps) == (0, 0, 4)
-    assert registers * split_int8.CONFIGS[0].threads <= 65536
+    assert registers * emulated_float64.CONFIGS[0].threads <= 65536
 
 
 @pytest.fixture
@@ -454,7 +454,7 @@ def hopper():
 
 
 def split_gemm(*arrays, precision="split", **options):
-    return dxgemm.gemm(*arrays, implementation="split_int8", precision=precision, **options)
+    return dxgemm.gemm(*arrays, implementation="emulated_float64", precision=precision, **options)
 
 
 def bound(a, b):
@@ -556,7 +556,7 @@ def test_an_epilogue_is_applied_once_by_either_product(hopper):
 def test_it_is_deterministic_and_a_plan_sees_new_contents(hopper):
     rng = np.random.default_rng(10)
     a, b = (hopper.asarray(rng.standard_normal((500, 500))) for _ in range(2))
-    plan = dxgemm.plan(a, b, implementation="split_int8", precision="split")
+    plan = dxgemm.plan(a, b, implementation="emulated_float64", precision="split")
     first = plan().get()
     assert all((plan().get() == first).all() for _ in range(20))
     text = str(plan.explain())

@@ -14,10 +14,10 @@ from dxgemm._fusion import FusedReduction, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._parts import operand_parts
 from dxgemm._problem import Strides, contiguous_problem
-from dxgemm._split import native_config, partial_results, verdict_problem, verdict_spec
-from dxgemm.handwritten.kernels import split_wgmma
+from dxgemm._split import native_config, partial_results, validity_problem, validity_spec
+from dxgemm.handwritten.kernels import emulated_float32
+from dxgemm.handwritten.parts.emulation import UNFIT
 from dxgemm.handwritten.parts.reduction import slot_count
-from dxgemm.handwritten.parts.split_parts import UNFIT
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.inputs import operands
@@ -112,8 +112,8 @@ def test_the_range_of_a_row(home, exponent, fits):
 def test_the_verdict(home, a_status, b_status, k, verdict):
     buffers = [home.send(np.array(status, np.int32)) for status in (a_status, b_status)]
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
-    problem = verdict_problem(k, len(a_status), len(b_status))
-    launch = launch_kernel(verdict_spec(problem), problem, 1, device_facts(0).arch, 0)
+    problem = validity_problem(k, len(a_status), len(b_status))
+    launch = launch_kernel(validity_spec(problem), problem, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
     launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
     assert (home.fetch(found)[0], home.fetch(count)[0]) == (verdict, 7 + verdict)
@@ -155,7 +155,7 @@ def test_the_model_is_as_right_as_float32(data, k):
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
     assert is_accepted(*rows)
-    config = split_wgmma.CONFIGS[0]
+    config = emulated_float32.CONFIGS[0]
     error = np.abs(split_product(*rows, 16 * config.promote, config.section) - value) / size
     native = np.abs(in_float32(a, b) - value) / size
     assert error.max() <= native.max()
@@ -174,7 +174,7 @@ def test_without_promotion_truncation_is_a_bias():
 def test_sections_keep_long_sums_of_one_sign_right():
     """As right as float32 sums of 1024 terms each, which is how cuBLAS cuts so long a k."""
     rng = np.random.default_rng(4)
-    k, config = 2**14, split_wgmma.CONFIGS[0]
+    k, config = 2**14, emulated_float32.CONFIGS[0]
     a, b = (rng.random((8, k)).astype(np.float32) for _ in range(2))
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
@@ -256,7 +256,7 @@ def test_what_cannot_be_prepared(home):
 )
 def test_what_split_wgmma_refuses(change, reason):
     problem = contiguous_problem("float32", 128, 128, 128, precision="split")
-    refusal = split_wgmma.supports(replace(problem, **change))
+    refusal = emulated_float32.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
 
@@ -270,7 +270,7 @@ def hopper():
 
 
 def split_gemm(*arrays, **options):
-    return dxgemm.gemm(*arrays, implementation="split_wgmma", precision="split", **options)
+    return dxgemm.gemm(*arrays, implementation="emulated_float32", precision="split", **options)
 
 
 def normal(rng, *size):
@@ -333,7 +333,7 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
         a[7] = np.where(np.arange(40) % 2, 2.0**100, 2.0**-100)
     product, before = a.astype(float) @ b, dxgemm.split_fallbacks()
     sent = hopper.asarray(a), hopper.asarray(b)
-    for config in split_wgmma.CONFIGS:
+    for config in emulated_float32.CONFIGS:
         for reduction, expected in (
             (reductions.argmin(axis=1), product.argmin(axis=1)),
             (reductions.max(axis=1), product.max(axis=1).astype(np.float32)),
@@ -344,11 +344,11 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
                     sent[0],
                     right,
                     epilogue=replace(reduction, fused=True),
-                    implementation=("split_wgmma", config),
+                    implementation=("emulated_float32", config),
                     precision="split",
                 )
                 np.testing.assert_array_equal(found.get(), expected, f"{config} {reduction}")
-    fallbacks = 0 if is_split else 2 * 3 * len(split_wgmma.CONFIGS)
+    fallbacks = 0 if is_split else 2 * 3 * len(emulated_float32.CONFIGS)
     assert dxgemm.split_fallbacks() == before + fallbacks
 
 
@@ -360,7 +360,7 @@ def test_both_products_leave_as_many_partial_results():
             plain = contiguous_problem("float32", m, n, 64, precision="split")
             fusion = Fusion((), reduction.buffers, reduction=reduction)
             problem = replace(plain, epilogue=fusion, must_fuse=True)
-            for config in split_wgmma.CONFIGS:
+            for config in emulated_float32.CONFIGS:
                 native = native_config(problem, config)
                 tile = native.tile_m, native.tile_n
                 slots = slot_count(native, tile, reduction, (m, n), 4)
@@ -420,7 +420,7 @@ def test_an_epilogue_is_applied_once_by_either_product(hopper):
 def test_it_is_deterministic_and_a_plan_sees_new_contents(hopper):
     rng = np.random.default_rng(10)
     a, b = (hopper.asarray(normal(rng, 500, 500)) for _ in range(2))
-    plan = dxgemm.plan(a, b, implementation="split_wgmma", precision="split")
+    plan = dxgemm.plan(a, b, implementation="emulated_float32", precision="split")
     first = plan().get()
     assert all((plan().get() == first).all() for _ in range(20))
     assert "or, for what cannot be split: tuned" in str(plan.explain())

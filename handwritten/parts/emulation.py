@@ -1,13 +1,13 @@
-"""What float32 is split into, and how the parts lie: known to `split` and to `split_wgmma`."""
+"""Parts of an emulated float32, and how they lie: known to `decompose` and `emulated_float32`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-ALIGNMENT_BYTES = 16  # of each row of parts, as the copy engine wants
+ALIGNMENT_BYTES = 16  # of each row of parts, as TMA wants
 PADDING = 256  # factors are padded to a multiple of so many, more than any tile has
 WIDTH = 4  # elements that are split at a time
-STATUS_ITEMS = 2  # numbers that a block of `split` says of its lines
+STATUS_ITEMS = 2  # numbers that a block of `decompose` says of its lines
 UNFIT = 2**30  # weak elements of a line that cannot be split
 LARGEST = 80  # a line can be split if its largest element is in [2**-80, 2**80)
 
@@ -49,7 +49,7 @@ SCHEMES = {
 }
 
 
-CHOSEN = "f16x3"  # what `split` makes
+CHOSEN = "f16x3"  # what `decompose` makes
 
 
 @dataclass(frozen=True)
