@@ -94,10 +94,10 @@ class SchemeProduct:
         launch = launch_kernel(
             spec,
             problem,
-            min(emulated_float32.block_count(config, problem), device.sm_count),
+            min(emulated_float32.KERNEL.block_count(config, problem), device.sm_count),
             device.arch,
             a.device.id,
-            emulated_float32.tensor_maps(config, problem, *spec.variant),
+            emulated_float32.KERNEL.tensor_maps(config, problem, *spec.variant),
         )
         scheme, verdict = SCHEMES[study.scheme], cp.zeros(1, "int32")
         (a_parts, a_factors), (b_parts, b_factors) = (_split(x, scheme) for x in (a, b.T))

@@ -17,12 +17,10 @@
 
 `kernels` holds kernels that are no rungs, `parts` what all share.
 
-A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
-`block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard
-library, numpy, numba and its neighbours here, nothing else of dxgemm. All kernels take the same
-parameters: sizes and strides are run-time arguments, counted in elements, so that one build serves
-every shape. `variant(config, problem)` is what a kernel is compiled for beyond the dtype, such as
-how a and b lie in memory.
+A kernel file defines `Config`, `make_kernel(config, dtype, *variant)` and `KERNEL`, the record by
+which it is known (`parts.kernel`). It imports the standard library, numpy, numba and its neighbours
+here, nothing else of dxgemm. All kernels take the same parameters: sizes and strides are run-time
+arguments, counted in elements, so that one build serves every shape.
 """
 
 if __name__ != "dxgemm.handwritten":

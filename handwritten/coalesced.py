@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Elements of the result a block computes, one a thread."""
 
     tile_m: int
@@ -47,25 +49,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a row
-# of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
-CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
-SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str]:
     """Whether the elements of a row of a are neighbours."""
     return ("unit",) if problem.a.col == 1 else ("strided",)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -121,3 +107,13 @@ def make_kernel(
         out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
 
     return coalesced_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a
+    # row of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
+    configs=(Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32)),
+    simulator_configs=(Config(tile_m=2, tile_n=4),),
+    variant=variant,
+)

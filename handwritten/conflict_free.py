@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
     SmemLayout,
@@ -40,7 +41,7 @@ PARKED_BYTES = 24  # the block's place, from the start to the end
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -91,30 +92,9 @@ class Config:
         return f"{tile} thread {self.thread_m}x{self.thread_n} {self.layout}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="padded"),
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="swizzled"),
-    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4, layout="padded"),
-)
-SIMULATOR_CONFIGS = (
-    Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4, layout="padded"),
-    Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4, layout="swizzled"),
-)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b lie in memory."""
     return operand_modes(problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -209,3 +189,18 @@ def make_kernel(
         )  # fmt: skip
 
     return unroll_static_loops(conflict_free_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="padded"),
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8, layout="swizzled"),
+        Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4, layout="padded"),
+    ),
+    simulator_configs=(
+        Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4, layout="padded"),
+        Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4, layout="swizzled"),
+    ),
+    variant=variant,
+)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
     make_find_tile,
@@ -35,7 +36,7 @@ PARKED_BYTES = 24  # the block's place, from the start to the end
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     The warp tile follows from the thread tile and the lanes.
@@ -85,26 +86,9 @@ class Config:
         return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
-)
-SIMULATOR_CONFIGS = (Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b lie in memory."""
     return operand_modes(problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -217,3 +201,14 @@ def make_kernel(
         )  # fmt: skip
 
     return unroll_static_loops(double_buffer_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+    ),
+    simulator_configs=(Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),),
+    variant=variant,
+)

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Elements of the result a block computes, one a thread."""
 
     tile_m: int
@@ -51,21 +53,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.tile_m}x{self.tile_n}"
-
-
-# The first is for large results, the others for narrow ones.
-CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=128, tile_n=1), Config(tile_m=32, tile_n=1))
-SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=2),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
@@ -117,3 +104,15 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
 
     return naive_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # The first is for large results, the others for narrow ones.
+    configs=(
+        Config(tile_m=32, tile_n=32),
+        Config(tile_m=128, tile_n=1),
+        Config(tile_m=32, tile_n=1),
+    ),
+    simulator_configs=(Config(tile_m=4, tile_n=2),),
+)

@@ -20,15 +20,14 @@ import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-MINIMUM_ARCH = 80
-FUSES_REDUCTIONS = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -93,26 +92,9 @@ class Config:
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
 
 
-CONFIGS = (
-    Config(128, 128, 8, 8, 8, stages=4),
-    Config(64, 64, 8, 8, 4, stages=4),
-)
-SIMULATOR_CONFIGS = ()
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b are copied."""
     return ways_to_copy(config, problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -281,3 +263,15 @@ def make_kernel(
         )  # fmt: skip
 
     return unroll_static_loops(ping_pong_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 128, 8, 8, 8, stages=4),
+        Config(64, 64, 8, 8, 4, stages=4),
+    ),
+    minimum_arch=80,
+    variant=variant,
+    reductions=Reductions.ALL,
+)

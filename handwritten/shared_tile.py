@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile x tile, tile_k columns of a and rows of b at a time; one element a thread."""
 
     tile: int
@@ -57,21 +59,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.tile}x{self.tile}x{self.tile_k}"
-
-
-# Twice as deep as wide: half as many barriers, at which all warps wait (9.1 against 8.4 TFLOP/s).
-CONFIGS = (Config(tile=32, tile_k=64), Config(tile=16, tile_k=32))
-SIMULATOR_CONFIGS = (Config(tile=4, tile_k=8), Config(tile=2, tile_k=2))
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
@@ -145,3 +132,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
 
     return unroll_static_loops(shared_tile_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # Twice as deep as wide: half as many barriers, at which all warps wait (9.1 against 8.4
+    # TFLOP/s).
+    configs=(Config(tile=32, tile_k=64), Config(tile=16, tile_k=32)),
+    simulator_configs=(Config(tile=4, tile_k=8), Config(tile=2, tile_k=2)),
+)

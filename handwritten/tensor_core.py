@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
 from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
     MMA_K,
@@ -32,15 +33,11 @@ from dxgemm.handwritten.parts.mma_operands import (
 )
 from dxgemm.handwritten.parts.tile_store import tile_bytes
 
-DTYPES = ("float64",)
-MINIMUM_ARCH = 90
-FUSES_REDUCTIONS = True
-SLICES_K = True
 SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Tile of the left and right operand, each warp's share of it, depth of the pipeline.
 
     Attributes:
@@ -113,27 +110,6 @@ class Config:
             f"{self.tile_left}x{self.tile_right}x{self.tile_k} warp "
             f"{self.warp_left}x{self.warp_right} stages {self.stages}{split}"
         )
-
-
-CONFIGS = (
-    Config(128, 128, 16, warp_left=64, warp_right=32, stages=4),
-    Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
-    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
-    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
-    Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
-    Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
-    Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
-    Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
-    # Little shared memory, so that many blocks share a multiprocessor: for batches.
-    Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
-    Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem in float64."""
-    return None
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -465,3 +441,28 @@ def make_kernel(
             )  # fmt: skip
 
     return unroll_static_loops(tensor_core_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 128, 16, warp_left=64, warp_right=32, stages=4),
+        Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
+        Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
+        Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
+        Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
+        Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
+        Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
+        Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
+        # Little shared memory, so that many blocks share a multiprocessor: for batches.
+        Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
+        Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
+    ),
+    dtypes=("float64",),
+    minimum_arch=90,
+    variant=variant,
+    block_count=block_count,
+    result_tile=result_tile,
+    reductions=Reductions.ALL,
+    slices_k=True,
+)

@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
 
     tile_m: int
@@ -80,28 +82,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
-
-
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
-    Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
-    Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
-)
-SIMULATOR_CONFIGS = (
-    Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),
-    Config(tile_m=2, tile_n=4, tile_k=4, thread_m=1, thread_n=2),
-)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
@@ -222,3 +202,18 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
                     out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
 
     return unroll_static_loops(thread_tile_2d_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
+        Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
+        Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
+    ),
+    simulator_configs=(
+        Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),
+        Config(tile_m=2, tile_n=4, tile_k=4, thread_m=1, thread_n=2),
+    ),
+)

@@ -25,17 +25,15 @@ import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-MINIMUM_ARCH = 80
-FUSES_REDUCTIONS = True
-SLICES_K = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -109,31 +107,6 @@ class Config:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         split = f" split {self.split_k}" if self.split_k > 1 else ""
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
-
-
-CONFIGS = (
-    Config(128, 256, 8, 16, 8, stages=4),
-    Config(160, 192, 8, 10, 12, stages=4),  # for sizes like 4000 = 25 x 160
-    Config(128, 128, 8, 8, 8, stages=4),
-    Config(128, 64, 8, 8, 8, stages=4),
-    Config(128, 128, 8, 8, 8, stages=4, split_k=2),
-    Config(64, 64, 8, 8, 4, stages=4),
-    Config(64, 64, 8, 8, 4, stages=4, split_k=2),
-    Config(64, 64, 8, 8, 4, stages=4, split_k=4),
-    Config(32, 64, 8, 4, 4, stages=4, split_k=4),
-    Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
-    # For results of few rows or columns.
-    Config(64, 32, 16, 4, 4, stages=6),
-    Config(128, 32, 16, 8, 4, stages=4),
-    Config(32, 128, 16, 8, 4, stages=4),
-    Config(16, 128, 16, 4, 4, stages=4),
-)
-SIMULATOR_CONFIGS = ()
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -344,3 +317,30 @@ def make_kernel(
         )  # fmt: skip
 
     return unroll_static_loops(tuned_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 256, 8, 16, 8, stages=4),
+        Config(160, 192, 8, 10, 12, stages=4),  # for sizes like 4000 = 25 x 160
+        Config(128, 128, 8, 8, 8, stages=4),
+        Config(128, 64, 8, 8, 8, stages=4),
+        Config(128, 128, 8, 8, 8, stages=4, split_k=2),
+        Config(64, 64, 8, 8, 4, stages=4),
+        Config(64, 64, 8, 8, 4, stages=4, split_k=2),
+        Config(64, 64, 8, 8, 4, stages=4, split_k=4),
+        Config(32, 64, 8, 4, 4, stages=4, split_k=4),
+        Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
+        # For results of few rows or columns.
+        Config(64, 32, 16, 4, 4, stages=6),
+        Config(128, 32, 16, 8, 4, stages=4),
+        Config(32, 128, 16, 8, 4, stages=4),
+        Config(16, 128, 16, 4, 4, stages=4),
+    ),
+    minimum_arch=80,
+    variant=variant,
+    block_count=block_count,
+    reductions=Reductions.ALL,
+    slices_k=True,
+)

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
     make_find_tile,
@@ -35,7 +36,7 @@ PARKED_BYTES = 24  # the block's place, from the start to the end
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
 
     tile_m: int
@@ -72,29 +73,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
-)
-SIMULATOR_CONFIGS = (
-    Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4),
-    Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4),
-)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b lie in memory."""
     return operand_modes(problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -189,3 +170,17 @@ def make_kernel(
         )  # fmt: skip
 
     return unroll_static_loops(vectorized_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+    ),
+    simulator_configs=(
+        Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4),
+        Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4),
+    ),
+    variant=variant,
+)

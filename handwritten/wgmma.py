@@ -22,20 +22,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
 
-DTYPES = ("float16", "bfloat16", "float32")
-ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n; a ring of `stages`.
 
     A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
@@ -83,21 +81,11 @@ class Config:
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
 
 
-# The first is fastest where its tiles fill the GPU; the others where they do not, down to 512^3.
-CONFIGS = (
-    Config(tile_m=128, tile_n=256, stages=4),
-    Config(tile_m=128, tile_n=128, stages=6),
-    Config(tile_m=128, tile_n=64, stages=8),
-    Config(tile_m=64, tile_n=64, stages=8),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
-
-
 def supports(problem: Any) -> str | None:
     """None, or what wgmma or TMA cannot do."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
-    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
+    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
     if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     if problem.k == 0:
@@ -312,3 +300,23 @@ def make_kernel(
                         cols = int32(cols - CHUNK_COLS)
 
     return wgmma_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # The first is fastest where its tiles fill the GPU; the others where they do not, to 512^3.
+    configs=(
+        Config(tile_m=128, tile_n=256, stages=4),
+        Config(tile_m=128, tile_n=128, stages=6),
+        Config(tile_m=128, tile_n=64, stages=8),
+        Config(tile_m=64, tile_n=64, stages=8),
+    ),
+    dtypes=("float16", "bfloat16", "float32"),
+    only_arch=90,
+    supports=supports,
+    variant=variant,
+    block_count=block_count,
+    tensor_maps=tensor_maps,
+    tensor_map_names=TENSOR_MAPS,
+    is_persistent=True,
+)

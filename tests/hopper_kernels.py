@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-ONLY_ARCH = 90
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")
 TILE = 64  # rows of a and columns of b
 ROW_BYTES = 128
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """A warpgroup with two tiles in shared memory, and a barrier behind them."""
 
     threads: int = 128
-    dynamic_smem: ClassVar[bool] = True
+
+    dynamic_smem = True
 
     def smem_bytes(self, dtype):
         return 1024 + 2 * TILE * ROW_BYTES + 64
@@ -238,3 +239,5 @@ CASES = {
     "pairs": _pairs,
     "divide": _divide,
 }
+
+KERNEL = Kernel(make_kernel, configs=(Config(),), only_arch=90, tensor_map_names=TENSOR_MAPS)

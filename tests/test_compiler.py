@@ -67,7 +67,7 @@ chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
 chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
-    import_module(spec.module).make_kernel(
+    import_module(spec.module).KERNEL.make_kernel(
         spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
     )
 print(len(made), len({spec.module for spec in made}), len({spec.module for spec in specs}))
@@ -187,9 +187,11 @@ import sys, types
 from dataclasses import dataclass
 from dxgemm import errors
 from dxgemm.compiler import PARAMETERS, KernelSpec, compile_kernel
+from dxgemm.handwritten.parts.kernel import BaseConfig
 
 SOURCE = '''
 from numba import cuda, float32
+from dxgemm.handwritten.parts.kernel import Kernel
 def make_kernel(config, dtype, epilogue=None):
     def kernel({parameters}, extra):
         acc = cuda.local.array(64, float32)
@@ -197,10 +199,11 @@ def make_kernel(config, dtype, epilogue=None):
             acc[i % 64] = a_gmem[i]
         out_gmem[0] = acc[m % 64]
     return kernel
+KERNEL = Kernel(make_kernel, configs=())
 '''
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     threads: int = 32
     def smem_bytes(self, dtype): return 0
     def accumulator_bytes(self, dtype): return 256

@@ -155,7 +155,7 @@ def test_the_model_is_as_right_as_float32(data, k):
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
     assert is_accepted(*rows)
-    config = emulated_float32.CONFIGS[0]
+    config = emulated_float32.KERNEL.configs[0]
     error = np.abs(split_product(*rows, 16 * config.promote, config.section) - value) / size
     native = np.abs(in_float32(a, b) - value) / size
     assert error.max() <= native.max()
@@ -174,7 +174,7 @@ def test_without_promotion_truncation_is_a_bias():
 def test_sections_keep_long_sums_of_one_sign_right():
     """As right as float32 sums of 1024 terms each, which is how cuBLAS cuts so long a k."""
     rng = np.random.default_rng(4)
-    k, config = 2**14, emulated_float32.CONFIGS[0]
+    k, config = 2**14, emulated_float32.KERNEL.configs[0]
     a, b = (rng.random((8, k)).astype(np.float32) for _ in range(2))
     value, size = exact(a, b)
     rows = split_rows(a), split_rows(b)
@@ -256,7 +256,7 @@ def test_what_cannot_be_prepared(home):
 )
 def test_what_split_wgmma_refuses(change, reason):
     problem = contiguous_problem("float32", 128, 128, 128, precision="split")
-    refusal = emulated_float32.supports(replace(problem, **change))
+    refusal = emulated_float32.KERNEL.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
 
@@ -333,7 +333,7 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
         a[7] = np.where(np.arange(40) % 2, 2.0**100, 2.0**-100)
     product, before = a.astype(float) @ b, dxgemm.split_fallbacks()
     sent = hopper.asarray(a), hopper.asarray(b)
-    for config in emulated_float32.CONFIGS:
+    for config in emulated_float32.KERNEL.configs:
         for reduction, expected in (
             (reductions.argmin(axis=1), product.argmin(axis=1)),
             (reductions.max(axis=1), product.max(axis=1).astype(np.float32)),
@@ -348,7 +348,7 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
                     precision="split",
                 )
                 np.testing.assert_array_equal(found.get(), expected, f"{config} {reduction}")
-    fallbacks = 0 if is_split else 2 * 3 * len(emulated_float32.CONFIGS)
+    fallbacks = 0 if is_split else 2 * 3 * len(emulated_float32.KERNEL.configs)
     assert dxgemm.split_fallbacks() == before + fallbacks
 
 
@@ -360,7 +360,7 @@ def test_both_products_leave_as_many_partial_results():
             plain = contiguous_problem("float32", m, n, 64, precision="split")
             fusion = Fusion((), reduction.buffers, reduction=reduction)
             problem = replace(plain, epilogue=fusion, must_fuse=True)
-            for config in emulated_float32.CONFIGS:
+            for config in emulated_float32.KERNEL.configs:
                 native = native_config(problem, config)
                 tile = native.tile_m, native.tile_n
                 slots = slot_count(native, tile, reduction, (m, n), 4)

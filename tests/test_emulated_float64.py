@@ -232,7 +232,7 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
         contiguous_problem("float64", m, n, 8, precision=f"split{count}"), reads_c=True
     )
     spec = reconstruct_spec(problem)
-    blocks = reconstruct.block_count(spec.config, problem)
+    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
     problem = replace(problem, epilogue=spec.epilogue)
     launch = launch_kernel(spec, problem, blocks, device_facts(0).arch, 0)
     sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
@@ -273,7 +273,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
     sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
     verdict = home.send(np.zeros(1, np.int32))
     spec = reconstruct_spec(problem)
-    blocks = reconstruct.block_count(spec.config, problem)
+    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
     launch = launch_kernel(spec, replace(problem, epilogue=spec.epilogue), blocks, arch, 0)
     extra = pointer_of(sent), sent.size, *factors, pointer_of(verdict), 1
     launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
@@ -365,7 +365,7 @@ def test_the_model_is_as_right_as_float64(data, k):
 )
 def test_what_split_int8_refuses(change, reason):
     problem = contiguous_problem("float64", 128, 128, 128, precision="split")
-    refusal = emulated_float64.supports(replace(problem, **change))
+    refusal = emulated_float64.KERNEL.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
 
@@ -409,7 +409,7 @@ def test_the_kernels_of_a_problem():
     ]
     assert parts["a"].part_items == 13 * 512 * 1008
     assert native_config(problem).tile_left
-    a_map, _ = emulated_float64.tensor_maps(emulated_float64.CONFIGS[0], problem)
+    a_map, _ = emulated_float64.KERNEL.tensor_maps(emulated_float64.KERNEL.configs[0], problem)
     assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
 
 
@@ -422,7 +422,7 @@ from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import emulated_float64
 problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
 specs = [part.spec for part in parts_of_problem(problem).values()]
-specs.append(product_spec(emulated_float64.CONFIGS[0], problem))
+specs.append(product_spec(emulated_float64.KERNEL.configs[0], problem))
 for spec in specs:
     kernel = compile_kernel(spec, "sm_90a")
     record = kernel.record
@@ -441,7 +441,7 @@ def test_kernels_stay_in_their_registers(run_python):
     registers, stack_bytes, calls, _, steps = product
     # In a kernel that calls anything, ptxas makes wgmmas wait for each other.
     assert (stack_bytes, calls, steps) == (0, 0, 4)
-    assert registers * emulated_float64.CONFIGS[0].threads <= 65536
+    assert registers * emulated_float64.KERNEL.configs[0].threads <= 65536
 
 
 @pytest.fixture

@@ -236,8 +236,8 @@ import re
 from dxgemm._grouped import _spec
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.handwritten.kernels import grouped, tensor_batch
-largest, *_, smallest = grouped.CONFIGS
-tensor_of = {config.tile_m: config for config in tensor_batch.CONFIGS}
+largest, *_, smallest = grouped.KERNEL.configs
+tensor_of = {config.tile_m: config for config in tensor_batch.KERNEL.configs}
 for dtype, config, variant, stack_bytes in (
     ("float32", largest, ("row", "col", "table"), 0),
     ("float64", smallest, ("row16", "row16", "table", "far"), 0),

@@ -216,7 +216,7 @@ COL_MAJOR = Strides(0, 1, 128)
     ],
 )
 def test_what_wgmma_refuses(problem, reason):
-    refusal = wgmma.supports(problem)
+    refusal = wgmma.KERNEL.supports(problem)
     assert refusal is None if reason is None else reason in refusal
 
 
@@ -232,7 +232,7 @@ def test_a_stride_that_is_never_taken_does_not_matter(m, k):
 
 def test_a_broadcast_matrix_is_a_batch_of_one():
     problem = half(batch=5, a=Strides(0, 128, 1), b=Strides(16384, 128, 1))
-    a_map, b_map = wgmma.tensor_maps(wgmma.CONFIGS[0], problem)
+    a_map, b_map = wgmma.KERNEL.tensor_maps(wgmma.KERNEL.configs[0], problem)
     assert a_map.sizes[-1] == 1
     assert b_map.sizes[-1] == 5
     assert b_map.stride_bytes == (256, 32768)

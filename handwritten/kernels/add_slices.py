@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Elements of a block, and threads that share each of them."""
 
     elements: int
@@ -44,8 +46,6 @@ class Config:
         return f"{self.elements} elements in {self.ways} ways"
 
 
-CONFIGS = (Config(elements=256, ways=1), Config(elements=64, ways=4), Config(elements=32, ways=8))
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # nothing slices k there
 MOST_THREADS = 2**18  # about what fits on a large GPU at once
 
 
@@ -109,3 +109,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             out_gmem[place] = finish(value, matrix, row, col, extra)
 
     return add_slices_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(elements=256, ways=1),
+        Config(elements=64, ways=4),
+        Config(elements=32, ways=8),
+    ),
+)

@@ -38,6 +38,7 @@ from dxgemm.handwritten.parts.emulation import (
     UNFIT,
     WIDTH,
 )
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 TOP = 14  # exponent of the largest element of a scaled line
 BIAS, MANTISSA_BITS = 127, 23  # of float32
@@ -45,7 +46,7 @@ STRICT, STRONG = 2.0**-14, 2.0**4
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """`groups` of `ways` threads: each for a line, or for four lines if these lie abreast."""
 
     groups: int
@@ -73,10 +74,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.groups} groups in {self.ways} ways"
-
-
-CONFIGS = (Config(groups=8, ways=32),)
-SIMULATOR_CONFIGS = (Config(groups=2, ways=4, unroll=2),)
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
@@ -315,3 +312,12 @@ def make_kernel(
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
     return unroll_static_loops(decompose_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(groups=8, ways=32),),
+    simulator_configs=(Config(groups=2, ways=4, unroll=2),),
+    variant=variant,
+    block_count=block_count,
+)

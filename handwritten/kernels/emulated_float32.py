@@ -26,22 +26,19 @@ from typing import Any, ClassVar
 
 from dxgemm.handwritten.parts.emulated_mainloop import make_mainloop
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, parts_layout
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
 
-DTYPES = ("float32",)
-FUSES_ROW_REDUCTIONS = True
-ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
-PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
 
     A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
@@ -106,20 +103,13 @@ class Config:
         return f"{tile} promote {self.promote} section {self.section}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, stages=3),
-    Config(tile_m=128, tile_n=64, stages=4),
-    Config(tile_m=64, tile_n=64, stages=6),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
-
-
 def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
     if problem.precision != "split":
         return "it multiplies parts of float32: pass precision='split' to permit it"
-    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
+    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
+    tiles = KERNEL.block_count(smallest, problem)
+    if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     return None
 
@@ -127,12 +117,6 @@ def supports(problem: Any) -> str | None:
 def accuracy(problem: Any) -> str:
     """What is kept of the operands, and what that may cost."""
     return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Tiles of the results, which the blocks share out among themselves."""
-    tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return tiles
 
 
 def tensor_maps(
@@ -342,3 +326,21 @@ def make_kernel(
                         cols = int32(cols - CHUNK_COLS)
 
     return emulated_float32_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, stages=3),
+        Config(tile_m=128, tile_n=64, stages=4),
+        Config(tile_m=64, tile_n=64, stages=6),
+    ),
+    dtypes=("float32",),
+    only_arch=90,
+    supports=supports,
+    tensor_maps=tensor_maps,
+    tensor_map_names=TENSOR_MAPS,
+    is_persistent=True,
+    reductions=Reductions.OF_ROWS,
+    accuracy=accuracy,
+)

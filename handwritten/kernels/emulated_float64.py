@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT, LOST_BITS, row_bytes
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.moduli import (
     LONGEST_K,
     MODULI,
@@ -29,16 +30,13 @@ from dxgemm.handwritten.parts.moduli import (
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
 
-DTYPES = ("float64",)
-ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 WARP_ROWS = 16
-PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n; a ring of `stages`.
 
     A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
@@ -96,14 +94,6 @@ class Config:
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=256, stages=4),
-    Config(tile_m=128, tile_n=128, stages=6),
-    Config(tile_m=64, tile_n=128, stages=8),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
-
-
 def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
     if not (problem.precision or "").startswith("split"):
@@ -115,7 +105,7 @@ def supports(problem: Any) -> str | None:
     count = moduli_count(problem)
     if operand_bits(count, problem.k) < 1:
         return f"{count} moduli leave no bit of the operands where k is {problem.k}"
-    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
+    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
     if max(problem.m, problem.n, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m and n, and over the tiles"
     return None
@@ -293,3 +283,21 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                     cols = int32(cols - chunk_cols)
 
     return emulated_float64_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=256, stages=4),
+        Config(tile_m=128, tile_n=128, stages=6),
+        Config(tile_m=64, tile_n=128, stages=8),
+    ),
+    dtypes=("float64",),
+    only_arch=90,
+    supports=supports,
+    block_count=block_count,
+    tensor_maps=tensor_maps,
+    tensor_map_names=TENSOR_MAPS,
+    is_persistent=True,
+    accuracy=accuracy,
+)

@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.kernels import small_batch, tensor_batch
-from dxgemm.handwritten.kernels.small_batch import block_count as block_count
+from dxgemm.handwritten.kernels.small_batch import block_count
 from dxgemm.handwritten.kernels.tensor_batch import Config as TensorConfig
 from dxgemm.handwritten.parts.batch_tiles import distance as distance  # re-exported
 from dxgemm.handwritten.parts.batch_tiles import make_find_matrix
+from dxgemm.handwritten.parts.kernel import Kernel
 
-MINIMUM_ARCH = 80
 ALIKE, TABLE = "alike", "table"  # kinds of kernels
 START_BYTES = 32  # of an equal problem: four starts
 # Of a problem, in the order of its row in the table. Starts and strides count elements.
@@ -52,13 +52,6 @@ class TensorTableConfig(TensorConfig):
     address_registers = 96
 
 
-CONFIGS = (
-    TableConfig(64, 64, 32, thread_m=8, thread_n=4, matrices=1),
-    TableConfig(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
-    TableConfig(16, 16, 16, thread_m=2, thread_n=4, matrices=4),
-    TableConfig(8, 8, 8, thread_m=2, thread_n=4, matrices=16),
-    TableConfig(4, 4, 4, thread_m=1, thread_n=4, matrices=32),
-)
 # Of float64, in place of those of as many rows.
 TENSOR_CONFIGS = (
     TensorTableConfig(64, 64, 32, warp_m=32, warp_n=32),
@@ -74,10 +67,10 @@ TENSOR_SHARES = {64: 1.1, 32: 0.6, 16: 0.25}
 
 def table_configs(dtype: str, capability: int) -> tuple[Any, ...]:
     """The configs of a dtype and a compute capability (times 10), for problems that differ."""
-    if dtype not in tensor_batch.DTYPES or capability < tensor_batch.MINIMUM_ARCH:
-        return CONFIGS
+    if dtype not in tensor_batch.KERNEL.dtypes or capability < tensor_batch.KERNEL.minimum_arch:
+        return KERNEL.configs
     least = min(config.tile_m for config in TENSOR_CONFIGS)
-    return TENSOR_CONFIGS + tuple(config for config in CONFIGS if config.tile_m < least)
+    return TENSOR_CONFIGS + tuple(config for config in KERNEL.configs if config.tile_m < least)
 
 
 def share(config: Any) -> float:
@@ -203,3 +196,17 @@ def _common_mode(found: set[str]) -> str:
         return found.pop()
     directions = {mode.removesuffix("16") for mode in found}
     return directions.pop() if len(directions) == 1 else "row"
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        TableConfig(64, 64, 32, thread_m=8, thread_n=4, matrices=1),
+        TableConfig(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
+        TableConfig(16, 16, 16, thread_m=2, thread_n=4, matrices=4),
+        TableConfig(8, 8, 8, thread_m=2, thread_n=4, matrices=16),
+        TableConfig(4, 4, 4, thread_m=1, thread_n=4, matrices=32),
+    ),
+    minimum_arch=80,
+    block_count=block_count,
+)

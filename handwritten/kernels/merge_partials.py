@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Lines of a block, and threads that share each of them."""
 
     lines: int
@@ -45,8 +47,6 @@ class Config:
         return f"{self.lines} lines in {self.ways} ways"
 
 
-CONFIGS = (Config(lines=32, ways=8), Config(lines=1, ways=256))
-SIMULATOR_CONFIGS = (Config(lines=2, ways=4), Config(lines=1, ways=8))
 # What becomes of the merged results: they are merged again; they are the results; or these are of a
 # whole matrix, in which an index is a row and a column.
 AGAIN, LINES, WHOLE = "again", "lines", "whole"
@@ -166,3 +166,11 @@ def make_kernel(
             put(partial, matrix, line, extra)
 
     return unroll_static_loops(merge_partials_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(lines=32, ways=8), Config(lines=1, ways=256)),
+    simulator_configs=(Config(lines=2, ways=4), Config(lines=1, ways=8)),
+    block_count=block_count,
+)

@@ -24,6 +24,7 @@ from typing import Any
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT
 from dxgemm.handwritten.parts.emulation import PADDING
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
@@ -34,7 +35,7 @@ ROUNDING = 1.5 * 2.0**52  # a float64 added to this is rounded to an integer
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Rows of a block, and threads along each of them."""
 
     rows: int
@@ -56,10 +57,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.rows} rows of {self.lanes} lanes"
-
-
-CONFIGS = (Config(rows=8, lanes=32),)
-SIMULATOR_CONFIGS = (Config(rows=2, lanes=2),)
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -227,3 +224,11 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
                         out_gmem[place + j * out_stride_n] = values[j]
 
     return unroll_static_loops(reconstruct_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(rows=8, lanes=32),),
+    simulator_configs=(Config(rows=2, lanes=2),),
+    block_count=block_count,
+)

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 def widened_dtype(dtype: str) -> str:
     """What is reduced: half precision as float32."""
@@ -25,7 +27,7 @@ def widened_dtype(dtype: str) -> str:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """The tile of a block, and its threads."""
 
     tile_m: int
@@ -55,14 +57,7 @@ class Config:
         return f"{self.tile_m}x{self.tile_n} threads {self.threads}"
 
 
-CONFIGS = (Config(tile_m=64, tile_n=64, threads=256),)
-SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=4, threads=8),)
 READ_WIDTH = 1  # elements a thread reads of shared memory at a time
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
@@ -122,3 +117,10 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         reduce_tile(smem, thread, matrix, tile_row, tile_col, m, n, extra)
 
     return unroll_static_loops(reduce_tiles_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(tile_m=64, tile_n=64, threads=256),),
+    simulator_configs=(Config(tile_m=4, tile_n=4, threads=8),),
+)

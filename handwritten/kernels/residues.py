@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
 
 WIDTH = 4  # elements that a thread takes at a time
@@ -44,7 +45,7 @@ LOST_BITS = 13  # of `bits`, in the bound on the error
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """`lines` of a block, and threads that share each of them."""
 
     lines: int
@@ -76,10 +77,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.lines} lines in {self.ways} ways"
-
-
-CONFIGS = (Config(lines=16, ways=32),)
-SIMULATOR_CONFIGS = (Config(lines=2, ways=4),)
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
@@ -285,3 +282,12 @@ def make_kernel(
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
     return unroll_static_loops(residues_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(lines=16, ways=32),),
+    simulator_configs=(Config(lines=2, ways=4),),
+    variant=variant,
+    block_count=block_count,
+)

@@ -43,15 +43,15 @@ from dxgemm.handwritten.parts.batch_tiles import (
     make_store_tile,
     resident_blocks,
 )
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
-MINIMUM_ARCH = 80
 LANES_K = 8  # neighbours that copy along k what is transposed: their places are in other banks
 MOST_UNROLLED_K = 16
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Tile of a matrix tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -156,35 +156,6 @@ class Config:
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         return f"{tile} thread {self.thread_m}x{self.thread_n} matrices {self.matrices}"
-
-
-# Tiles of many sizes: on the H200 float32 of 80 x 80 takes 1.7 times as long in tiles of 16, of
-# 40 x 40 1.4 times in tiles of 20. The second ones of a size have more warps, for few matrices.
-# Parts of 16 to 40 k save up to a tenth; below 40 what they cost is what they save.
-CONFIGS = (
-    Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
-    Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),
-    Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
-    Config(56, 56, 56, thread_m=7, thread_n=4, parts=2),
-    Config(48, 48, 48, thread_m=6, thread_n=4, parts=3),
-    Config(48, 48, 48, thread_m=3, thread_n=4, parts=3),
-    Config(40, 40, 40, thread_m=5, thread_n=4, parts=2),
-    Config(32, 32, 32, thread_m=4, thread_n=4),
-    Config(32, 32, 32, thread_m=2, thread_n=4),
-    Config(24, 24, 24, thread_m=3, thread_n=4, matrices=2),
-    Config(20, 20, 20, thread_m=5, thread_n=4, matrices=4),
-    Config(16, 16, 16, thread_m=2, thread_n=4, matrices=2),
-    Config(16, 16, 16, thread_m=1, thread_n=4),
-    Config(12, 12, 12, thread_m=3, thread_n=4, matrices=8),
-    Config(8, 8, 8, thread_m=2, thread_n=4, matrices=8),
-    Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no cp.async
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -367,3 +338,33 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile."""
     compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, *notes, epilogue=epilogue)
     return make_batch_kernel(config, dtype, compute_tile)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # Tiles of many sizes: on the H200 float32 of 80 x 80 takes 1.7 times as long in tiles of 16, of
+    # 40 x 40 1.4 times in tiles of 20. The second ones of a size have more warps, for few matrices.
+    # Parts of 16 to 40 k save up to a tenth; below 40 what they cost is what they save.
+    configs=(
+        Config(80, 80, 80, thread_m=10, thread_n=4, parts=2),
+        Config(72, 72, 72, thread_m=9, thread_n=4, parts=3),
+        Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
+        Config(56, 56, 56, thread_m=7, thread_n=4, parts=2),
+        Config(48, 48, 48, thread_m=6, thread_n=4, parts=3),
+        Config(48, 48, 48, thread_m=3, thread_n=4, parts=3),
+        Config(40, 40, 40, thread_m=5, thread_n=4, parts=2),
+        Config(32, 32, 32, thread_m=4, thread_n=4),
+        Config(32, 32, 32, thread_m=2, thread_n=4),
+        Config(24, 24, 24, thread_m=3, thread_n=4, matrices=2),
+        Config(20, 20, 20, thread_m=5, thread_n=4, matrices=4),
+        Config(16, 16, 16, thread_m=2, thread_n=4, matrices=2),
+        Config(16, 16, 16, thread_m=1, thread_n=4),
+        Config(12, 12, 12, thread_m=3, thread_n=4, matrices=8),
+        Config(8, 8, 8, thread_m=2, thread_n=4, matrices=8),
+        Config(4, 4, 4, thread_m=1, thread_n=4, matrices=16),
+    ),
+    minimum_arch=80,
+    variant=variant,
+    block_count=block_count,
+    tile_count=tile_count,
+)

@@ -36,17 +36,16 @@ from dxgemm.handwritten.parts.batch_tiles import (
     make_store_tile,
     resident_blocks,
 )
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
-DTYPES = ("float64",)
-MINIMUM_ARCH = 90
 ITEM_BYTES = 8
 A_LINES, B_LINES = 1, 2  # rows of a, columns of b from one group of four lanes to the next
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Tile of a matrix tile_m x tile_n x tile_k; each warp's share of it.
 
     Attributes:
@@ -135,22 +134,6 @@ class Config:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         parts = f" parts {self.parts}" if self.parts > 1 else ""
         return f"{tile} warp {self.warp_m}x{self.warp_n} matrices {self.matrices}{parts}"
-
-
-CONFIGS = (
-    Config(96, 96, 48, warp_m=48, warp_n=32, parts=3),
-    Config(80, 80, 80, warp_m=40, warp_n=16, parts=5),
-    Config(64, 64, 64, warp_m=32, warp_n=32, parts=4),
-    Config(48, 48, 48, warp_m=24, warp_n=16, parts=3),
-    Config(32, 32, 32, warp_m=16, warp_n=32, parts=2),
-    Config(16, 16, 16, warp_m=8, warp_n=16),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem in float64."""
-    return None
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -309,3 +292,21 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile."""
     compute_tile = make_compute_tile(config, dtype, a_mode, b_mode, *notes, epilogue=epilogue)
     return make_batch_kernel(config, dtype, compute_tile)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(96, 96, 48, warp_m=48, warp_n=32, parts=3),
+        Config(80, 80, 80, warp_m=40, warp_n=16, parts=5),
+        Config(64, 64, 64, warp_m=32, warp_n=32, parts=4),
+        Config(48, 48, 48, warp_m=24, warp_n=16, parts=3),
+        Config(32, 32, 32, warp_m=16, warp_n=32, parts=2),
+        Config(16, 16, 16, warp_m=8, warp_n=16),
+    ),
+    dtypes=("float64",),
+    minimum_arch=90,
+    variant=variant,
+    block_count=block_count,
+    tile_count=tile_count,
+)

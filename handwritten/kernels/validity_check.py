@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts.emulation import STATUS_ITEMS, UNFIT
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Threads of the block."""
 
     threads: int
@@ -36,10 +37,6 @@ class Config:
 
     def __str__(self) -> str:
         return f"{self.threads} threads"
-
-
-CONFIGS = (Config(threads=256),)
-SIMULATOR_CONFIGS = (Config(threads=4),)
 
 
 def block_count(config: Config, problem: Any) -> int:
@@ -97,3 +94,11 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             add_global(extra[3][0], invalid)
 
     return unroll_static_loops(validity_check_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(threads=256),),
+    simulator_configs=(Config(threads=4),),
+    block_count=block_count,
+)

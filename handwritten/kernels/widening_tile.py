@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten import thread_tile_2d
+from dxgemm.handwritten.parts.kernel import Kernel
 
 SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
-DTYPES = tuple(SUMS)
 
 
 @dataclass(frozen=True)
@@ -44,27 +44,9 @@ class Config(thread_tile_2d.Config):
         return super().accumulator_bytes("float32")
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
-    Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
-)
-SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem of its dtypes."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str]:
     """What the result is stored as."""
     return (problem.out_dtype,)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return thread_tile_2d.block_count(config, problem)
 
 
 def make_kernel(
@@ -194,3 +176,16 @@ def make_kernel(
                     out_typed[out_index] = narrow(finish(value, matrix, row, col, extra))
 
     return unroll_static_loops(widening_tile_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
+        Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
+    ),
+    simulator_configs=(Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),),
+    dtypes=tuple(SUMS),
+    variant=variant,
+)

@@ -308,7 +308,7 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     from dxgemm.handwritten.kernels import grouped
     from dxgemm.handwritten.parts.operands import operand_mode
 
-    if compute_capability(arch) < grouped.MINIMUM_ARCH:
+    if compute_capability(arch) < grouped.KERNEL.minimum_arch:
         return []
     specs: dict[KernelSpec, None] = {}
     for dtype in (dtype for dtype in DTYPES if dtype in dtypes):
@@ -398,7 +398,7 @@ def _bind_alike(batch: Problem, ordinal: int) -> Launch:
     config = _choose_alike(batch, device_facts(ordinal))
     modes = grouped.modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
     spec = _spec(config, batch.dtype, (*modes, grouped.ALIKE, *grouped.distance(batch)))
-    return _bind(spec, batch, grouped.block_count(config, batch), ordinal)
+    return _bind(spec, batch, grouped.KERNEL.block_count(config, batch), ordinal)
 
 
 def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Launch:

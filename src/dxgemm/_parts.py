@@ -104,9 +104,9 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
     problem = _operand_problem("float32", strides, along, k, batch, alignment)
     problem = replace(problem, epilogue=Fusion((), buffers("float16", "float32", "int32")))
     config = first_config(decompose)
-    variant = decompose.variant(config, problem)
+    variant = decompose.KERNEL.variant(config, problem)
     layout = parts_layout(SCHEME, variant[0], along, k)
-    blocks = decompose.block_count(config, problem)
+    blocks = decompose.KERNEL.block_count(config, problem)
     return OperandParts(
         series_spec(decompose, config, problem, variant),
         problem,
@@ -127,8 +127,8 @@ def operand_residues(
     operands = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
     problem = replace(problem, epilogue=Fusion((), operands))
     config = first_config(residues)
-    variant = (*residues.variant(config, problem), str(count))
-    blocks = residues.block_count(config, problem)
+    variant = (*residues.KERNEL.variant(config, problem), str(count))
+    blocks = residues.KERNEL.block_count(config, problem)
     return OperandParts(
         series_spec(residues, config, problem, variant),
         problem,
@@ -190,7 +190,7 @@ def buffers(*dtypes: str) -> tuple[FusedOperand, ...]:
 
 def first_config(file: Any) -> Any:
     """Of a kernel file that has but one."""
-    return (file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS)[0]
+    return (file.KERNEL.simulator_configs if simulator_enabled() else file.KERNEL.configs)[0]
 
 
 def _aligned(size: int) -> int:

@@ -275,7 +275,7 @@ class ReducedLaunch(LaunchSeries):
     ) -> None:
         name = file.__name__.rpartition(".")[2]
         spec = KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
-        blocks = file.block_count(config, problem)
+        blocks = file.KERNEL.block_count(config, problem)
         launch = launch_kernel(spec, problem, blocks, self._arch, self._ordinal)
         self._steps.append(_Step(launch, reads_matrix, arguments))
 
@@ -302,5 +302,6 @@ class ReducedLaunch(LaunchSeries):
 
 
 def _configs(file: Any) -> tuple[Any, ...]:
-    configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
+    kernel = file.KERNEL
+    configs: tuple[Any, ...] = kernel.simulator_configs if simulator_enabled() else kernel.configs
     return configs

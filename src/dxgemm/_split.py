@@ -84,11 +84,11 @@ def native_config(problem: Problem, config: Any = None) -> Any:
     file, reduction = NATIVE[problem.dtype], problem.reduction
 
     def cost(config: Any) -> float:
-        rounds = -(-file.block_count(config, problem) // LARGE_GPU_SMS)
+        rounds = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
         work = config.tile_m * config.tile_n / config.split_k
         return rounds * work / tile_efficiency(config.tile_m, config.tile_n)
 
-    configs = file.CONFIGS
+    configs = file.KERNEL.configs
     if reduction is not None and config is not None:
         tiles = -(-problem.n // config.tile_n)
         configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
@@ -109,15 +109,15 @@ def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
     """The kernel that multiplies a and b themselves if the validity check says so."""
     file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
     config = native_config(problem, config)
-    return series_spec(native_fallback, config, own, file.variant(config, own))
+    return series_spec(native_fallback, config, own, file.KERNEL.variant(config, own))
 
 
 def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
     """The launch of that kernel where there is no check, since nothing is multiplied."""
     file = NATIVE[problem.dtype]
     config = native_config(problem, config)
-    spec = series_spec(file, config, problem, file.variant(config, problem))
-    return launch_kernel(spec, problem, file.block_count(config, problem), arch, ordinal)
+    spec = series_spec(file, config, problem, file.KERNEL.variant(config, problem))
+    return launch_kernel(spec, problem, file.KERNEL.block_count(config, problem), arch, ordinal)
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -150,7 +150,7 @@ class PartsLaunch(LaunchSeries):
         self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
         native, own = native_spec(problem, config), with_buffers(problem, "int32")
-        blocks = NATIVE[problem.dtype].block_count(native.config, problem)
+        blocks = NATIVE[problem.dtype].KERNEL.block_count(native.config, problem)
         self._native = launch_kernel(native, own, blocks, arch, ordinal)
         self._prepared: dict[str, int] = {}
 
@@ -215,10 +215,10 @@ class SplitLaunch(PartsLaunch):
         self._product = launch_kernel(
             spec,
             own,
-            min(emulated_float32.block_count(config, own), device_facts(ordinal).sm_count),
+            min(emulated_float32.KERNEL.block_count(config, own), device_facts(ordinal).sm_count),
             arch,
             ordinal,
-            emulated_float32.tensor_maps(config, own, *spec.variant),
+            emulated_float32.KERNEL.tensor_maps(config, own, *spec.variant),
         )
         self._lay_out()
 

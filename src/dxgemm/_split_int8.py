@@ -59,13 +59,15 @@ class ResidueLaunch(PartsLaunch):
         self._product = launch_kernel(
             product_spec(config, problem),
             _product_problem(problem),
-            min(emulated_float64.block_count(config, problem), device_facts(ordinal).sm_count),
+            min(
+                emulated_float64.KERNEL.block_count(config, problem), device_facts(ordinal).sm_count
+            ),
             arch,
             ordinal,
-            emulated_float64.tensor_maps(config, problem),
+            emulated_float64.KERNEL.tensor_maps(config, problem),
         )
         spec = reconstruct_spec(problem)
-        blocks = reconstruct.block_count(spec.config, problem)
+        blocks = reconstruct.KERNEL.block_count(spec.config, problem)
         own = _reconstruct_problem(problem)
         self._reconstruct = launch_kernel(spec, own, blocks, arch, ordinal)
         self._lay_out()

@@ -172,7 +172,7 @@ class Columns:
                 tile_k = tile_k(dtype)
             cluster = getattr(config, "split_k", 1)
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
-            least = getattr(config, "least_sizes", {})
+            least = config.least_sizes
             flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
             numbers.append(
                 (
@@ -322,9 +322,8 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
     """Blocks that share an SM: what the config says, or what shared memory has room for."""
-    decide = getattr(config, "min_blocks", None)
-    if decide is not None:
-        blocks: int = decide(dtype)
+    blocks: int = config.min_blocks(dtype)
+    if blocks:
         return blocks
     limits = sm_limits(device.arch)
     if limits is None:
