@@ -154,7 +154,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import global_address, shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
     from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
@@ -194,55 +194,54 @@ def make_kernel(
         is_aligned = (address | (stride_batch | other) * out_bytes) % 16 == 0
         return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
 
-    @unroll_static_loops
-    def wgmma_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def wgmma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         if exchanged:
             m, n = n, m
-            a_stride_batch, b_stride_batch = b_stride_batch, a_stride_batch
-            c_stride_m, c_stride_n = c_stride_n, c_stride_m
-            out_stride_m, out_stride_n = out_stride_n, out_stride_m
+            a.batch, b.batch = b.batch, a.batch
+            c.row, c.col = c.col, c.row
+            out.row, out.col = out.col, out.row
 
-        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
-        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
-        thread = int32(cuda.threadIdx.x & 1023)
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
         cuda.syncthreads()
 
-        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        tiles = int32(batch * tiles_m * tiles_n)
-        k_tiles = int32((k + tile_k - 1) // tile_k)
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        tiles: int32 = batch * tiles_m * tiles_n
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
-                    tensor_map(a_parameter), a_stride_batch,
-                    tensor_map(b_parameter), b_stride_batch,
+                    tensor_map(a_parameter), a.batch,
+                    tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
-            lane = int32(thread % WARP)
-            chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
-            out, c = global_address(out_gmem), global_address(c_gmem)
-            out_row_bytes, out_col_bytes = out_stride_m * out_bytes, out_stride_n * out_bytes
-            c_row_bytes, c_col_bytes = c_stride_m * out_bytes, c_stride_n * out_bytes
+            lane: int32 = thread % WARP
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * CHUNK_BYTES
+            out_address, c_address = global_address(out.data), global_address(c.data)
+            out_row_bytes, out_col_bytes = out.row * out_bytes, out.col * out_bytes
+            c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
             out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
             if exchanged:
-                out_line_bytes, c_line_bytes = int32(out_col_bytes), int32(c_col_bytes)
+                out_line_bytes: int32 = out_col_bytes
+                c_line_bytes: int32 = c_col_bytes
             else:
-                out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
+                out_line_bytes = out_row_bytes
+                c_line_bytes = c_row_bytes
             # Vectors that lie whole inside the result or whole outside of it.
             has_vectors = (m if exchanged else n) * out_bytes % 16 == 0
-            has_vectors &= allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            has_vectors &= allows_vectors(out_address, out.batch, out.row, out.col)
             if beta != 0:
-                has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+                has_vectors &= allows_vectors(c_address, c.batch, c.row, c.col)
 
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
@@ -253,13 +252,12 @@ def make_kernel(
                     acc, smem, full, empty, thread, k_tiles, stage, parity
                 )
                 top = row + first_row(thread)
-                c_at = (
-                    c + (matrix * c_stride_batch + top * c_stride_m + col * c_stride_n) * out_bytes
+                c_at = c_address + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
+                out_at = out_address + out_bytes * (
+                    matrix * out.batch + top * out.row + col * out.col
                 )
-                out_at = out + out_bytes * (
-                    matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
-                )
-                rows, cols = int32(m - top), int32(n - col)
+                rows: int32 = m - top
+                cols: int32 = n - col
                 are_vectors = has_vectors
                 if not has_edges:
                     are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
@@ -271,7 +269,7 @@ def make_kernel(
                                 alpha, out_at, out_line_bytes,
                             )  # fmt: skip
                             out_at += 2 * out_chunk_bytes
-                            cols = int32(cols - 2 * CHUNK_COLS)
+                            cols = cols - 2 * CHUNK_COLS
                     else:
                         for chunk in static_range(chunks):
                             if is_fused:
@@ -287,7 +285,7 @@ def make_kernel(
                                 )  # fmt: skip
                             c_at += c_chunk_bytes
                             out_at += out_chunk_bytes
-                            cols = int32(cols - CHUNK_COLS)
+                            cols -= CHUNK_COLS
                 else:
                     for chunk in static_range(chunks):
                         store_elements(
@@ -297,7 +295,7 @@ def make_kernel(
                         )  # fmt: skip
                         c_at += c_chunk_bytes
                         out_at += out_chunk_bytes
-                        cols = int32(cols - CHUNK_COLS)
+                        cols -= CHUNK_COLS
 
     return wgmma_kernel
 

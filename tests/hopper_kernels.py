@@ -134,7 +134,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
         store_global,
         zeros,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}[dtype]
     scalar = int32 if kind == "s8" else float32
@@ -144,7 +144,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
     a_step, b_step = (2 * ROW_BYTES // 2 if across else 2 for across in (a_across, b_across))
     tile_bytes = TILE * ROW_BYTES
 
-    @unroll_static_loops
+    @unroll
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,

@@ -65,32 +65,30 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     elements, ways, threads = config.elements, config.ways, config.threads
     finish = make_finish(epilogue, dtype, dtype)
 
-    def add_slices_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(threads, scalar)
-        thread, block = int32(cuda.threadIdx.x & 1023), int32(cuda.blockIdx.x)
-        blocks = int32((m * n + elements - 1) // elements)
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m * n + elements - 1) // elements
         matrix = divide(block, blocks)
-        element = int32((block - matrix * blocks) * elements + thread % elements)
-        way = int32(thread // elements)
+        element: int32 = (block - matrix * blocks) * elements + thread % elements
+        way: int32 = thread // elements
         row = divide(element, int32(n))
-        col = int32(element - row * n)
+        col: int32 = element - row * n
         is_inside = row < m
 
         total = scalar(0)
         if is_inside:
-            place = matrix * a_stride_batch + row * a_stride_m + col
+            place = matrix * a.batch + row * a.row + col
             for part in range(way, int32(k), ways):
-                total += a_gmem[place + part * a_stride_k]
+                total += a.data[place + part * a.col]
         step = ways // 2
         while step > 0:
             cuda.syncthreads()
@@ -102,11 +100,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         if is_inside and way == 0:
             value = alpha * total
             if beta != 0:
-                value += (
-                    beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
-                )
-            place = matrix * out_stride_batch + row * out_stride_m + col * out_stride_n
-            out_gmem[place] = finish(value, matrix, row, col, extra)
+                value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
+            place = matrix * out.batch + row * out.row + col * out.col
+            out.data[place] = finish(value, matrix, row, col, extra)
 
     return add_slices_kernel
 

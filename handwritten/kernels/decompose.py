@@ -51,7 +51,7 @@ class Config(BaseConfig):
 
     groups: int
     ways: int
-    unroll: int = 4
+    unrolled: int = 4
 
     def __post_init__(self) -> None:
         if self.ways & (self.ways - 1):
@@ -115,13 +115,13 @@ def make_kernel(
         load_vector,
         store_vector,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN
 
     narrow, widen = NARROW["float16"], WIDEN["float16"]
     lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
     strict, strong = float32(STRICT), float32(STRONG)
-    groups, ways, threads, unroll = config.groups, config.ways, config.threads, config.unroll
+    groups, ways, threads, unrolled = config.groups, config.ways, config.threads, config.unrolled
     abreast = innermost == "mn"
     # A thread reads one k of four lines, or four k of one line.
     slots = WIDTH if abreast else 1
@@ -138,64 +138,63 @@ def make_kernel(
             values = values + (pointer[index + i * step] if i < count else float32(0),)
         return values
 
-    read = device_function(unroll_static_loops(read))
+    read = device_function(unroll(read))
 
     def read_ahead(pointer, source, depth, k_stride, step, count, k):
         """What `read` gives at the next few k, all on their way at a time; of `count` elements."""
         loaded = ()
-        for ahead in static_range(unroll):
+        for ahead in static_range(unrolled):
             place_k = depth + ahead * k_step
             left = count if abreast else count - place_k
             index = source + place_k * k_stride
             loaded = loaded + (read(pointer, index, step, left if place_k < k else 0),)
         return loaded
 
-    read_ahead = device_function(unroll_static_loops(read_ahead))
+    read_ahead = device_function(unroll(read_ahead))
 
-    def decompose_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def decompose_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(threads * slots, int32)
         lax_smem = cuda.shared.array(1, int32)
         parts, _ = extra[0]
         factors, _ = extra[1]
         status, _ = extra[2]
-        thread, block = int32(cuda.threadIdx.x & 1023), int32(cuda.blockIdx.x)
-        blocks = int32((m + lines - 1) // lines)
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m + lines - 1) // lines
         matrix = divide(block, blocks)
         if abreast:
-            group, way = int32(thread % groups), int32(thread // groups)
+            group: int32 = thread % groups
+            way: int32 = thread // groups
             line = int64(block - matrix * blocks) * lines + group * WIDTH
             inner, rows = m, k
         else:
-            group, way = int32(thread // ways), int32(thread % ways)
+            group = thread // ways
+            way = thread % ways
             line = int64(block - matrix * blocks) * lines + group
             inner, rows = k, m
-        place = int32(way * groups + group)
+        place: int32 = way * groups + group
         factors_pitch = (m + PADDING - 1) // PADDING * PADDING
         row_items = (inner + 7) // 8 * 8
         part_items = rows * row_items
-        source = matrix * a_stride_batch + line * a_stride_m
+        source = matrix * a.batch + line * a.row
         target = 2 * matrix * part_items
         if abreast:
-            first, count, step = int64(way), m - line, a_stride_m
+            first, count, step = int64(way), m - line, a.row
             target += line
         else:
-            first, count, step = int64(way * WIDTH), k if line < m else int64(0), a_stride_k
+            first, count, step = int64(way * WIDTH), k if line < m else int64(0), a.col
             target += line * row_items
 
         # The largest magnitude of each line, as bits, among which NaN is the largest.
         largest = ()
         for _ in static_range(slots):
             largest = largest + (int32(0),)
-        rounds = int32((k + unroll * k_step - 1) // (unroll * k_step))
+        rounds: int32 = (k + unrolled * k_step - 1) // (unrolled * k_step)
         depth = first
         for _ in range(rounds):
-            loaded = read_ahead(a_gmem, source, depth, a_stride_k, step, count, k)
-            for ahead in static_range(unroll):
+            loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
+            for ahead in static_range(unrolled):
                 values = loaded[ahead]
                 bits = ()
                 for i in static_range(WIDTH):
@@ -208,8 +207,8 @@ def make_kernel(
                 else:
                     top = max(max(bits[0], bits[1]), max(bits[2], bits[3]))
                     largest = (max(largest[0], top),)
-            depth += unroll * k_step
-        half = int32(ways // 2)
+            depth += unrolled * k_step
+        half: int32 = ways // 2
         while half > 0:
             for i in static_range(slots):
                 smem[i * threads + place] = largest[i]
@@ -221,7 +220,7 @@ def make_kernel(
                     larger = larger + (max(largest[i], other),)
                 largest = larger
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         if way == 0:
             for i in static_range(slots):
                 smem[i * threads + group] = largest[i]
@@ -253,9 +252,9 @@ def make_kernel(
             weak = weak + (int32(0),)
         is_lax = False
         for _ in range(rounds):
-            depth -= unroll * k_step
-            loaded = read_ahead(a_gmem, source, depth, a_stride_k, step, count, k)
-            for ahead in static_range(unroll):
+            depth -= unrolled * k_step
+            loaded = read_ahead(a.data, source, depth, a.col, step, count, k)
+            for ahead in static_range(unrolled):
                 place_k = depth + ahead * k_step
                 left = count if abreast else count - place_k
                 if place_k < k and left > 0:
@@ -268,7 +267,7 @@ def make_kernel(
                         lo = lo + (narrow((y - widen(hi_bits)) * lo_scale),)
                         size = abs(y)
                         is_lax |= (size < strict) & (size != 0)
-                        is_weak = int32(1 if size < strong else 0)
+                        is_weak: int32 = 1 if size < strong else 0
                         if abreast:
                             weaker = weaker + (int32(weak[i] + is_weak),)
                         elif i < left:
@@ -282,7 +281,7 @@ def make_kernel(
                     store_vector(parts, at + part_items, lo)
         if is_lax:
             lax_smem[0] = 1
-        half = int32(ways // 2)
+        half = ways // 2
         while half > 0:
             for i in static_range(slots):
                 smem[i * threads + place] = weak[i]
@@ -293,7 +292,7 @@ def make_kernel(
                     weaker = weaker + (int32(weak[i] + smem[i * threads + place + half * groups]),)
                 weak = weaker
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         if way == 0:
             for i in static_range(slots):
                 if line + i >= m or fits[i] == 0:
@@ -311,13 +310,13 @@ def make_kernel(
             status[block * STATUS_ITEMS] = weakest
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
-    return unroll_static_loops(decompose_kernel)
+    return decompose_kernel
 
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config(groups=8, ways=32),),
-    simulator_configs=(Config(groups=2, ways=4, unroll=2),),
+    simulator_configs=(Config(groups=2, ways=4, unrolled=2),),
     variant=variant,
     block_count=block_count,
 )

@@ -166,7 +166,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.hopper import limit_registers, tensor_map
     from dxgemm.handwritten.parts.intrinsics import global_address, load_vector, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
     from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
     from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
 
@@ -201,7 +201,7 @@ def make_kernel(
         return stride_n == 1 and is_aligned and abs(stride_m) < LONGEST_LINE
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def scale_back(frag, upper, lower, factors, at):
         """A chunk of a warp's sums, times the factors of its rows and of its columns."""
         scaled = ()
@@ -215,27 +215,24 @@ def make_kernel(
             )
         return scaled
 
-    @unroll_static_loops
-    def emulated_float32_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
-        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
-        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
-        thread = int32(cuda.threadIdx.x & 1023)
+    @gemm_kernel
+    def emulated_float32_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
         cuda.syncthreads()
 
-        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        tiles = int32(batch * tiles_m * tiles_n)
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        tiles: int32 = batch * tiles_m * tiles_n
         if extra[invalid][0][0] != 0:
-            tiles = int32(0)
-        k_tiles = int32((k + tile_k - 1) // tile_k)
+            tiles = 0
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
             if moves_registers:
@@ -243,49 +240,49 @@ def make_kernel(
             if thread == consumers * WARPGROUP:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
-                    tensor_map(a_parameter), a_stride_batch,
-                    tensor_map(b_parameter), b_stride_batch,
+                    tensor_map(a_parameter), a.batch,
+                    tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
             if moves_registers:
                 limit_registers("inc", CONSUMER_REGISTERS)
-            lane = int32(thread % WARP)
-            chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
-            out, c = global_address(out_gmem), global_address(c_gmem)
-            out_row_bytes, out_col_bytes = out_stride_m * 4, out_stride_n * 4
-            c_row_bytes, c_col_bytes = c_stride_m * 4, c_stride_n * 4
+            lane: int32 = thread % WARP
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * CHUNK_BYTES
+            out_address, c_address = global_address(out.data), global_address(c.data)
+            out_row_bytes, out_col_bytes = out.row * 4, out.col * 4
+            c_row_bytes, c_col_bytes = c.row * 4, c.col * 4
             out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
-            out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
+            out_line_bytes: int32 = out_row_bytes
+            c_line_bytes: int32 = c_row_bytes
             # Vectors that lie whole inside the result or whole outside of it.
             has_vectors = n % 4 == 0
-            has_vectors &= allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            has_vectors &= allows_vectors(out_address, out.batch, out.row, out.col)
             if beta != 0:
-                has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+                has_vectors &= allows_vectors(c_address, c.batch, c.row, c.col)
 
-            slots = int32(0)
+            slots: int32 = 0
             if is_reduced:  # of a row: the elements of the first buffer tell
-                slots = int32(extra[partials][1] // (counted * m * batch))
+                slots = extra[partials][1] // (counted * m * batch)
 
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)
                 total, stage, parity = multiply(smem, full, empty, thread, k_tiles, stage, parity)
-                top = int32(row + thread // WARP * 16)
+                top: int32 = row + thread // WARP * 16
                 a_factors, _ = extra[row_factors]
                 b_factors, _ = extra[col_factors]
                 at = top + lane // 4
-                if a_stride_batch != 0:
+                if a.batch != 0:
                     at += matrix * ((m + PADDING - 1) // PADDING * PADDING)
                 upper, lower = a_factors[at], a_factors[at + 8]
                 at = col + lane % 4 * 2
-                if b_stride_batch != 0:
+                if b.batch != 0:
                     at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
-                c_at = c + (matrix * c_stride_batch + top * c_stride_m + col * c_stride_n) * 4
-                out_at = out + 4 * (
-                    matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
-                )
-                rows, cols = int32(m - top), int32(n - col)
+                c_at = c_address + (matrix * c.batch + top * c.row + col * c.col) * 4
+                out_at = out_address + 4 * (matrix * out.batch + top * out.row + col * out.col)
+                rows: int32 = m - top
+                cols: int32 = n - col
                 if is_reduced:
                     scaled = ()
                     for chunk in static_range(chunks):
@@ -295,7 +292,7 @@ def make_kernel(
                         )  # fmt: skip
                     reduce_fragments(
                         scaled, lane, matrix, slots, top, col, m, n, alpha, beta,
-                        c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n, extra,
+                        c.data, matrix * c.batch, c.row, c.col, extra,
                     )  # fmt: skip
                 else:
                     for chunk in static_range(chunks):
@@ -323,7 +320,7 @@ def make_kernel(
                             )  # fmt: skip
                         c_at += c_chunk_bytes
                         out_at += out_chunk_bytes
-                        cols = int32(cols - CHUNK_COLS)
+                        cols -= CHUNK_COLS
 
     return emulated_float32_kernel
 

@@ -165,7 +165,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         zeros,
     )
     from dxgemm.handwritten.parts.moduli import make_residue
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
     from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
 
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
@@ -190,23 +190,25 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     inverses = tuple(float(float32(1 / modulus)) for modulus in MODULI)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def constants_of(which):
         """A modulus and what sums are reduced with."""
         modulus, inverse = int32(MODULI[0]), float32(inverses[0])
-        packed, offset = int32(weights[0][0][0]), int32(weights[0][1])
+        packed: int32 = weights[0][0][0]
+        offset: int32 = weights[0][1]
         for index in static_range(1, most_moduli):
             if which == index:
                 modulus, inverse = int32(MODULI[index]), float32(inverses[index])
-                packed, offset = int32(weights[index][0][0]), int32(weights[index][1])
+                packed = weights[index][0][0]
+                offset = weights[index][1]
         return modulus, inverse, packed, offset
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def store_chunk(frag, chunk_smem, lane, rows, cols, target, pitch, constants):
         """The residues of 16 rows of sums, 16 bytes at a time; `cols` are left with padding."""
         modulus, inverse, packed, offset = constants
-        start = int32(chunk_smem + lane // 4 * line_bytes + lane % 4 * 2)
+        start: int32 = chunk_smem + lane // 4 * line_bytes + lane % 4 * 2
         cuda.syncwarp()  # the chunk before has been read
         for j in static_range(chunk_cols // 8):
             for h in static_range(2):
@@ -219,8 +221,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 pair = uint16(bytes_of_pair[0] | bytes_of_pair[1] << 8)
                 store_shared(start, 8 * h * line_bytes + 8 * j, (pair,))
         cuda.syncwarp()
-        row, piece = int32(lane // pieces), int32(lane % pieces)
-        source = int32(chunk_smem + row * line_bytes + piece * 16)
+        row: int32 = lane // pieces
+        piece: int32 = lane % pieces
+        source: int32 = chunk_smem + row * line_bytes + piece * 16
         target += row * pitch + piece * 16
         for step in static_range(steps):
             if row + step * rows_per_step < rows and piece * 16 < cols:
@@ -228,40 +231,40 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 store_global(target, 0, vector)
             target += rows_per_step * pitch
 
-    @unroll_static_loops
-    def emulated_float64_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
-        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
-        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
-        thread = int32(cuda.threadIdx.x & 1023)
+    @gemm_kernel
+    def emulated_float64_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
         cuda.syncthreads()
 
-        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
-        count = int32(extra[1])
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        tiles = int32(batch * count * tiles_m * tiles_n)
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        count: int32 = extra[1]
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        tiles: int32 = batch * count * tiles_m * tiles_n
         if extra[0][0][0] != 0:
-            tiles = int32(0)
-        k_tiles = int32((k + ROW_BYTES - 1) // ROW_BYTES)
+            tiles = 0
+        k_tiles: int32 = (k + ROW_BYTES - 1) // ROW_BYTES
 
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, count,
-                    tensor_map(a_parameter), a_stride_batch,
-                    tensor_map(b_parameter), b_stride_batch,
+                    tensor_map(a_parameter), a.batch,
+                    tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
-            lane = int32(thread % WARP)
-            chunk_smem = int32(smem + chunks_smem + thread // WARP * chunk_bytes)
-            out, pitch = global_address(out_gmem), (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            lane: int32 = thread % WARP
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * chunk_bytes
+            out_address, pitch = (
+                global_address(out.data),
+                (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT,
+            )
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
                 sheet, row, col = locate(index, tiles_m, tiles_n)
@@ -271,16 +274,17 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 acc, stage, parity = multiply(
                     acc, smem, full, empty, thread, k_tiles, stage, parity
                 )
-                top = int32(row + first_row(thread))
-                target = out + (sheet * m + top) * pitch + col
-                rows, cols = int32(m - top), int32(pitch - col)
+                top: int32 = row + first_row(thread)
+                target = out_address + (sheet * m + top) * pitch + col
+                rows: int32 = m - top
+                cols: int32 = pitch - col
                 for chunk in static_range(chunks):
                     store_chunk(
                         acc[chunk_items * chunk : chunk_items * chunk + chunk_items], chunk_smem,
                         lane, rows, cols, target, pitch, constants,
                     )  # fmt: skip
                     target += chunk_cols
-                    cols = int32(cols - chunk_cols)
+                    cols -= chunk_cols
 
     return emulated_float64_kernel
 

@@ -94,17 +94,14 @@ def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address, load_global, shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     tile_k, tile_bytes = config.tile_k, config.tile_bytes(dtype)
     find_matrix = make_find_matrix(config)
 
-    def alike_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def alike_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         m, n, k = int32(m), int32(n), int32(k)
         thread, member, exists, problem, tile_row, tile_col = find_matrix(
             int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023), m, n, int32(batch)
@@ -115,9 +112,9 @@ def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
         compute_tile(
             thread, int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes),
             exists, 0, tile_row, tile_col, int32((k + tile_k - 1) // tile_k), alpha, beta, m, n, k,
-            a_gmem, a_start, a_stride_m, a_stride_k, b_gmem, b_start, b_stride_k, b_stride_n,
-            c_gmem, c_start, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n, (),
+            a.data, a_start, a.row, a.col, b.data, b_start, b.row, b.col,
+            c.data, c_start, c.row, c.col,
+            out.data, out_start, out.row, out.col, (),
         )  # fmt: skip
 
     return alike_kernel
@@ -131,50 +128,48 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import divide, shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     tile_threads, matrices = config.tile_threads, config.matrices
     tile_bytes, fields = config.tile_bytes(dtype), len(FIELDS)
 
-    def table_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def table_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         thread = int32(cuda.threadIdx.x & 1023)
         member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
-        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
+        smem: int32 = shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes
         table, scalars = extra[0][0], extra[1][0]
 
         # The last problem whose first tile is not behind this one.
         found = cuda.blockIdx.x * matrices + member
         tile = min(found, batch - 1)
-        problem, last = int32(0), int32(m - 1)
+        problem: int32 = 0
+        last: int32 = m - 1
         while problem < last:
-            middle = int32((problem + last + 1) >> 1)
+            middle: int32 = (problem + last + 1) >> 1
             if table[middle] <= tile:
                 problem = middle
             else:
-                last = int32(middle - 1)
+                last = middle - 1
 
-        place = int32(tile - table[problem])
+        place: int32 = tile - table[problem]
         row = m + problem * fields
         own_m, own_n, own_k = table[row], table[row + 1], table[row + 2]
-        tiles_n = int32((own_n + tile_n - 1) // tile_n)
+        tiles_n: int32 = (own_n + tile_n - 1) // tile_n
         tile_row = divide(place, tiles_n)
-        tile_col = int32(place - tile_row * tiles_n)
+        tile_col: int32 = place - tile_row * tiles_n
         # Threads of several tiles must meet at the same barriers.
         longest = own_k if matrices == 1 else k
         compute_tile(
             thread, smem, found < batch, 0, tile_row * tile_m, tile_col * tile_n,
             int32((longest + tile_k - 1) // tile_k),
             scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k,
-            a_gmem, table[row + 3], table[row + 4], table[row + 5],
-            b_gmem, table[row + 6], table[row + 7], table[row + 8],
-            c_gmem, table[row + 9], table[row + 10], table[row + 11],
-            out_gmem, table[row + 12], table[row + 13], table[row + 14], (),
+            a.data, table[row + 3], table[row + 4], table[row + 5],
+            b.data, table[row + 6], table[row + 7], table[row + 8],
+            c.data, table[row + 9], table[row + 10], table[row + 11],
+            out.data, table[row + 12], table[row + 13], table[row + 14], (),
         )  # fmt: skip
 
     return table_kernel

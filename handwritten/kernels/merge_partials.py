@@ -77,7 +77,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.reduction import NO_INDEX, make_reducer
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
 
     reduction = epilogue.reduction
     scalar = np.dtype(reduction.partials[0]).type
@@ -126,27 +126,24 @@ def make_kernel(
                 else:
                     array[place] = index
 
-    load = device_function(unroll_static_loops(load))
-    put = device_function(unroll_static_loops(put))
+    load = device_function(unroll(load))
+    put = device_function(unroll(put))
 
-    def merge_partials_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         values_smem = cuda.shared.array(threads * values, scalar)
         indices_smem = cuda.shared.array(smem_indices, int64)
-        thread, block = int32(cuda.threadIdx.x & 1023), int32(cuda.blockIdx.x)
-        blocks = int32((m + lines - 1) // lines)
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m + lines - 1) // lines
         matrix = divide(block, blocks)
-        way = int32(thread // lines)
+        way: int32 = thread // lines
         line = int64(block - matrix * blocks) * lines + thread % lines
         partial = no_partial()
         if line < m:
             for slot in range(way, k, ways):
                 partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
-        half = int32(ways // 2)
+        half: int32 = ways // 2
         while half > 0:
             for j in static_range(values):
                 values_smem[j * threads + thread] = partial[j]
@@ -161,11 +158,11 @@ def make_kernel(
                     other = other + (indices_smem[j * threads + thread + half * lines],)
                 partial = merge(partial, other)
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         if way == 0 and line < m:
             put(partial, matrix, line, extra)
 
-    return unroll_static_loops(merge_partials_kernel)
+    return merge_partials_kernel
 
 
 KERNEL = Kernel(

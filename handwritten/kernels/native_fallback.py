@@ -23,6 +23,7 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
     """
     from numba import cuda
 
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
     from dxgemm.handwritten.tensor_core import make_kernel as make_tensor_core_kernel
     from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
 
@@ -32,18 +33,14 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
     )
     last = len(epilogue.operands) - 1
 
-    def native_fallback_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def native_fallback_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         if extra[last][0][0] != 0:
             compute(
-                a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-                a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-                c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m,
-                out_stride_n, extra,
+                a.data, b.data, c.data, out.data, alpha, beta, m, n, k, batch,
+                a.batch, a.row, a.col, b.batch, b.row, b.col,
+                c.batch, c.row, c.col, out.batch, out.row,
+                out.col, extra,
             )  # fmt: skip
 
     return native_fallback_kernel

@@ -91,7 +91,7 @@ def weights_of(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, 
 def make_combine(count: int) -> Callable[..., Any]:
     """A device function: `count` residues, as float64, to the integer that has them."""
     from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     weights, product = weights_of(count)
     limbs = len(product)
@@ -129,7 +129,7 @@ def make_combine(count: int) -> Callable[..., Any]:
             total = rounded
         return total + rest
 
-    return device_function(unroll_static_loops(combine))
+    return device_function(unroll(combine))
 
 
 def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callable[..., None]:
@@ -153,7 +153,7 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
         store_vector,
         zeros,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     item_bytes = 8
     pair = VECTOR_BYTES // item_bytes
@@ -163,16 +163,14 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
 
-    def reconstruct_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
-        thread, block = int32(cuda.threadIdx.x & 1023), int32(cuda.blockIdx.x)
-        tiles_m, tiles_n = int32((m + rows - 1) // rows), int32((n + cols - 1) // cols)
+    @gemm_kernel
+    def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        tiles_m: int32 = (m + rows - 1) // rows
+        tiles_n: int32 = (n + cols - 1) // cols
         matrix = divide(block, int32(tiles_m * tiles_n))
-        tile = int32(block - matrix * tiles_m * tiles_n)
+        tile: int32 = block - matrix * tiles_m * tiles_n
         tile_row = divide(tile, tiles_n)
         row = int64(tile_row * rows + thread // lanes)
         col = int64((tile - tile_row * tiles_n) * cols + thread % lanes * WIDTH)
@@ -186,20 +184,20 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
             for i in static_range(moduli):
                 loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
             at = row
-            if a_stride_batch != 0:
+            if a.batch != 0:
                 at += matrix * ((m + PADDING - 1) // PADDING * PADDING)
             row_factor = a_factors[at]
             at = col
-            if b_stride_batch != 0:
+            if b.batch != 0:
                 at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
             addends = zeros(float64, WIDTH)
             if beta != 0:
-                place = matrix * c_stride_batch + row * c_stride_m + col * c_stride_n
+                place = matrix * c.batch + row * c.row + col * c.col
                 loaded_c = ()
                 for j in static_range(WIDTH):
                     addend = float64(0)
                     if col + j < n:
-                        addend = c_gmem[place + j * c_stride_n]
+                        addend = c.data[place + j * c.col]
                     loaded_c = loaded_c + (addend,)
                 addends = loaded_c
             values = ()
@@ -213,17 +211,17 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
                 if col + j < n:
                     value = finish(value, matrix, row, col + j, extra)
                 values = values + (value,)
-            place = matrix * out_stride_batch + row * out_stride_m + col * out_stride_n
-            address = global_address(out_gmem) + place * item_bytes
-            if col + WIDTH <= n and out_stride_n == 1 and address % VECTOR_BYTES == 0:
+            place = matrix * out.batch + row * out.row + col * out.col
+            address = global_address(out.data) + place * item_bytes
+            if col + WIDTH <= n and out.col == 1 and address % VECTOR_BYTES == 0:
                 for j in static_range(0, WIDTH, pair):
-                    store_vector(out_gmem, place + j, values[j : j + pair])
+                    store_vector(out.data, place + j, values[j : j + pair])
             else:
                 for j in static_range(WIDTH):
                     if col + j < n:
-                        out_gmem[place + j * out_stride_n] = values[j]
+                        out.data[place + j * out.col] = values[j]
 
-    return unroll_static_loops(reconstruct_kernel)
+    return reconstruct_kernel
 
 
 KERNEL = Kernel(

@@ -74,7 +74,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     from dxgemm.handwritten.parts.intrinsics import device_function, divide
     from dxgemm.handwritten.parts.reduction import make_reduce_tile
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import WIDEN
 
     wide_dtype = widened_dtype(dtype)
@@ -92,31 +92,29 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         epilogue, tile_m, tile_n, threads, 1, wide_dtype, READ_WIDTH, read, read
     )
 
-    def reduce_tiles_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def reduce_tiles_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(tile_m * row_items, scalar)
-        tiles_m, tiles_n = int32((m + tile_m - 1) // tile_m), int32((n + tile_n - 1) // tile_n)
-        block = int32(cuda.blockIdx.x)
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        block: int32 = cuda.blockIdx.x
         matrix = divide(block, int32(tiles_m * tiles_n))
-        tile = int32(block - matrix * tiles_m * tiles_n)
+        tile: int32 = block - matrix * tiles_m * tiles_n
         tile_index = divide(tile, tiles_n)
         tile_row, tile_col = int64(tile_index) * tile_m, int64(tile - tile_index * tiles_n) * tile_n
-        thread = int32(cuda.threadIdx.x & 1023)
-        smem_row, smem_col = int32(thread // tile_n), int32(thread % tile_n)
+        thread: int32 = cuda.threadIdx.x & 1023
+        smem_row: int32 = thread // tile_n
+        smem_col: int32 = thread % tile_n
         row, col = tile_row + smem_row, tile_col + smem_col
-        index = matrix * a_stride_batch + row * a_stride_m + col * a_stride_k
+        index = matrix * a.batch + row * a.row + col * a.col
         for step in static_range(reads):
             if row + step * row_step < m and col < n:
-                value = widen(a_gmem[index + step * row_step * a_stride_m])
+                value = widen(a.data[index + step * row_step * a.row])
                 smem[(smem_row + step * row_step) * row_items + smem_col] = value
         cuda.syncthreads()
         reduce_tile(smem, thread, matrix, tile_row, tile_col, m, n, extra)
 
-    return unroll_static_loops(reduce_tiles_kernel)
+    return reduce_tiles_kernel
 
 
 KERNEL = Kernel(

@@ -126,7 +126,7 @@ def make_kernel(
         upper_bits_double,
     )
     from dxgemm.handwritten.parts.moduli import make_residue
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
 
     moduli = MODULI[: int(count)]
     moduli_count = len(moduli)
@@ -152,59 +152,57 @@ def make_kernel(
             values = values + (value,)
         return values
 
-    read = device_function(unroll_static_loops(read))
+    read = device_function(unroll(read))
 
-    def residues_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         numbers_smem = cuda.shared.array(threads, int32)
         lax_smem = cuda.shared.array(1, int32)
         tile_smem = cuda.shared.array(lines * pitch if across else 1, float64)
         residues, _ = extra[0]
         factors, _ = extra[1]
         status, _ = extra[2]
-        bits = int32(extra[3])
-        thread, block = int32(cuda.threadIdx.x & 1023), int32(cuda.blockIdx.x)
-        blocks = int32((m + lines - 1) // lines)
+        bits: int32 = extra[3]
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m + lines - 1) // lines
         matrix = divide(block, blocks)
         first_line = int64(block - matrix * blocks) * lines
         # Of the line whose residues a thread makes, and of the one it reads, if another.
-        line, way = int32(thread // ways), int32(thread % ways)
+        line: int32 = thread // ways
+        way: int32 = thread % ways
         if across:
             read_line, read_way, step = int32(thread % lines), int32(thread // lines), ways
         else:
             read_line, read_way, step = line, int32(way * WIDTH), 1
-        source = matrix * a_stride_batch + (first_line + read_line) * a_stride_m
+        source = matrix * a.batch + (first_line + read_line) * a.row
         readable = k if first_line + read_line < m else int64(0)
-        tiles = int32((k + tile_k - 1) // tile_k)
+        tiles: int32 = (k + tile_k - 1) // tile_k
         lax_smem[0] = 0
 
         # The largest magnitude of each line, in the upper half of its bits; NaN is the largest.
         top = int32(0)
         for tile in range(tiles):
             place_k = tile * tile_k + read_way
-            index = source + place_k * a_stride_k
-            values = read(a_gmem, index, a_stride_k, step, readable - place_k)
+            index = source + place_k * a.col
+            values = read(a.data, index, a.col, step, readable - place_k)
             for i in static_range(WIDTH):
-                magnitude = int32(upper_bits(values[i]) & 0x7FFFFFFF)
+                magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
                 # One that is smaller than these bits tell is still not 0.
                 top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
         numbers_smem[read_line * ways + (read_way if across else way)] = top
         cuda.syncthreads()
-        half = int32(ways // 2)
-        place = int32(line * ways + way)
+        half: int32 = ways // 2
+        place: int32 = line * ways + way
         while half > 0:
             if way < half:
                 numbers_smem[place] = max(numbers_smem[place], numbers_smem[place + half])
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         top = numbers_smem[line * ways]
         cuda.syncthreads()
 
-        exponent = int32((top >> UPPER_MANTISSA_BITS) - BIAS)
+        exponent: int32 = (top >> UPPER_MANTISSA_BITS) - BIAS
         is_fit = exponent >= -LARGEST and exponent < LARGEST
         shift = int32(bits - 1 - exponent) if is_fit else int32(0)
         scale = upper_bits_double(int32((BIAS + shift) << UPPER_MANTISSA_BITS))
@@ -226,8 +224,8 @@ def make_kernel(
         for back in range(tiles):
             start = (tiles - 1 - back) * tile_k
             place_k = start + read_way
-            index = source + place_k * a_stride_k
-            values = read(a_gmem, index, a_stride_k, step, readable - place_k)
+            index = source + place_k * a.col
+            values = read(a.data, index, a.col, step, readable - place_k)
             place_k = start + way * WIDTH
             if across:
                 cuda.syncthreads()
@@ -262,12 +260,12 @@ def make_kernel(
             lax_smem[0] = 1
         numbers_smem[place] = weak
         cuda.syncthreads()
-        half = int32(ways // 2)
+        half = ways // 2
         while half > 0:
             if way < half:
                 numbers_smem[place] += numbers_smem[place + half]
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         if way == 0:
             if not is_inside or top == 0:
                 numbers_smem[place] = 0
@@ -281,7 +279,7 @@ def make_kernel(
             status[block * STATUS_ITEMS] = weakest
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
-    return unroll_static_loops(residues_kernel)
+    return residues_kernel
 
 
 KERNEL = Kernel(

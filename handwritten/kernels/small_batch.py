@@ -194,7 +194,7 @@ def make_compute_tile(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
@@ -242,16 +242,20 @@ def make_compute_tile(
         extra,
     ):  # fmt: skip
         if in_eights:
-            group, lane = int32(thread // 8), int32(thread % 8)
-            row = int32((group // (threads_n // 2) * 4 + lane // 2) * row_width)
-            col = int32((group % (threads_n // 2) * 2 + lane % 2) * width)
+            group: int32 = thread // 8
+            lane: int32 = thread % 8
+            row: int32 = (group // (threads_n // 2) * 4 + lane // 2) * row_width
+            col: int32 = (group % (threads_n // 2) * 2 + lane % 2) * width
         else:
-            row, col = int32(thread // threads_n * row_width), int32(thread % threads_n * width)
-        rows, cols, left = int32(m - tile_row), int32(n - tile_col), int32(k)
+            row = thread // threads_n * row_width
+            col = thread % threads_n * width
+        rows: int32 = m - tile_row
+        cols: int32 = n - tile_col
+        left: int32 = k
         is_inside = rows >= tile_m and cols >= tile_n
-        b_smem = int32(smem + a_bytes)
-        a_address = int32(smem + row * a_row_bytes)
-        b_address = int32(b_smem + col * item_size)
+        b_smem: int32 = smem + a_bytes
+        a_address: int32 = smem + row * a_row_bytes
+        b_address: int32 = b_smem + col * item_size
         a_bytes_m, a_bytes_k = index(a_stride_m * item_size), index(a_stride_k * item_size)
         b_bytes_n, b_bytes_k = index(b_stride_n * item_size), index(b_stride_k * item_size)
         a_source = (
@@ -267,8 +271,8 @@ def make_compute_tile(
         for step in range(steps):
             if is_inside and left >= tile_k:
                 for part in static_range(parts):
-                    a_to = int32(smem + part * part_k * a_k_bytes)
-                    b_to = int32(b_smem + part * part_k * b_line_bytes)
+                    a_to: int32 = smem + part * part_k * a_k_bytes
+                    b_to: int32 = b_smem + part * part_k * b_line_bytes
                     a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
                     b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
                     commit_copies()
@@ -276,9 +280,9 @@ def make_compute_tile(
                     b_source += int64(int32(part_k)) * int64(b_bytes_k)
             else:
                 for part in static_range(parts):
-                    a_to = int32(smem + part * part_k * a_k_bytes)
-                    b_to = int32(b_smem + part * part_k * b_line_bytes)
-                    depth = int32(left - part * part_k)
+                    a_to = smem + part * part_k * a_k_bytes
+                    b_to = b_smem + part * part_k * b_line_bytes
+                    depth: int32 = left - part * part_k
                     a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
                     b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                     commit_copies()
@@ -318,7 +322,7 @@ def make_compute_tile(
                             acc = outer_product(acc, a_frag, b_frag)
                     a_step = int32(a_step + unrolled_k * a_k_bytes)
                     b_step = int32(b_step + unrolled_k * b_line_bytes)
-            left = int32(left - tile_k)
+            left -= tile_k
             if step + 1 < steps:
                 cuda.syncthreads()  # before the next tile overwrites this one
 
@@ -329,7 +333,7 @@ def make_compute_tile(
                 out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
             )  # fmt: skip
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(compute_tile))
+    return cuda.jit(device=True, forceinline=True)(unroll(compute_tile))
 
 
 def make_kernel(

@@ -165,7 +165,7 @@ def make_compute_tile(
         zeros,
     )
     from dxgemm.handwritten.parts.mma import mma_tile
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar, item = np.dtype(dtype).type, ITEM_BYTES
     index = int64 if FAR in notes else int32
@@ -198,11 +198,16 @@ def make_compute_tile(
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
     ):  # fmt: skip
-        warp, group, member = int32(thread // 32), int32(thread % 32 // 4), int32(thread % 4)
-        warp_row, warp_col = int32(warp // warps_n * warp_m), int32(warp % warps_n * warp_n)
-        rows, cols, left = int32(m - tile_row), int32(n - tile_col), int32(k)
+        warp: int32 = thread // 32
+        group: int32 = thread % 32 // 4
+        member: int32 = thread % 4
+        warp_row: int32 = warp // warps_n * warp_m
+        warp_col: int32 = warp % warps_n * warp_n
+        rows: int32 = m - tile_row
+        cols: int32 = n - tile_col
+        left: int32 = k
         is_inside = rows >= tile_m and cols >= tile_n
-        b_smem = int32(smem + a_bytes)
+        b_smem: int32 = smem + a_bytes
         a_bytes_m, a_bytes_k = index(a_stride_m * item), index(a_stride_k * item)
         b_bytes_n, b_bytes_k = index(b_stride_n * item), index(b_stride_k * item)
         a_source = (
@@ -215,21 +220,21 @@ def make_compute_tile(
         acc = zeros(scalar, mmas_m * mmas_n * 4)
         for step in range(steps):
             for part in static_range(parts):
-                a_to = int32(smem + part * part_k * a_k_bytes)
-                b_to = int32(b_smem + part * part_k * b_k_bytes)
+                a_to: int32 = smem + part * part_k * a_k_bytes
+                b_to: int32 = b_smem + part * part_k * b_k_bytes
                 if is_inside and left >= tile_k:
                     a_copy(thread, a_to, a_source, a_bytes_k, a_bytes_m)
                     b_copy(thread, b_to, b_source, b_bytes_k, b_bytes_n)
                 else:
-                    depth = int32(left - part * part_k)
+                    depth: int32 = left - part * part_k
                     a_copy_predicated(thread, a_to, a_source, a_bytes_k, a_bytes_m, depth, rows)
                     b_copy_predicated(thread, b_to, b_source, b_bytes_k, b_bytes_n, depth, cols)
                 commit_copies()
                 a_source += int64(int32(part_k)) * int64(a_bytes_k)
                 b_source += int64(int32(part_k)) * int64(b_bytes_k)
 
-            a_address = int32(smem + (warp_row + group) * a_row_bytes + 2 * member * a_k_bytes)
-            b_address = int32(
+            a_address: int32 = smem + (warp_row + group) * a_row_bytes + 2 * member * a_k_bytes
+            b_address: int32 = (
                 b_smem + (warp_col + 2 * group) * b_col_bytes + 2 * member * b_k_bytes
             )
             for part in static_range(parts):
@@ -265,7 +270,7 @@ def make_compute_tile(
                                     (kk + odd) * a_k_bytes + j * MMA_COLS * a_row_bytes,
                                 )  # fmt: skip
                     acc = mma_tile(acc, b_frag, a_frag)
-            left = int32(left - tile_k)
+            left -= tile_k
             if step + 1 < steps:
                 cuda.syncthreads()  # before the next tile overwrites this one
 
@@ -283,7 +288,7 @@ def make_compute_tile(
                 out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
             )  # fmt: skip
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(compute_tile))
+    return cuda.jit(device=True, forceinline=True)(unroll(compute_tile))
 
 
 def make_kernel(

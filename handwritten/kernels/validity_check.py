@@ -56,18 +56,14 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import add_global
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     threads = config.threads
 
-    def validity_check_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def validity_check_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(4 * threads, int32)
-        thread = int32(cuda.threadIdx.x & 1023)
+        thread: int32 = cuda.threadIdx.x & 1023
         for operand in static_range(2):
             status, _ = extra[operand]
             weak, lax = int32(0), int32(0)
@@ -77,23 +73,23 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             smem[2 * operand * threads + thread] = weak
             smem[(2 * operand + 1) * threads + thread] = lax
         cuda.syncthreads()
-        half = int32(threads // 2)
+        half: int32 = threads // 2
         while half > 0:
             if thread < half:
                 for i in static_range(4):
                     at = i * threads + thread
                     smem[at] = max(smem[at], smem[at + half])
             cuda.syncthreads()
-            half = int32(half // 2)
+            half = half // 2
         if thread == 0:
             weak = int64(smem[0]) + smem[2 * threads]
             is_lax = smem[threads] != 0 or smem[3 * threads] != 0
             is_fit = 8 * weak <= 7 * k or (weak < UNFIT and not is_lax)
-            invalid = int32(0 if is_fit else 1)
+            invalid: int32 = 0 if is_fit else 1
             extra[2][0][0] = invalid
             add_global(extra[3][0], invalid)
 
-    return unroll_static_loops(validity_check_kernel)
+    return validity_check_kernel
 
 
 KERNEL = Kernel(

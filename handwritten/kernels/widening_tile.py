@@ -59,7 +59,7 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import make_finish
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
 
     sums = SUMS[dtype]
@@ -81,12 +81,8 @@ def make_kernel(
     # Blocks and tiles number fewer than 2**31: saying so makes the compiler's divisions short.
     int31 = 0x7FFFFFFF
 
-    def widening_tile_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
         b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
         a_frag = cuda.local.array(thread_m, scalar)
@@ -104,23 +100,32 @@ def make_kernel(
         thread_row, thread_col = thread // threads_n, thread % threads_n
 
         # The first element of each tile this thread copies, and the step to its next one.
-        if abs(a_stride_k) <= abs(a_stride_m):
-            a_row, a_col = int32(thread // tile_k), int32(thread % tile_k)
-            a_row_step, a_col_step = int32(threads // tile_k), int32(0)
+        if abs(a.col) <= abs(a.row):
+            a_row: int32 = thread // tile_k
+            a_col: int32 = thread % tile_k
+            a_row_step: int32 = threads // tile_k
+            a_col_step: int32 = 0
         else:
-            a_row, a_col = int32(thread % tile_m), int32(thread // tile_m)
-            a_row_step, a_col_step = int32(0), int32(threads // tile_m)
-        if abs(b_stride_n) <= abs(b_stride_k):
-            b_row, b_col = int32(thread // tile_n), int32(thread % tile_n)
-            b_row_step, b_col_step = int32(threads // tile_n), int32(0)
+            a_row = thread % tile_m
+            a_col = thread // tile_m
+            a_row_step = 0
+            a_col_step = threads // tile_m
+        if abs(b.col) <= abs(b.row):
+            b_row: int32 = thread // tile_n
+            b_col: int32 = thread % tile_n
+            b_row_step: int32 = threads // tile_n
+            b_col_step: int32 = 0
         else:
-            b_row, b_col = int32(thread % tile_k), int32(thread // tile_k)
-            b_row_step, b_col_step = int32(0), int32(threads // tile_k)
-        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
-        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_row * b_stride_k
-        a_index_step = a_row_step * a_stride_m + a_col_step * a_stride_k
-        b_index_step = b_row_step * b_stride_k + b_col_step * b_stride_n
-        rows, cols = int32(min(m - tile_row, tile_m)), int32(min(n - tile_col, tile_n))
+            b_row = thread % tile_k
+            b_col = thread // tile_k
+            b_row_step = 0
+            b_col_step = threads // tile_k
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_col * a.col
+        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_row * b.row
+        a_index_step = a_row_step * a.row + a_col_step * a.col
+        b_index_step = b_row_step * b.row + b_col_step * b.col
+        rows: int32 = min(m - tile_row, tile_m)
+        cols: int32 = min(n - tile_col, tile_n)
 
         for i in range(thread_m):
             for j in range(thread_n):
@@ -128,12 +133,12 @@ def make_kernel(
 
         left = k
         while left > 0:
-            depth = int32(min(left, tile_k))
+            depth: int32 = min(left, tile_k)
             row, col, index = a_row, a_col, a_index
             for _ in range(a_copies):
                 value = scalar(0)
                 if row < rows and col < depth:
-                    value = widen(a_gmem[index])
+                    value = widen(a.data[index])
                 a_smem[col, row] = value
                 row, col = int32(row + a_row_step), int32(col + a_col_step)
                 index += a_index_step
@@ -141,12 +146,12 @@ def make_kernel(
             for _ in range(b_copies):
                 value = scalar(0)
                 if row < depth and col < cols:
-                    value = widen(b_gmem[index])
+                    value = widen(b.data[index])
                 b_smem[row, col] = value
                 row, col = int32(row + b_row_step), int32(col + b_col_step)
                 index += b_index_step
-            a_index += tile_k * a_stride_k
-            b_index += tile_k * b_stride_k
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
             cuda.syncthreads()
 
             for kk in static_range(tile_k):
@@ -160,22 +165,22 @@ def make_kernel(
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
-        c_typed, out_typed = view_as(stored, c_gmem), view_as(stored, out_gmem)
-        c_tile = matrix * c_stride_batch
-        out_tile = matrix * out_stride_batch
+        c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
+        c_tile = matrix * c.batch
+        out_tile = matrix * out.batch
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
             for j in static_range(thread_n):
                 col = tile_col + thread_col + j * threads_n
                 if row < m and col < n:
-                    c_index = c_tile + row * c_stride_m + col * c_stride_n
-                    out_index = out_tile + row * out_stride_m + col * out_stride_n
+                    c_index = c_tile + row * c.row + col * c.col
+                    out_index = out_tile + row * out.row + col * out.col
                     value = alpha * acc[i, j]
                     if adds_c and beta != 0:  # BLAS: beta == 0 must not read c: it may hold NaN
                         value += beta * widen_c(c_typed[c_index])
                     out_typed[out_index] = narrow(finish(value, matrix, row, col, extra))
 
-    return unroll_static_loops(widening_tile_kernel)
+    return widening_tile_kernel
 
 
 KERNEL = Kernel(

@@ -63,7 +63,7 @@ def make_tile_copy(
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size if way == "outer16" else 1
@@ -134,4 +134,4 @@ def make_tile_copy(
                     )
 
     inlined = cuda.jit(device=True, forceinline=True)
-    return TileCopy(*(inlined(unroll_static_loops(f)) for f in (begin, copy, copy_predicated)))
+    return TileCopy(*(inlined(unroll(f)) for f in (begin, copy, copy_predicated)))

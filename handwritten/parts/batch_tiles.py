@@ -77,7 +77,7 @@ def make_line_copy(
 
     from dxgemm.handwritten.parts.cached_copy import copy_async_cached, copy_async_part_cached
     from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part, device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     length, lines = (tile_k, tile_outer) if is_along_k else (tile_outer, tile_k)
     start_copy = copy_async_cached if is_cached else copy_async
@@ -152,7 +152,7 @@ def make_line_copy(
                             int32(piece_bytes * is_inside),
                         )
 
-        return device_function(unroll_static_loops(copy_pieces))
+        return device_function(unroll(copy_pieces))
 
     copy_units, copy_elements = make_predicated_copy(width), make_predicated_copy(1)
 
@@ -171,7 +171,7 @@ def make_line_copy(
             copy_elements(target, first, line, unit, stride, line_stride, length_left, lines_left)
 
     functions = copy, copy_predicated
-    copy, copy_predicated = (device_function(unroll_static_loops(f)) for f in functions)
+    copy, copy_predicated = (device_function(unroll(f)) for f in functions)
     return copy, copy_predicated
 
 
@@ -187,7 +187,7 @@ def make_store_tile(
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import device_function, global_address, store_global
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size
@@ -208,7 +208,8 @@ def make_store_tile(
             is_plain and (is_inside or n % width == 0) and beta == 0 and out_stride_n == 1
             and (target | stride) % 16 == 0
         ):  # fmt: skip
-            rows, cols = int32(m - row), int32(n - col)
+            rows: int32 = m - row
+            cols: int32 = n - col
             target += int64(int32(row)) * int64(stride) + int32(col) * item_size
             for i in static_range(thread_m):
                 step = i // row_width * row_group + i % row_width
@@ -227,7 +228,7 @@ def make_store_tile(
                 out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
             )  # fmt: skip
 
-    return device_function(unroll_static_loops(store_tile))
+    return device_function(unroll(store_tile))
 
 
 def make_find_matrix(config: Any) -> Any:
@@ -268,30 +269,27 @@ def make_batch_kernel(config: Any, dtype: str, compute_tile: Any) -> Callable[..
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     tile_k, tile_bytes = config.tile_k, config.tile_bytes(dtype)
     find_matrix = make_find_matrix(config)
 
-    def batch_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def batch_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         m, n, k = int32(m), int32(n), int32(k)
         thread, member, exists, matrix, tile_row, tile_col = find_matrix(
             int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023), m, n, int32(batch)
         )
-        smem = int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes)
+        smem: int32 = shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes
         place = int64(matrix)
         compute_tile(
             thread, smem, exists, place, tile_row, tile_col, int32((k + tile_k - 1) // tile_k),
             alpha, beta, m, n, k,
-            a_gmem, place * a_stride_batch, a_stride_m, a_stride_k,
-            b_gmem, place * b_stride_batch, b_stride_k, b_stride_n,
-            c_gmem, place * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, place * out_stride_batch, out_stride_m, out_stride_n, extra,
+            a.data, place * a.batch, a.row, a.col,
+            b.data, place * b.batch, b.row, b.col,
+            c.data, place * c.batch, c.row, c.col,
+            out.data, place * out.batch, out.row, out.col, extra,
         )  # fmt: skip
 
     return batch_kernel

@@ -27,7 +27,7 @@ import numpy as np
 from numba.core import config as _config
 
 from dxgemm.handwritten.parts.intrinsics import device_function
-from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+from dxgemm.handwritten.parts.unroll import static_range, unroll
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _make_polynomial(coefficients: tuple[float, ...]) -> Callable[..., Any]:
             value = fma(x, value, coefficients[i])
         return value
 
-    return device_function(unroll_static_loops(polynomial))
+    return device_function(unroll(polynomial))
 
 
 _expm1_rest = _make_polynomial(EXPM1_REST)

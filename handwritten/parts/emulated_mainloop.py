@@ -41,7 +41,7 @@ def make_mainloop(
         wgmma_anew,
     )  # fmt: skip
     from dxgemm.handwritten.parts.intrinsics import add_scaled, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
     from dxgemm.handwritten.parts.wgmma_ring import make_after, make_corner
 
     kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
@@ -77,15 +77,15 @@ def make_mainloop(
     after, corner = make_after(stages), make_corner()
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
         """Have TMA fill a stage."""
         for part in static_range(parts):
-            a_smem = int32(stage_smem + part * a_bytes)
+            a_smem: int32 = stage_smem + part * a_bytes
             for box in static_range(a_boxes):
                 place = corner(a_across, row + box * tile_k, depth, int32(a_matrix * parts + part))
                 copy_box(int32(a_smem + box * panel_bytes), a_map, barrier, place)
-            b_smem = int32(stage_smem + parts * a_bytes + part * b_bytes)
+            b_smem: int32 = stage_smem + parts * a_bytes + part * b_bytes
             for box in static_range(b_boxes):
                 place = corner(b_across, col + box * tile_k, depth, int32(b_matrix * parts + part))
                 copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
@@ -104,22 +104,23 @@ def make_mainloop(
         return a_of, int32(b_at + b_index * b_part + step * b_step)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
         """a @ b, in sections, promoted every few steps; the stage after the last k tile.
 
         While a warpgroup promotes, the other one multiplies.
         """
-        member = int32(thread % WARPGROUP)
+        member: int32 = thread % WARPGROUP
         a_desc, b_desc = descriptors(smem, thread)
         total, acc = zeros(float32, acc_items), zeros(float32, acc_items)
         while k_tiles > 0:
-            left = int32(min(k_tiles, section_stages))
+            left: int32 = min(k_tiles, section_stages)
             k_tiles = int32(k_tiles - left)
             section = zeros(float32, acc_items)
             while left > 0:
                 wait_barrier(int32(full + 8 * stage), parity)
-                a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+                a_at: int32 = a_desc + stage * stage_step
+                b_at: int32 = b_desc + stage * stage_step
                 for group in static_range(last_group + 1):
                     begin_wgmma()
                     for index in static_range(counts[group]):
@@ -134,25 +135,26 @@ def make_mainloop(
                         arrive(int32(empty + 8 * stage))
                     section = add_scaled(section, acc, float32(scales[group]))
                 stage, parity = after(stage, parity)
-                left = int32(left - 1)
+                left -= 1
             total = add_scaled(total, section, float32(1))
         return total, stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def multiply_runs(smem, full, empty, thread, k_tiles, stage, parity):
         """`multiply_units` without sections, promoted every few stages; all products in one sum."""
-        member = int32(thread % WARPGROUP)
+        member: int32 = thread % WARPGROUP
         a_desc, b_desc = descriptors(smem, thread)
         total = zeros(float32, acc_items)
         while k_tiles > 0:
-            run = int32(min(k_tiles, run_stages))
+            run: int32 = min(k_tiles, run_stages)
             k_tiles = int32(k_tiles - run)
             acc = zeros(float32, acc_items)
             previous, left = stage, run
             while left > 0:
                 wait_barrier(int32(full + 8 * stage), parity)
-                a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+                a_at: int32 = a_desc + stage * stage_step
+                b_at: int32 = b_desc + stage * stage_step
                 begin_wgmma()
                 for index in static_range(stage_count):
                     a_of, b_of = places(a_at, b_at, stage_terms[index])

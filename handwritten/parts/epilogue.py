@@ -85,7 +85,7 @@ def make_prefetch(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import global_address, prefetch_line
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     operands = epilogue.stage_operands if epilogue is not None else ()
     numbers = tuple(
@@ -101,18 +101,18 @@ def make_prefetch(
     turns = tuple(-(-tile_m * per_row // threads) for per_row in lines)
 
     def prefetch(matrix, tile_row, tile_col, m, n, extra):
-        thread = int32(cuda.threadIdx.x & 1023)
+        thread: int32 = cuda.threadIdx.x & 1023
         for i in static_range(count):
             pointer, batch_step, row_step, _ = extra[numbers[i]]
             start = global_address(pointer) + matrix * batch_step * item_bytes[i]
             for turn in static_range(turns[i]):
-                line = int32(thread + turn * threads)
+                line: int32 = thread + turn * threads
                 row = tile_row + line // lines[i]
                 col = tile_col + line % lines[i] * (LINE_BYTES // item_bytes[i])
                 if row < min(m, tile_row + tile_m) and col < n:
                     prefetch_line(start + (row * row_step + col) * item_bytes[i])
 
-    return device_function(unroll_static_loops(prefetch))
+    return device_function(unroll(prefetch))
 
 
 def _reading(operands: Any, columns: range) -> list[str]:

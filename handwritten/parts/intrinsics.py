@@ -1,7 +1,7 @@
 """What numba-cuda lacks for a fast GEMM: vector accesses, asynchronous copies, register tuples.
 
 Each intrinsic is one or a few instructions, written where the kernel calls it. Arguments that are
-baked into the instruction (widths, byte offsets) must be literals; `unroll_static_loops` makes
+baked into the instruction (widths, byte offsets) must be literals; `unroll` makes
 them so. A register tuple is a numba UniTuple: it never has an address, so it stays in registers.
 
 Two ways to name memory:

@@ -106,7 +106,7 @@ def make_operand_tile(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part, load_shared
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
     is_left = side == "left"
@@ -178,7 +178,7 @@ def make_operand_tile(
         return pair
 
     def device(function: Callable[..., Any]) -> Any:
-        return cuda.jit(device=True, forceinline=True)(unroll_static_loops(function))
+        return cuda.jit(device=True, forceinline=True)(unroll(function))
 
     return OperandTile(
         device(first), device(place), device(start), device(start_edge), device(load),

@@ -26,7 +26,7 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import load_global, store_global
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
 
@@ -41,7 +41,7 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
                 first, second = first + beta * old[0], second + beta * old[1]
             store_global(out + i * out_step, 0, (first, second))
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store))
+    return cuda.jit(device=True, forceinline=True)(unroll(store))
 
 
 def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any) -> Any:
@@ -66,7 +66,7 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
         make_store_from_smem,
         row_bytes,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     split_k = config.split_k
     tile_m, tile_n = config.tile_left, config.tile_right
@@ -90,7 +90,7 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
         extra,
     ):  # fmt: skip
         cuda.syncthreads()
-        target = int32(smem + lane_row * row_step + lane_col * col_step)
+        target: int32 = smem + lane_row * row_step + lane_col * col_step
         for mma in static_range(mmas):
             for i in static_range(2):
                 if pairs_in_rows:
@@ -121,4 +121,4 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
         if split_k > 1:
             cluster_sync()  # until then, others read this block's shared memory
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_through_smem))
+    return cuda.jit(device=True, forceinline=True)(unroll(store_through_smem))

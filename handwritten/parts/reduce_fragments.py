@@ -30,7 +30,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.reduction import make_put_partial, make_reducer
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     reduction, is_transposed = epilogue.reduction, epilogue.is_transposed
     is_whole = reduction.axis is None
@@ -63,7 +63,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                 for unused in range(slot + 1, slots):
                     put_partial(no_partial(), matrix, unused, slots, row, m, extra)
 
-    put_line = device_function(unroll_static_loops(put_line))
+    put_line = device_function(unroll(put_line))
 
     def reduce_line(
         acc, half, cols, row, left, first_col, matrix, m, alpha, beta,
@@ -74,7 +74,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         if row < m:
             for j in static_range(eighths):
                 for side in static_range(2):
-                    place = int32(first_col + 8 * j + side)
+                    place: int32 = first_col + 8 * j + side
                     if place < cols:
                         value = alpha * acc[4 * j + 2 * half + side]
                         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
@@ -83,14 +83,14 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                         state = step(state, value, place)
         return state
 
-    reduce_line = device_function(unroll_static_loops(reduce_line))
+    reduce_line = device_function(unroll(reduce_line))
 
     def reduce_fragments(
         acc, lane, matrix, slots, top, left, m, n, alpha, beta,
         c_gmem, c_start, c_stride_m, c_stride_n, extra,
     ):  # fmt: skip
-        cols = int32(min(n - left, tile_n))
-        first_col = int32(lane % 4 * 2)
+        cols: int32 = min(n - left, tile_n)
+        first_col: int32 = lane % 4 * 2
         upper_row = top + int32(lane // 4)
         lower_row = upper_row + 8
         upper_c = c_start + upper_row * c_stride_m + left * c_stride_n
@@ -99,7 +99,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
             # Four chains of comparisons that do not wait for each other, without a branch between.
             upper, upper_odd, lower, lower_odd = empty(), empty(), empty(), empty()
             for j in static_range(eighths):
-                place = int32(first_col + 8 * j)
+                place: int32 = first_col + 8 * j
                 pair = (alpha * acc[4 * j], alpha * acc[4 * j + 1])
                 pair = finish_pair(pair, matrix, upper_row, left + place, extra)
                 upper = step(upper, pair[0], place)
@@ -121,4 +121,4 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         put_line(upper, lane, matrix, slots, upper_row, left, m, n, extra)
         put_line(lower, lane, matrix, slots, lower_row, left, m, n, extra)
 
-    return device_function(unroll_static_loops(reduce_fragments))
+    return device_function(unroll(reduce_fragments))

@@ -90,7 +90,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     count, has_indices = reduction.count, reduction.has_indices
     indices = count if has_indices else 0
@@ -116,7 +116,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
                 state = state + (missing_index(),)
             return state
 
-        return device_function(unroll_static_loops(empty))
+        return device_function(unroll(empty))
 
     def insert(state, value, index):
         """The state with one more value; the last one falls out."""
@@ -132,7 +132,7 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
             index = held_index if is_in else index
         return values + places
 
-    insert = device_function(unroll_static_loops(insert))
+    insert = device_function(unroll(insert))
 
     def step(state, value, place):
         if of_magnitudes:
@@ -167,9 +167,9 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
     return SimpleNamespace(
         empty=make_empty(int32(NO_PLACE)),
         no_partial=make_empty(int64(NO_INDEX)),
-        step=device_function(unroll_static_loops(step)),
-        partial=device_function(unroll_static_loops(partial)),
-        merge=device_function(unroll_static_loops(merge)),
+        step=device_function(unroll(step)),
+        partial=device_function(unroll(partial)),
+        merge=device_function(unroll(merge)),
         values=count,
         indices=indices,
     )
@@ -227,7 +227,7 @@ def make_put_partial(epilogue: Any, dtype: str) -> Callable[..., Any]:
     matrix after matrix; all best values are followed by all second ones.
     """
     from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     reducer = make_reducer(epilogue.reduction, dtype)
     values, indices = reducer.values, reducer.indices
@@ -243,7 +243,7 @@ def make_put_partial(epilogue: Any, dtype: str) -> Callable[..., Any]:
             for j in static_range(indices):
                 indices_buffer[place + size // indices * j] = partial[values + j]
 
-    return device_function(unroll_static_loops(put_partial))
+    return device_function(unroll(put_partial))
 
 
 def make_reduce_tile(
@@ -275,7 +275,7 @@ def make_reduce_tile(
     from numba import int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import device_function
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     reduction = epilogue.reduction
     axis, is_transposed = reduction.axis, epilogue.is_transposed
@@ -327,4 +327,4 @@ def make_reduce_tile(
                 result = partial(state, first_row, int64(1))
                 put_partial(result, matrix, slot + part, slots, tile_col + col, n, extra)
 
-    return device_function(unroll_static_loops(reduce_columns if axis == 0 else reduce_rows))
+    return device_function(unroll(reduce_columns if axis == 0 else reduce_rows))

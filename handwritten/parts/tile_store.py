@@ -101,7 +101,7 @@ def make_store_from_smem(
         store_vector,
     )
     from dxgemm.handwritten.parts.reduction import make_reduce_tile
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     item_bytes = np.dtype(dtype).itemsize
@@ -153,7 +153,7 @@ def make_store_from_smem(
                     values = values + (total,)
             return values
 
-        return inlined(unroll_static_loops(sum_neighbours))
+        return inlined(unroll(sum_neighbours))
 
     def add_c(values, beta, c_gmem, c_index):
         added = load_vector(scalar, width, c_gmem, c_index)
@@ -170,21 +170,21 @@ def make_store_from_smem(
             store_vector(out_gmem, out_index, values)
 
     sum_vector, sum_element = make_sum(width), make_sum(1)
-    add_c = inlined(unroll_static_loops(add_c))
-    put = inlined(unroll_static_loops(put))
+    add_c = inlined(unroll(add_c))
+    put = inlined(unroll(put))
 
     def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
         c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
         extra,
     ):  # fmt: skip
-        first = int32(cuda.threadIdx.x & 1023)
+        first: int32 = cuda.threadIdx.x & 1023
         if not is_stored:
             is_vector = is_vector or beta == 0
         if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
-            smem_row = int32(rank * rows + first // row_vectors)
-            smem_vector = int32(first % row_vectors)
-            address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+            smem_row: int32 = rank * rows + first // row_vectors
+            smem_vector: int32 = first % row_vectors
+            address: int32 = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
             row, col = tile_row + smem_row, tile_col + smem_vector * width
             c_index = c_start + row * c_stride_m + col
             out_index = out_start + row * out_stride_m + col
@@ -194,7 +194,7 @@ def make_store_from_smem(
                 # that follow it.
                 sums = ()
                 for member in static_range(together):
-                    place = int32(address + member * row_step * smem_row_bytes)
+                    place: int32 = address + member * row_step * smem_row_bytes
                     sums = sums + (sum_vector(place),)
                 # One branch for all: without it, each of them would be looked at and skipped.
                 if adds_c and beta != 0:
@@ -210,19 +210,19 @@ def make_store_from_smem(
                         finish_vector(sums[member], matrix, row + member * row_step, col, extra),
                     )
                 for member in static_range(together):
-                    target = int32(address + member * row_step * smem_row_bytes)
+                    target: int32 = address + member * row_step * smem_row_bytes
                     put(target, results[member], out_gmem, out_index + member * out_step)
-                address = int32(address + together * row_step * smem_row_bytes)
+                address += together * row_step * smem_row_bytes
                 row += together * row_step
                 c_index += together * c_step
                 out_index += together * out_step
         elif is_vector and (n % width == 0 or tile_col + tile_n <= n):
             for vector in range(first, vectors, threads):
-                smem_row = int32(rank * rows + vector // row_vectors)
-                smem_vector = int32(vector % row_vectors)
+                smem_row = rank * rows + vector // row_vectors
+                smem_vector = vector % row_vectors
                 row, col = tile_row + smem_row, tile_col + smem_vector * width
                 if row < m and col < n:
-                    address = int32(smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES)
+                    address = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
                     values = sum_vector(address)
                     if adds_c and beta != 0:
                         values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
@@ -233,14 +233,14 @@ def make_store_from_smem(
             # a thread reads for all members of a patch is on its way together. Indices are computed
             # where they are used: hoisted, they cost `tuned` 3 %, by another order of its mainloop.
             for patch in range(first, rows // down * patches, threads):
-                smem_row = int32(rank * rows + patch // patches * down)
-                smem_col = int32(patch % patches // lanes * across * lanes + patch % lanes)
+                smem_row = rank * rows + patch // patches * down
+                smem_col: int32 = patch % patches // lanes * across * lanes + patch % lanes
                 row, col = tile_row + smem_row, tile_col + smem_col
-                address = int32(smem + smem_row * smem_row_bytes + smem_col * item_bytes)
+                address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
                 values = ()
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
-                    place = int32(address + below * smem_row_bytes + right * item_bytes)
+                    place = address + below * smem_row_bytes + right * item_bytes
                     value = sum_element(place)[0]
                     is_inside = row + below < m and col + right < n
                     if adds_c and beta != 0 and is_inside:
@@ -252,13 +252,13 @@ def make_store_from_smem(
                     if row + below < m and col + right < n:
                         result = finish(values[member], matrix, row + below, col + right, extra)
                         if is_reduced:
-                            place = int32(address + below * smem_row_bytes + right * item_bytes)
+                            place = address + below * smem_row_bytes + right * item_bytes
                             store_shared(place, 0, (result,))
                         if is_stored:
                             index = (row + below) * out_stride_m + (col + right) * out_stride_n
                             out_gmem[out_start + index] = result
 
-    finish_tile = inlined(unroll_static_loops(finish_tile))
+    finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:
         return finish_tile
 
@@ -320,7 +320,7 @@ def make_store_tile(
         store_shared,
         store_vector,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
@@ -373,7 +373,7 @@ def make_store_tile(
                     )  # fmt: skip
         else:
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
-            target = int32(smem + thread_row * smem_row_bytes + thread_col * item_size)
+            target: int32 = smem + thread_row * smem_row_bytes + thread_col * item_size
             for i in static_range(thread_m):
                 for j in static_range(col_vectors):
                     # Scaled here, not after the sum over blocks: a vector of bare accumulators
@@ -399,4 +399,4 @@ def make_store_tile(
             if split_k > 1:
                 cluster_sync()  # until then, others read this block's shared memory
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(store_tile))
+    return cuda.jit(device=True, forceinline=True)(unroll(store_tile))

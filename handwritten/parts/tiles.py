@@ -112,7 +112,7 @@ def make_tile_copy(
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_vector, store_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     width = VECTOR_BYTES // np.dtype(dtype).itemsize  # elements in 16 bytes
@@ -172,7 +172,7 @@ def make_tile_copy(
             else:
                 store_vector(smem, target, values[i * unit : i * unit + unit])
 
-    return TileCopy(*(device_function(unroll_static_loops(part)) for part in (place, load, store)))
+    return TileCopy(*(device_function(unroll(part)) for part in (place, load, store)))
 
 
 def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype: str) -> Any:
@@ -184,7 +184,7 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
     from numba import int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     width = VECTOR_BYTES // np.dtype(dtype).itemsize
@@ -194,13 +194,13 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
     def load_fragment(smem, start, outer, k):
         fragment = ()
         for i in static_range(vectors):
-            column = int32(outer + i * group)
+            column: int32 = outer + i * group
             if xor > 0:
-                column = int32(column ^ (k // width % groups * xor))
+                column = column ^ (k // width % groups * xor)
             fragment = fragment + load_vector(scalar, width, smem, int32(start + k * row + column))
         return fragment
 
-    return device_function(unroll_static_loops(load_fragment))
+    return device_function(unroll(load_fragment))
 
 
 def make_find_tile(tile_m: int, tile_n: int) -> Any:
@@ -239,7 +239,7 @@ def make_store_result(
         load_vector,
         store_vector,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
@@ -333,11 +333,9 @@ def make_store_result(
 
     # Functions of their own, because numba then works out their types once and not for each call.
     write_element = device_function(write_element)
-    sum_vector = device_function(unroll_static_loops(sum_vector))
+    sum_vector = device_function(unroll(sum_vector))
     row_of = device_function(row_of)
-    write_vectors = device_function(
-        unroll_static_loops(write_together if is_short else write_apart)
-    )
+    write_vectors = device_function(unroll(write_together if is_short else write_apart))
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
@@ -359,7 +357,8 @@ def make_store_result(
                 c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
             )  # fmt: skip
         else:
-            rows, cols = int32(min(m - row, far)), int32(min(n - col, far))
+            rows: int32 = min(m - row, far)
+            cols: int32 = min(n - col, far)
             for i in static_range(thread_m):
                 i_step = i // row_width * row_group + i % row_width
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
@@ -377,7 +376,7 @@ def make_store_result(
                             matrix, row + i_step, col + j_step, extra,
                         )  # fmt: skip
 
-    return device_function(unroll_static_loops(store_result))
+    return device_function(unroll(store_result))
 
 
 def smem_alignment() -> int | None:

@@ -45,7 +45,7 @@ def make_mainloop(
         wgmma_from_registers,
     )  # fmt: skip
     from dxgemm.handwritten.parts.intrinsics import load_shared, zeros
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
     from dxgemm.handwritten.parts.wgmma_ring import make_after, make_corner
 
     a_from_registers = kind == "tf32" and a_across
@@ -64,31 +64,33 @@ def make_mainloop(
     after, corner = make_after(stages), make_corner()
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
         """Have TMA fill a stage."""
         for box in static_range(a_boxes):
             place = corner(a_across, row + box * tile_k, depth, a_matrix)
             copy_box(int32(stage_smem + box * panel_bytes), a_map, barrier, place)
-        b_smem = int32(stage_smem + a_bytes)
+        b_smem: int32 = stage_smem + a_bytes
         for box in static_range(b_boxes):
             place = corner(b_across, col + box * tile_k, depth, b_matrix)
             copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def multiply(acc, smem, full, empty, thread, k_tiles, stage, parity):
         """acc + a @ b over all k tiles, both out of shared memory; the stage after the last."""
-        member = int32(thread % WARPGROUP)
-        a_desc = int32(low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16)
-        b_desc = int32(low + (smem + a_bytes) // 16)
+        member: int32 = thread % WARPGROUP
+        a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
+        b_desc: int32 = low + (smem + a_bytes) // 16
         previous, left = stage, k_tiles
         while left > 0:
             wait_barrier(int32(full + 8 * stage), parity)
-            a_at, b_at = int32(a_desc + stage * stage_step), int32(b_desc + stage * stage_step)
+            a_at: int32 = a_desc + stage * stage_step
+            b_at: int32 = b_desc + stage * stage_step
             begin_wgmma()
             for step in static_range(STEPS):
-                a_part, b_part = int32(a_at + step * a_step), int32(b_at + step * b_step)
+                a_part: int32 = a_at + step * a_step
+                b_part: int32 = b_at + step * b_step
                 acc = wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
             commit_wgmma()
             wait_wgmma(1)  # the k tile before is done, this one goes on
@@ -102,32 +104,34 @@ def make_mainloop(
         return acc, stage, parity
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def multiply_from_registers(acc, smem, full, empty, thread, k_tiles, stage, parity):
         """`multiply` with a, which lies across k, in registers, read while the last ones multiply.
 
         A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
         apart: so the 16 lanes that are served together meet all banks.
         """
-        member = int32(thread % WARPGROUP)
-        warp, lane = int32(member // 32), int32(thread % 32)
-        piece = int32(warp % 2 * 2 + lane // 16 + lane // 8 % 2 * 4)  # of 16 bytes in a row
-        frags = int32(smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES))
-        frags = int32(frags + warp // 2 * panel_bytes + lane // 4 % 2 * 8)
-        frags = int32(frags + lane % 4 * ROW_BYTES + (piece ^ (lane % 4)) * 16)
-        b_desc = int32(low + (smem + a_bytes) // 16)
+        member: int32 = thread % WARPGROUP
+        warp: int32 = member // 32
+        lane: int32 = thread % 32
+        piece: int32 = warp % 2 * 2 + lane // 16 + lane // 8 % 2 * 4  # of 16 bytes in a row
+        frags: int32 = smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)
+        frags = frags + warp // 2 * panel_bytes + lane // 4 % 2 * 8
+        frags = frags + lane % 4 * ROW_BYTES + (piece ^ (lane % 4)) * 16
+        b_desc: int32 = low + (smem + a_bytes) // 16
         previous, left = stage, k_tiles
         last_frag = zeros(float32, 4)
         while left > 0:
             wait_barrier(int32(full + 8 * stage), parity)
-            upper, b_at = int32(frags + stage * stage_bytes), int32(b_desc + stage * stage_step)
-            lower = int32(upper ^ 64)  # four rows on, the swizzle exchanges the halves of a row
+            upper: int32 = frags + stage * stage_bytes
+            b_at: int32 = b_desc + stage * stage_step
+            lower: int32 = upper ^ 64  # four rows on, the swizzle exchanges the halves of a row
             for step in static_range(STEPS):
                 a_frag = load_shared(float32, 2, upper, step * frag_step) + load_shared(
                     float32, 2, lower, step * frag_step + 4 * ROW_BYTES
                 )
                 begin_wgmma()
-                b_part = int32(b_at + step * b_step)
+                b_part: int32 = b_at + step * b_step
                 acc = wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
                 commit_wgmma()
                 wait_wgmma_of(1, last_frag)  # the step before is done, this one goes on

@@ -78,13 +78,13 @@ def make_ring(
         wait_barrier,
     )  # fmt: skip
     from dxgemm.handwritten.parts.intrinsics import divide
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
     after = make_after(stages)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def init_ring(full, empty):
         """A stage is filled by one thread, and read by one thread of each consumer."""
         for slot in static_range(stages):

@@ -43,7 +43,7 @@ def make_store(
         store_global,
         store_shared,
     )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[out_dtype]
     is_float = kind == "f32"
@@ -75,23 +75,24 @@ def make_store(
             store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def write_chunk(chunk_smem, lane, frag):
         cuda.syncwarp()  # the chunk before has been read
-        quad, member = int32(lane // 4), int32(lane % 4)
+        quad: int32 = lane // 4
+        member: int32 = lane % 4
         if rows_are_split:
             row = int32((quad & 2) * 4 + (quad >> 2) * 4 + (quad & 1) * 2)
         else:
             row = quad
         for j in static_range(CHUNK_COLS // 8):
-            col = int32(8 * j + 2 * member)
+            col: int32 = 8 * j + 2 * member
             if along_rows:
-                start = int32(chunk_smem + row * line_bytes + col * 4)
+                start: int32 = chunk_smem + row * line_bytes + col * 4
                 store_shared(start, 0, (frag[4 * j], frag[4 * j + 1]))
                 below = line_bytes if rows_are_split else 8 * line_bytes
                 store_shared(start, below, (frag[4 * j + 2], frag[4 * j + 3]))
             else:
-                start = int32(chunk_smem + col * line_bytes + row * 4)
+                start = chunk_smem + col * line_bytes + row * 4
                 store_shared(start, 0, (frag[4 * j], frag[4 * j + 2]))
                 store_shared(start, line_bytes, (frag[4 * j + 1], frag[4 * j + 3]))
         cuda.syncwarp()
@@ -108,23 +109,23 @@ def make_store(
         return row, col
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def store_vectors(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes
     ):
         """16 bytes at a time, each whole inside the result or outside. c of 16 bits is added."""
         write_chunk(chunk_smem, lane, frag)
-        item = int32(lane % lanes_per_line * vector_items)
+        item: int32 = lane % lanes_per_line * vector_items
         row, col = place(int32(lane // lanes_per_line), item)
         if not has_edges:
-            lines = int32(4 * _LANES)
+            lines: int32 = 4 * _LANES
         elif along_rows:
-            lines = int32(rows if col < cols else 0)
+            lines = rows if col < cols else 0
         else:
-            lines = int32(cols if row < rows else 0)
+            lines = cols if row < rows else 0
         for step in static_range(steps):
             line = int32(lane // lanes_per_line + step * lines_per_step)
-            source = int32(chunk_smem + line * line_bytes + item * 4)
+            source: int32 = chunk_smem + line * line_bytes + item * 4
             row, col = place(line, item)
             line, along = (row, col) if along_rows else (col, row)
             if line < lines:
@@ -152,14 +153,15 @@ def make_store(
                 store_global(target, 0, sums)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def store_rounded(frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
         """Two chunks side by side, of 16-bit elements to which no c is added.
 
         They are rounded before they go through shared memory, which halves its traffic.
         """
-        quad, member = int32(lane // 4), int32(lane % 4)
-        start = int32(chunk_smem + quad * ROUNDED_BYTES + member * 4)
+        quad: int32 = lane // 4
+        member: int32 = lane % 4
+        start: int32 = chunk_smem + quad * ROUNDED_BYTES + member * 4
         cuda.syncwarp()  # the chunk before has been read
         for j in static_range(2 * CHUNK_COLS // 8):
             above = pack_pair(kind, alpha * frag[4 * j], alpha * frag[4 * j + 1])
@@ -167,8 +169,9 @@ def make_store(
             store_shared(start, 16 * j, (above,))
             store_shared(start, 16 * j + 8 * ROUNDED_BYTES, (below,))
         cuda.syncwarp()
-        line, piece = int32(lane // 8), int32(lane % 8)
-        source = int32(chunk_smem + line * ROUNDED_BYTES + piece * 16)
+        line: int32 = lane // 8
+        piece: int32 = lane % 8
+        source: int32 = chunk_smem + line * ROUNDED_BYTES + piece * 16
         target = out + int32(line * out_line_bytes + piece * 16)
         for step in static_range(4):
             if line + 4 * step < rows and piece * 8 < cols:
@@ -176,17 +179,17 @@ def make_store(
             target += int32(4 * out_line_bytes)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def store_finished(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
         matrix, top, left, extra,
     ):  # fmt: skip
         """`store_vectors` of what the epilogue makes of the chunk, which begins at (top, left)."""
         write_chunk(chunk_smem, lane, frag)
-        item = int32(lane % lanes_per_line * vector_items)
+        item: int32 = lane % lanes_per_line * vector_items
         for step in static_range(steps):
             line = int32(lane // lanes_per_line + step * lines_per_step)
-            source = int32(chunk_smem + line * line_bytes + item * 4)
+            source: int32 = chunk_smem + line * line_bytes + item * 4
             row, col = place(line, item)
             if row < rows and col < cols:
                 line, along = (row, col) if along_rows else (col, row)
@@ -221,7 +224,7 @@ def make_store(
                     store_global(target, 0, packed)
 
     @cuda.jit(device=True, forceinline=True)
-    @unroll_static_loops
+    @unroll
     def store_elements(
         frag, chunk_smem, lane, rows, cols, alpha, beta,
         c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
@@ -229,9 +232,10 @@ def make_store(
     ):  # fmt: skip
         """One element a thread and step: of a result that allows no vectors."""
         write_chunk(chunk_smem, lane, frag)
-        line, item = int32(lane // line_items), int32(lane % line_items)
-        source = int32(chunk_smem + line * line_bytes + item * 4)
-        inside = int32(min(lines, rows if along_rows else cols))
+        line: int32 = lane // line_items
+        item: int32 = lane % line_items
+        source: int32 = chunk_smem + line * line_bytes + item * 4
+        inside: int32 = min(lines, rows if along_rows else cols)
         while line < inside:
             row, col = place(line, item)
             if row < rows and col < cols:
@@ -244,7 +248,7 @@ def make_store(
                 else:
                     value = finish(value, matrix, left + col, top + row, extra)
                 store_element(out + row * out_row_bytes + col * out_col_bytes, value)
-            line = int32(line + _LANES // line_items)
-            source = int32(source + _LANES // line_items * line_bytes)
+            line += _LANES // line_items
+            source += _LANES // line_items * line_bytes
 
     return store_vectors, store_rounded, store_elements, store_finished

@@ -28,7 +28,7 @@ def make_narrow_store(
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import load_shared, load_vector, store_vector
-    from dxgemm.handwritten.parts.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN
 
     widen, narrow = WIDEN[dtype], NARROW[dtype]
@@ -72,4 +72,4 @@ def make_narrow_store(
                             value = finish(value, matrix, row, col + element, extra)
                             out_gmem[out_index + element * out_stride_n] = narrow(value)
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(narrow_store))
+    return cuda.jit(device=True, forceinline=True)(unroll(narrow_store))

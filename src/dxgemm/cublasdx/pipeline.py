@@ -228,7 +228,7 @@ def make_kernel(
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
     from dxgemm.cublasdx.result_tile import make_store_result
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import unroll
 
     is_sliced = slicing == "sliced"
     sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
@@ -347,7 +347,7 @@ def make_kernel(
         if split_k > 1:
             meet_cluster()  # until then, others read this block's shared memory
 
-    return unroll_static_loops(pipeline_kernel)
+    return unroll(pipeline_kernel)
 
 
 KERNEL = Kernel(

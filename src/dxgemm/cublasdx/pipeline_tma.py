@@ -202,7 +202,7 @@ def make_kernel(
     from dxgemm.cublasdx.intrinsics import make_intrinsics
     from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
     from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n = config.tile_m, config.tile_n
     sums = "int32" if dtype == "int8" else "float32"
@@ -244,7 +244,7 @@ def make_kernel(
             out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
-    return unroll_static_loops(pipeline_kernel)
+    return unroll(pipeline_kernel)
 
 
 KERNEL = Kernel(
