@@ -1,4 +1,4 @@
-"""What float64 by int8 remainders keeps of its operands, and would take on GPUs it does not run on.
+"""What float64 by int8 residues keeps of its operands, and would take on GPUs it does not run on.
 
 The share of int8's peak that products reach there is taken to be that of the GPU measured.
 """
@@ -9,13 +9,13 @@ from gpus import FACTS, WITHOUT_FLOAT64
 from result_files import Results, extras
 
 from dxgemm._problem import contiguous_problem
-from dxgemm.handwritten.moduli import moduli_count, operand_bits
-from dxgemm.handwritten.residues import LOST_BITS
+from dxgemm.handwritten.kernels.residues import LOST_BITS
+from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.runtime.device import DeviceFacts
 
 COUNTS = range(12, 19)
 DEPTHS = (64, 256, 1024, 4096, 16384, 65536)
-# For an element: bytes of operands that are read twice and of a result; a remainder's, which are
+# For an element: bytes of operands that are read twice and of a result; a residue's, which are
 # written and read; and operations in float64.
 BYTES, REMAINDER_BYTES, FLOPS = 40, 4, 204
 
@@ -57,6 +57,6 @@ def _product_seconds(n: int, count: int, device: DeviceFacts) -> float:
 
 
 def _other_seconds(n: int, count: int, device: DeviceFacts) -> float:
-    """Of making remainders and of finding the result by them, at the peaks."""
+    """Of making residues and of finding the result by them, at the peaks."""
     moved = (BYTES + REMAINDER_BYTES * count) * n**2 / device.memory_gbytes_per_s
     return 1e-9 * moved + 1e-12 * FLOPS * n**2 / device.peak_tflops["float64"]

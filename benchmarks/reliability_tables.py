@@ -17,8 +17,8 @@ GROUPS = {
         "grouped",
     ),
     "numbers: exact data, grading, special values": (
-        "oracle", "exactness", "special_values", "integers", "precision", "emulation", "split",
-        "split_int8", "elementary",
+        "oracle", "exactness", "special_values", "integers", "precision", "emulation",
+        "emulated_float32", "emulated_float64", "elementary",
     ),
     "epilogues and reductions": ("epilogue_functions", "epilogues", "reductions", "torch"),
     "determinism, several GPUs": ("deterministic", "devices"),

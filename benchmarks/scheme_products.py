@@ -1,4 +1,4 @@
-"""Products of parts as `split_wgmma` multiplies them, of parts that CuPy makes, in every scheme.
+"""Products of parts as `emulated_float32` multiplies them, in every scheme, of CuPy's parts.
 
 The library makes the parts of one scheme; the others are compared here, without their splitting.
 """
@@ -16,8 +16,8 @@ from dxgemm._fusion import Fusion
 from dxgemm._parts import buffers, series_spec
 from dxgemm._problem import Strides, contiguous_problem
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import split_wgmma
-from dxgemm.handwritten.split_parts import PADDING, SCHEMES, Scheme, parts_layout
+from dxgemm.handwritten.kernels import emulated_float32
+from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, Scheme, parts_layout
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 
@@ -40,9 +40,9 @@ class Study:
         return f"{self.scheme}, promoted {promote}, {section}"
 
     @property
-    def config(self) -> split_wgmma.Config:
+    def config(self) -> emulated_float32.Config:
         parts = SCHEMES[self.scheme].parts
-        return split_wgmma.Config(
+        return emulated_float32.Config(
             tile_m=128,
             tile_n=128,
             stages=3 if parts == 2 else 2,
@@ -72,7 +72,7 @@ def scheme_problem(m: int, n: int, k: int) -> Any:
 
 def scheme_spec(study: Study, m: int, n: int, k: int) -> KernelSpec:
     problem = scheme_problem(m, n, k)
-    return series_spec(split_wgmma, study.config, problem, (study.scheme, "k", "k"))
+    return series_spec(emulated_float32, study.config, problem, (study.scheme, "k", "k"))
 
 
 class SchemeProduct:
@@ -94,10 +94,10 @@ class SchemeProduct:
         launch = launch_kernel(
             spec,
             problem,
-            min(split_wgmma.block_count(config, problem), device.sm_count),
+            min(emulated_float32.KERNEL.block_count(config, problem), device.sm_count),
             device.arch,
             a.device.id,
-            split_wgmma.tensor_maps(config, problem, *spec.variant),
+            emulated_float32.KERNEL.tensor_maps(config, problem, *spec.variant),
         )
         scheme, verdict = SCHEMES[study.scheme], cp.zeros(1, "int32")
         (a_parts, a_factors), (b_parts, b_factors) = (_split(x, scheme) for x in (a, b.T))
@@ -111,7 +111,7 @@ class SchemeProduct:
 
     def explain(self) -> SimpleNamespace:
         """As a plan does."""
-        return SimpleNamespace(implementation="split_wgmma", config=self._study.config)
+        return SimpleNamespace(implementation="emulated_float32", config=self._study.config)
 
 
 def scheme_product(study: Study) -> Callable[[Any, Any, Any], SchemeProduct]:

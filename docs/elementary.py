@@ -1,4 +1,4 @@
-"""Fit the polynomials of handwritten/elementary.py.
+"""Fit the polynomials of handwritten/parts/elementary.py.
 
     python docs/elementary.py            # rewrite them
     python docs/elementary.py --check    # exit 1 if they are others
@@ -23,7 +23,7 @@ from typing import Any
 import mpmath
 from mpmath import mpf
 
-FILE = Path(__file__).parents[1] / "handwritten" / "elementary.py"
+FILE = Path(__file__).parents[1] / "handwritten" / "parts" / "elementary.py"
 BEGIN, END = "# fit:begin\n", "# fit:end\n"
 LAWSON_STEPS = 4
 NORMAL_ROOT_END = 8.3  # Phi(-8.3) is less than half a unit in the last place of 1

@@ -13,19 +13,14 @@
     11  ping_pong         fragments read one k ahead
     12  tuned             16 x 8 elements a thread, clusters that split k
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
-    14  wgmma             Hopper's copy engine and warpgroup multiplication
+    14  wgmma             Hopper's TMA and warpgroup multiplication
 
-`widening_tile` is no rung: it takes float16, bfloat16 and int8 in layouts that tensor cores cannot.
-The other files hold what kernels share: intrinsics (`intrinsics`, `mma`, `hopper`), loops that are
-unrolled (`unroll`), how operands lie in memory (`operands`), copying and storing tiles, and what
-epilogues are made of (`epilogue`, `elementary`).
+`kernels` holds kernels that are no rungs, `parts` what all share.
 
-A kernel file defines `Config`, the configs to choose from, `supports(problem)`,
-`block_count(config, problem)` and `make_kernel(config, dtype, *variant)`. It imports the standard
-library, numpy, numba and its neighbours here, nothing else of dxgemm. All kernels take the same
-parameters: sizes and strides are run-time arguments, counted in elements, so that one build serves
-every shape. `variant(config, problem)` is what a kernel is compiled for beyond the dtype, such as
-how a and b lie in memory.
+A kernel file defines `Config`, `make_kernel(config, dtype, *variant)` and `KERNEL`, the record by
+which it is known (`parts.kernel`). It imports the standard library, numpy, numba and its neighbours
+here, nothing else of dxgemm. All kernels take the same parameters: sizes and strides are run-time
+arguments, counted in elements, so that one build serves every shape.
 """
 
 if __name__ != "dxgemm.handwritten":

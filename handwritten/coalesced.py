@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Elements of the result a block computes, one a thread."""
 
     tile_m: int
@@ -47,25 +49,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a row
-# of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
-CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32))
-SIMULATOR_CONFIGS = (Config(tile_m=2, tile_n=4),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str]:
     """Whether the elements of a row of a are neighbours."""
     return ("unit",) if problem.a.col == 1 else ("strided",)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -77,7 +63,8 @@ def make_kernel(
     global cuda
     from numba import cuda
 
-    from dxgemm.handwritten.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
@@ -87,12 +74,8 @@ def make_kernel(
     # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
     int31 = 0x7FFFFFFF
 
-    def coalesced_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def coalesced_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
@@ -103,21 +86,31 @@ def make_kernel(
         if row >= m or col >= n:
             return
 
-        a_index = matrix * a_stride_batch + row * a_stride_m
-        b_index = matrix * b_stride_batch + col * b_stride_n
+        a_index = matrix * a.batch + row * a.row
+        b_index = matrix * b.batch + col * b.col
         acc = scalar(0)
         # Counted down, because numba's range() costs more than the multiplication it counts.
         left = k
         while left > 0:
-            acc += a_gmem[a_index] * b_gmem[b_index]
-            a_index += 1 if is_unit else a_stride_k
-            b_index += b_stride_k
+            acc += a.data[a_index] * b.data[b_index]
+            a_index += 1 if is_unit else a.col
+            b_index += b.row
             left -= 1
 
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
+            value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
         value = finish(value, matrix, row, col, extra)
-        out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
+        out.data[matrix * out.batch + row * out.row + col * out.col] = value
 
     return coalesced_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # A warp spans the 32 columns of a tile: 128-byte rows of b in float32. The larger tile reads a
+    # row of b once for 32 rows of a; the smaller one spreads small problems over more of the GPU.
+    configs=(Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32)),
+    simulator_configs=(Config(tile_m=2, tile_n=4),),
+    variant=variant,
+)

@@ -20,9 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Elements of the result a block computes, one a thread."""
 
     tile_m: int
@@ -53,21 +55,6 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}"
 
 
-# The first is for large results, the others for narrow ones.
-CONFIGS = (Config(tile_m=32, tile_n=32), Config(tile_m=128, tile_n=1), Config(tile_m=32, tile_n=1))
-SIMULATOR_CONFIGS = (Config(tile_m=4, tile_n=2),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-
-
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -75,7 +62,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     global cuda
     from numba import cuda
 
-    from dxgemm.handwritten.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
@@ -83,12 +71,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
     int31 = 0x7FFFFFFF
 
-    def naive_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def naive_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
@@ -99,21 +83,33 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         if row >= m or col >= n:
             return
 
-        a_index = matrix * a_stride_batch + row * a_stride_m
-        b_index = matrix * b_stride_batch + col * b_stride_n
+        a_index = matrix * a.batch + row * a.row
+        b_index = matrix * b.batch + col * b.col
         acc = scalar(0)
         # Counted down, because numba's range() costs more than the multiplication it counts.
         left = k
         while left > 0:
-            acc += a_gmem[a_index] * b_gmem[b_index]
-            a_index += a_stride_k
-            b_index += b_stride_k
+            acc += a.data[a_index] * b.data[b_index]
+            a_index += a.col
+            b_index += b.row
             left -= 1
 
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            value += beta * c_gmem[matrix * c_stride_batch + row * c_stride_m + col * c_stride_n]
+            value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
         value = finish(value, matrix, row, col, extra)
-        out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
+        out.data[matrix * out.batch + row * out.row + col * out.col] = value
 
     return naive_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # The first is for large results, the others for narrow ones.
+    configs=(
+        Config(tile_m=32, tile_n=32),
+        Config(tile_m=128, tile_n=1),
+        Config(tile_m=32, tile_n=1),
+    ),
+    simulator_configs=(Config(tile_m=4, tile_n=2),),
+)

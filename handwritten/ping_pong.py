@@ -18,17 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten import tile_store
-from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
-from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-MINIMUM_ARCH = 80
-FUSES_REDUCTIONS = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -93,26 +92,9 @@ class Config:
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
 
 
-CONFIGS = (
-    Config(128, 128, 8, 8, 8, stages=4),
-    Config(64, 64, 8, 8, 4, stages=4),
-)
-SIMULATOR_CONFIGS = ()
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b are copied."""
     return ways_to_copy(config, problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -121,7 +103,7 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.intrinsics import (
+    from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
@@ -131,7 +113,7 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     item_size = np.dtype(dtype).itemsize
@@ -159,83 +141,82 @@ def make_kernel(
         tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
         for kk in range(tile_k + 1)
     )
-    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+    a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
-    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+    b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(config, width, row_group, col_group, dtype, epilogue)
 
-    def ping_pong_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def ping_pong_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
         # Where am I: the block's tile of the result, and this thread's place in it.
-        tiles_m, tiles_n = int32((m + tile_m - 1) // tile_m), int32((n + tile_n - 1) // tile_n)
-        block = int32(cuda.blockIdx.x)
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        block: int32 = cuda.blockIdx.x
         matrix = divide(block, int32(tiles_m * tiles_n))
-        tile = int32(block - matrix * tiles_m * tiles_n)
+        tile: int32 = block - matrix * tiles_m * tiles_n
         row = divide(tile, tiles_n)
         tile_row, tile_col = int64(row) * tile_m, int64(tile - row * tiles_n) * tile_n
-        thread = int32(cuda.threadIdx.x & 1023)
-        lane, warp = int32(thread % 32), int32(thread // 32)
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
         # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
-        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
-        thread_row = int32(warp // warps_n * warp_m + lane_row * width)
-        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        thread_row: int32 = warp // warps_n * warp_m + lane_row * width
+        thread_col: int32 = warp % warps_n * warp_n + lane_col * width
 
         a_copying, a_source = a_begin(
             thread,
             smem,
-            global_address(a_gmem) + (matrix * a_stride_batch + tile_row * a_stride_m) * item_size,
+            global_address(a.data) + (matrix * a.batch + tile_row * a.row) * item_size,
             m - tile_row,
-            a_stride_m * item_size,
-            a_stride_k * item_size,
+            a.row * item_size,
+            a.col * item_size,
         )
         b_copying, b_source = b_begin(
             thread,
             int32(smem + a_bytes),
-            global_address(b_gmem) + (matrix * b_stride_batch + tile_col * b_stride_n) * item_size,
+            global_address(b.data) + (matrix * b.batch + tile_col * b.col) * item_size,
             n - tile_col,
-            b_stride_n * item_size,
-            b_stride_k * item_size,
+            b.col * item_size,
+            b.row * item_size,
         )
-        a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
+        a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need guards.
+        # Tiles still to copy, and how many of them, at the end, need predicates.
         k_tiles = to_copy = int32((k + tile_k - 1) // tile_k)
-        last_depth = int32(k - int64(k_tiles - 1) * tile_k)
-        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+        last_depth: int32 = k - int64(k_tiles - 1) * tile_k
+        predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
 
         # Prologue: all stages but one are on their way.
-        write_stage = int32(0)
+        write_stage: int32 = 0
         for _ in range(stages - 1):
-            if to_copy > guarded:
+            if to_copy > predicated:
                 a_copy(a_copying, write_stage, a_source)
                 b_copy(b_copying, write_stage, b_source)
             elif to_copy > 0:
-                depth = int32(last_depth if to_copy == 1 else tile_k)
-                a_copy_guarded(a_copying, write_stage, a_source, depth)
-                b_copy_guarded(b_copying, write_stage, b_source, depth)
+                depth: int32 = last_depth if to_copy == 1 else tile_k
+                a_copy_predicated(a_copying, write_stage, a_source, depth)
+                b_copy_predicated(b_copying, write_stage, b_source, depth)
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
             to_copy = int32(to_copy - 1)
-            write_stage = int32(write_stage + stage_bytes)
+            write_stage += stage_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
 
         # Mainloop. The fragments of the next k are read while this one's are multiplied, across
         # the border of tiles too.
         acc = zeros(scalar, thread_m * thread_n)
-        a_address = int32(smem + thread_row * item_size)
-        b_address = int32(smem + a_bytes + thread_col * item_size)
-        read_stage = int32(0)
+        a_address: int32 = smem + thread_row * item_size
+        b_address: int32 = smem + a_bytes + thread_col * item_size
+        read_stage: int32 = 0
         a_frag, b_frag = (), ()
         for i in static_range(row_vectors):
             a_frag = a_frag + load_shared(scalar, width, a_address, a_offsets[0][i])
@@ -244,40 +225,53 @@ def make_kernel(
         for _ in range(k_tiles):
             for kk in static_range(tile_k):
                 if kk == tile_k - 1:
-                    read_stage = int32(read_stage + stage_bytes)
+                    read_stage += stage_bytes
                     if read_stage == ring_bytes:
-                        read_stage = int32(0)
+                        read_stage = 0
                     wait_copies(stages - 2)
                     cuda.syncthreads()
-                a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
+                a_row: int32 = a_address + read_stage
+                b_row: int32 = b_address + read_stage
                 a_next, b_next = (), ()
                 for i in static_range(row_vectors):
                     a_next = a_next + load_shared(scalar, width, a_row, a_offsets[kk + 1][i])
                 for j in static_range(col_vectors):
                     b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
                 if kk == 0:  # every thread has left the stage that this overwrites
-                    if to_copy > guarded:
+                    if to_copy > predicated:
                         a_copy(a_copying, write_stage, a_source)
                         b_copy(b_copying, write_stage, b_source)
                     elif to_copy > 0:
-                        depth = int32(last_depth if to_copy == 1 else tile_k)
-                        a_copy_guarded(a_copying, write_stage, a_source, depth)
-                        b_copy_guarded(b_copying, write_stage, b_source, depth)
+                        depth = last_depth if to_copy == 1 else tile_k
+                        a_copy_predicated(a_copying, write_stage, a_source, depth)
+                        b_copy_predicated(b_copying, write_stage, b_source, depth)
                     commit_copies()
                     a_source += a_tile_step
                     b_source += b_tile_step
                     to_copy = int32(to_copy - 1)
-                    write_stage = int32(write_stage + stage_bytes)
+                    write_stage += stage_bytes
                     if write_stage == ring_bytes:
-                        write_stage = int32(0)
+                        write_stage = 0
                 acc = outer_product(acc, a_frag, b_frag)
                 a_frag, b_frag = a_next, b_next
 
         wait_copies(0)
         store_tile(
             acc, smem, 0, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, extra,
+            c.data, matrix * c.batch, c.row, c.col,
+            out.data, matrix * out.batch, out.row, out.col, extra,
         )  # fmt: skip
 
-    return unroll_static_loops(ping_pong_kernel)
+    return ping_pong_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 128, 8, 8, 8, stages=4),
+        Config(64, 64, 8, 8, 4, stages=4),
+    ),
+    minimum_arch=80,
+    variant=variant,
+    reductions=Reductions.ALL,
+)

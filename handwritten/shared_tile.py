@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile x tile, tile_k columns of a and rows of b at a time; one element a thread."""
 
     tile: int
@@ -59,21 +61,6 @@ class Config:
         return f"{self.tile}x{self.tile}x{self.tile_k}"
 
 
-# Twice as deep as wide: half as many barriers, at which all warps wait (9.1 against 8.4 TFLOP/s).
-CONFIGS = (Config(tile=32, tile_k=64), Config(tile=16, tile_k=32))
-SIMULATOR_CONFIGS = (Config(tile=4, tile_k=8), Config(tile=2, tile_k=2))
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-
-
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -82,8 +69,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda
     from numba.core.config import ENABLE_CUDASIM
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
@@ -94,12 +81,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     # Lets the compiler read several elements at a time. numba's simulator takes no alignment.
     alignment = None if ENABLE_CUDASIM else 16
 
-    def shared_tile_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def shared_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
 
@@ -115,21 +98,21 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         is_row, is_col = row < m, col < n
 
         # The first elements this thread copies: those at its own place in either tile.
-        a_index = matrix * a_stride_batch + row * a_stride_m + thread_col * a_stride_k
-        b_index = matrix * b_stride_batch + thread_row * b_stride_k + col * b_stride_n
+        a_index = matrix * a.batch + row * a.row + thread_col * a.col
+        b_index = matrix * b.batch + thread_row * b.row + col * b.col
         acc = scalar(0)
         left = k
         while left > 0:
             for copy in static_range(copies):
                 a_value = b_value = scalar(0)
                 if is_row and thread_col + copy * tile_size < left:
-                    a_value = a_gmem[a_index + copy * tile_size * a_stride_k]
+                    a_value = a.data[a_index + copy * tile_size * a.col]
                 if is_col and thread_row + copy * tile_size < left:
-                    b_value = b_gmem[b_index + copy * tile_size * b_stride_k]
+                    b_value = b.data[b_index + copy * tile_size * b.row]
                 a_smem[thread_row, thread_col + copy * tile_size] = a_value
                 b_smem[thread_row + copy * tile_size, thread_col] = b_value
-            a_index += tile_k * a_stride_k
-            b_index += tile_k * b_stride_k
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
             cuda.syncthreads()
             for kk in static_range(tile_k):
                 acc += a_smem[thread_row, kk] * b_smem[kk, thread_col]
@@ -139,9 +122,18 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         if is_row and is_col:
             value = alpha * acc
             if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                c_index = matrix * c_stride_batch + row * c_stride_m + col * c_stride_n
-                value += beta * c_gmem[c_index]
+                c_index = matrix * c.batch + row * c.row + col * c.col
+                value += beta * c.data[c_index]
             value = finish(value, matrix, row, col, extra)
-            out_gmem[matrix * out_stride_batch + row * out_stride_m + col * out_stride_n] = value
+            out.data[matrix * out.batch + row * out.row + col * out.col] = value
 
-    return unroll_static_loops(shared_tile_kernel)
+    return shared_tile_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # Twice as deep as wide: half as many barriers, at which all warps wait (9.1 against 8.4
+    # TFLOP/s).
+    configs=(Config(tile=32, tile_k=64), Config(tile=16, tile_k=32)),
+    simulator_configs=(Config(tile=4, tile_k=8), Config(tile=2, tile_k=2)),
+)

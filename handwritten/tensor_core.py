@@ -23,24 +23,21 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.mma_operands import (
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
     MMA_K,
     MMA_ROWS,
     choose_sides,
     make_operand_tile,
 )
-from dxgemm.handwritten.tile_store import tile_bytes
+from dxgemm.handwritten.parts.tile_store import tile_bytes
 
-DTYPES = ("float64",)
-MINIMUM_ARCH = 90
-FUSES_REDUCTIONS = True
-SLICES_K = True
-BAND = 8  # rows of tiles that are computed together, so that they share what is in L2
+SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Tile of the left and right operand, each warp's share of it, depth of the pipeline.
 
     Attributes:
@@ -115,27 +112,6 @@ class Config:
         )
 
 
-CONFIGS = (
-    Config(128, 128, 16, warp_left=64, warp_right=32, stages=4),
-    Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
-    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
-    Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
-    Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
-    Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
-    Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
-    Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
-    # Little shared memory, so that many blocks share a multiprocessor: for batches.
-    Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
-    Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no mma.sync
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem in float64."""
-    return None
-
-
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: split_k a tile of the result, matrix after matrix."""
     tile_m, tile_n = result_tile(config, problem)
@@ -171,8 +147,8 @@ def make_kernel(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.epilogue import make_prefetch
-    from dxgemm.handwritten.intrinsics import (
+    from dxgemm.handwritten.parts.epilogue import make_prefetch
+    from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
@@ -182,9 +158,9 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
-    from dxgemm.handwritten.mma_store import make_store, make_store_through_smem
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
+    from dxgemm.handwritten.parts.mma_store import make_store, make_store_through_smem
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
     a_is_left, is_sliced = a_side == "a left", slicing == "sliced"
@@ -214,53 +190,51 @@ def make_kernel(
     prefetch = make_prefetch(epilogue, shared_rows, tile_right if a_is_left else tile_left, threads)
     is_prefetching = prefetch is not None
 
-    def tensor_core_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def tensor_core_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar, alignment=1024))
         if a_is_left:
             rows, cols = m, n
             left, left_stride_batch, left_stride, left_stride_k = (
-                global_address(a_gmem), a_stride_batch, a_stride_m, a_stride_k
+                global_address(a.data), a.batch, a.row, a.col
             )  # fmt: skip
             right, right_stride_batch, right_stride, right_stride_k = (
-                global_address(b_gmem), b_stride_batch, b_stride_n, b_stride_k
+                global_address(b.data), b.batch, b.col, b.row
             )  # fmt: skip
-            out_stride_row, out_stride_col = out_stride_m, out_stride_n
-            c_stride_row, c_stride_col = c_stride_m, c_stride_n
+            out_stride_row, out_stride_col = out.row, out.col
+            c_stride_row, c_stride_col = c.row, c.col
         else:
             rows, cols = n, m
             left, left_stride_batch, left_stride, left_stride_k = (
-                global_address(b_gmem), b_stride_batch, b_stride_n, b_stride_k
+                global_address(b.data), b.batch, b.col, b.row
             )  # fmt: skip
             right, right_stride_batch, right_stride, right_stride_k = (
-                global_address(a_gmem), a_stride_batch, a_stride_m, a_stride_k
+                global_address(a.data), a.batch, a.row, a.col
             )  # fmt: skip
-            out_stride_row, out_stride_col = out_stride_n, out_stride_m
-            c_stride_row, c_stride_col = c_stride_n, c_stride_m
+            out_stride_row, out_stride_col = out.col, out.row
+            c_stride_row, c_stride_col = c.col, c.row
 
         # Where am I: the block's tile of the result, and its share of k.
-        rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
-        tiles_left = int32((rows + tile_left - 1) // tile_left)
-        tiles_right = int32((cols + tile_right - 1) // tile_right)
-        matrix, band = int32(0), int32(0)
+        rank: int32 = cuda.blockIdx.x % split_k
+        block: int32 = cuda.blockIdx.x // split_k
+        tiles_left: int32 = (rows + tile_left - 1) // tile_left
+        tiles_right: int32 = (cols + tile_right - 1) // tile_right
+        matrix, group = int32(0), int32(0)
         if batch > 1:
             matrix = divide(block, int32(tiles_left * tiles_right))
-            block = int32(block - matrix * tiles_left * tiles_right)
-        if tiles_left > BAND:
-            band = divide(block, int32(BAND * tiles_right))
-            block = int32(block - band * BAND * tiles_right)
-        band_rows = min(int32(tiles_left - band * BAND), int32(BAND))
-        col_tile = divide(block, band_rows)
-        row_tile = int32(block - col_tile * band_rows + band * BAND)
+            block = block - matrix * tiles_left * tiles_right
+        if tiles_left > SWIZZLE_ROWS:
+            group = divide(block, int32(SWIZZLE_ROWS * tiles_right))
+            block = block - group * SWIZZLE_ROWS * tiles_right
+        group_rows = min(int32(tiles_left - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+        col_tile = divide(block, group_rows)
+        row_tile = int32(block - col_tile * group_rows + group * SWIZZLE_ROWS)
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
 
-        all_tiles = int32((k + tile_k - 1) // tile_k)
+        all_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
-            part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+            part: int32 = cuda.blockIdx.y
+            parts: int32 = cuda.gridDim.y
             share = divide(int32(all_tiles + parts - 1), parts)
             first_tile = min(int32(share * part), all_tiles)
             result = int32(part * batch + matrix)
@@ -280,10 +254,10 @@ def make_kernel(
         if split_k > 1 or is_sliced:
             full_tiles = max(full_tiles, int32(0))  # of a share without tiles
 
-        thread = int32(cuda.threadIdx.x & 1023)
+        thread: int32 = cuda.threadIdx.x & 1023
         warp, group, member = int32(thread // 32), int32(thread % 32 // 4), int32(thread % 4)
-        lane_row = int32(warp // warps_right * warp_left + group * 2)
-        lane_col = int32(warp % warps_right * warp_right)
+        lane_row: int32 = warp // warps_right * warp_left + group * 2
+        lane_col: int32 = warp % warps_right * warp_right
 
         # What this thread copies: its first element of each tile, in global and shared memory.
         left_x, left_k = left_first(thread)
@@ -302,12 +276,12 @@ def make_kernel(
         right_pass = right_step * item_bytes * (right_stride_k if right_steps_k else right_stride)
         left_advance = tile_k * item_bytes * left_stride_k
         right_advance = tile_k * item_bytes * right_stride_k
-        left_target = int32(smem + left_place(left_x, left_k))
-        right_target = int32(smem + left_bytes + right_place(right_x, right_k))
+        left_target: int32 = smem + left_place(left_x, left_k)
+        right_target: int32 = smem + left_bytes + right_place(right_x, right_k)
 
         # Prologue: all stages but one are on their way. Two loops, not one with a branch: LLVM
         # would write that out, and short problems would wait for their instructions.
-        write = int32(0)
+        write: int32 = 0
         prefetched = min(full_tiles, int32(stages - 1))
         for _ in range(prefetched):
             start_left(int32(left_target + write), left_source, left_pass)
@@ -315,7 +289,7 @@ def make_kernel(
             commit_copies()
             left_source += left_advance
             right_source += right_advance
-            write = int32(write + stage_bytes)
+            write += stage_bytes
         for started in range(prefetched, int32(stages - 1)):
             if started < tiles:
                 depth = last_depth if started == tiles - 1 else int32(tile_k)
@@ -330,7 +304,7 @@ def make_kernel(
             commit_copies()
             left_source += left_advance
             right_source += right_advance
-            write = int32(write + stage_bytes)
+            write += stage_bytes
         if is_prefetching:
             first_row, first_col = (tile_row, tile_col) if a_is_left else (tile_col, tile_row)
             prefetch(result, first_row + rank * shared_rows, first_col, m, n, extra)
@@ -340,9 +314,9 @@ def make_kernel(
             store_shared(smem, ring_bytes + 16, (rows_inside, cols_inside, last_depth, int32(0)))
         wait_copies(stages - 2)
         cuda.syncthreads()
-        left_base = int32(smem + left_place(lane_row, member * 2))
-        right_base = int32(smem + left_bytes + right_place(lane_col + group, member * 2))
-        read = int32(0)
+        left_base: int32 = smem + left_place(lane_row, member * 2)
+        right_base: int32 = smem + left_bytes + right_place(lane_col + group, member * 2)
+        read: int32 = 0
         left_next, right_next = (), ()
         for i in static_range(left_mmas):
             left_next = left_next + load_left(int32(left_base ^ left_xor[0][i]), left_add[0][i])
@@ -355,8 +329,8 @@ def make_kernel(
 
         # Mainloop: each step reads the next one's fragments, across tiles too. First while full
         # tiles are copied, in one straight line of code, then for the rest.
-        unguarded = int32(max(full_tiles - (stages - 1), 0))
-        started = int32(unguarded + stages - 1)
+        exact: int32 = max(full_tiles - (stages - 1), 0)
+        started = int32(exact + stages - 1)
         for phase in static_range(2):
             if phase == 1:
                 result, row_tile, col_tile, tiles = load_shared(int32, 4, smem, ring_bytes)
@@ -364,14 +338,14 @@ def make_kernel(
                     int32, 4, smem, ring_bytes + 16
                 )
                 tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
-            for _ in range(unguarded if phase == 0 else int32(tiles - unguarded)):
+            for _ in range(exact if phase == 0 else int32(tiles - exact)):
                 for step in static_range(steps):
                     left_frag, right_frag, left_now = left_next, right_next, left_ready
                     left_next, right_next, sums = (), (), ()
                     if step == steps - 1:
-                        read = int32(read + stage_bytes)
+                        read += stage_bytes
                         if read == ring_bytes:
-                            read = int32(0)
+                            read = 0
                     for i in static_range(left_mmas):
                         if i < left_mmas - 1:
                             left_ready = prepare(left_frag[4 * i + 4 : 4 * i + 8])
@@ -419,22 +393,20 @@ def make_kernel(
                             right_source += right_advance
                             started = int32(started + 1)
                         commit_copies()
-                        write = int32(write + stage_bytes)
+                        write += stage_bytes
                         if write == ring_bytes:
-                            write = int32(0)
+                            write = 0
 
         # Pairs of neighbours go straight from registers, where every lane's can be stored at once;
         # an edge, rows that are misaligned, and what a cluster adds up, through shared memory.
-        lane_col = int32(lane_col + member * 2)
+        lane_col += member * 2
         out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
         c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
-        out_tile = global_address(out_gmem) + (
-            item_bytes * result * out_stride_batch
-            + tile_row * out_row_bytes
-            + tile_col * out_col_bytes
+        out_tile = global_address(out.data) + (
+            item_bytes * result * out.batch + tile_row * out_row_bytes + tile_col * out_col_bytes
         )
-        c_tile = global_address(c_gmem) + (
-            item_bytes * result * c_stride_batch + tile_row * c_row_bytes + tile_col * c_col_bytes
+        c_tile = global_address(c.data) + (
+            item_bytes * result * c.batch + tile_row * c_row_bytes + tile_col * c_col_bytes
         )
         if a_is_left:
             out_pair, out_step, c_pair, c_step = (
@@ -460,8 +432,33 @@ def make_kernel(
         else:
             store_through_smem(
                 acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
-                c_gmem, result * c_stride_batch, c_stride_m, c_stride_n,
-                out_gmem, result * out_stride_batch, out_stride_m, out_stride_n, extra,
+                c.data, result * c.batch, c.row, c.col,
+                out.data, result * out.batch, out.row, out.col, extra,
             )  # fmt: skip
 
-    return unroll_static_loops(tensor_core_kernel)
+    return tensor_core_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 128, 16, warp_left=64, warp_right=32, stages=4),
+        Config(128, 64, 16, warp_left=64, warp_right=32, stages=4),
+        Config(64, 64, 16, warp_left=32, warp_right=32, stages=4),
+        Config(64, 64, 16, warp_left=32, warp_right=32, stages=4, split_k=8),
+        Config(64, 32, 16, warp_left=32, warp_right=16, stages=8),
+        Config(32, 64, 16, warp_left=32, warp_right=16, stages=6),
+        Config(32, 32, 32, warp_left=32, warp_right=8, stages=6),
+        Config(64, 16, 32, warp_left=32, warp_right=8, stages=4),
+        # Little shared memory, so that many blocks share a multiprocessor: for batches.
+        Config(32, 32, 32, warp_left=32, warp_right=8, stages=3),
+        Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
+    ),
+    dtypes=("float64",),
+    minimum_arch=90,
+    variant=variant,
+    block_count=block_count,
+    result_tile=result_tile,
+    reductions=Reductions.ALL,
+    slices_k=True,
+)

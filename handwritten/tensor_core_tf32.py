@@ -11,42 +11,11 @@ Source: as `tensor_core`; PTX ISA, "cvt.rna.tf32.f32".
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from dxgemm.handwritten.tensor_core import (
-    SIMULATOR_CONFIGS,
-    Config,
-    block_count,
-    make_kernel,
-    result_tile,
-    variant,
-)
-
-__all__ = [
-    "CONFIGS",
-    "DTYPES",
-    "FUSES_REDUCTIONS",
-    "MINIMUM_ARCH",
-    "SIMULATOR_CONFIGS",
-    "Config",
-    "block_count",
-    "make_kernel",
-    "result_tile",
-    "supports",
-    "variant",
-]  # fmt: skip
-
-DTYPES = ("float32",)
-MINIMUM_ARCH = 80
-FUSES_REDUCTIONS = True
-CONFIGS = (
-    Config(128, 256, 32, warp_left=64, warp_right=64, stages=3),
-    Config(128, 128, 32, warp_left=64, warp_right=64, stages=3),
-    Config(128, 128, 32, warp_left=64, warp_right=64, stages=2),
-    Config(128, 64, 32, warp_left=64, warp_right=32, stages=3),
-    Config(64, 64, 32, warp_left=32, warp_right=32, stages=3),
-    Config(64, 64, 32, warp_left=32, warp_right=32, stages=4, split_k=2),
-)
+from dxgemm.handwritten import tensor_core
+from dxgemm.handwritten.tensor_core import Config
 
 
 def supports(problem: Any) -> str | None:
@@ -54,3 +23,20 @@ def supports(problem: Any) -> str | None:
     if problem.precision == "tf32":
         return None
     return "it rounds float32 to TF32: pass precision='tf32' to permit it"
+
+
+KERNEL = replace(
+    tensor_core.KERNEL,
+    configs=(
+        Config(128, 256, 32, warp_left=64, warp_right=64, stages=3),
+        Config(128, 128, 32, warp_left=64, warp_right=64, stages=3),
+        Config(128, 128, 32, warp_left=64, warp_right=64, stages=2),
+        Config(128, 64, 32, warp_left=64, warp_right=32, stages=3),
+        Config(64, 64, 32, warp_left=32, warp_right=32, stages=3),
+        Config(64, 64, 32, warp_left=32, warp_right=32, stages=4, split_k=2),
+    ),
+    dtypes=("float32",),
+    minimum_arch=80,
+    supports=supports,
+    slices_k=False,
+)

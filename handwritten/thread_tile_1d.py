@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile x tile x tile_k; thread tile thread_m x 1."""
 
     tile: int
@@ -64,24 +66,6 @@ class Config:
         return f"{self.tile}x{self.tile}x{self.tile_k} thread {self.thread_m}x1"
 
 
-# A tile 32 deep has a quarter of the barriers of one 8 deep: 19.2 against 15.2 TFLOP/s.
-CONFIGS = (Config(tile=64, tile_k=32, thread_m=8), Config(tile=32, tile_k=32, thread_m=4))
-SIMULATOR_CONFIGS = (
-    Config(tile=4, tile_k=4, thread_m=2),
-    Config(tile=6, tile_k=2, thread_m=3),
-)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-
-
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -90,8 +74,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda
     from numba.core.config import ENABLE_CUDASIM
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
@@ -106,12 +90,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     # Lets the compiler read several elements at a time. numba's simulator takes no alignment.
     alignment = None if ENABLE_CUDASIM else 16
 
-    def thread_tile_1d_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def thread_tile_1d_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
         acc = cuda.local.array(thread_m, scalar)
@@ -129,8 +109,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         # The first elements of the tiles this thread copies; neighbours copy along rows.
         a_row, a_col = thread // tile_k, thread % tile_k
         b_row, b_col = thread // tile_size, thread % tile_size
-        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
-        b_index = matrix * b_stride_batch + b_row * b_stride_k + (tile_col + b_col) * b_stride_n
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_col * a.col
+        b_index = matrix * b.batch + b_row * b.row + (tile_col + b_col) * b.col
         is_b_col = tile_col + b_col < n
         for i in range(thread_m):
             acc[i] = scalar(0)
@@ -140,13 +120,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             for copy in static_range(copies):
                 a_value = b_value = scalar(0)
                 if tile_row + a_row + copy * a_rows < m and a_col < left:
-                    a_value = a_gmem[a_index + copy * a_rows * a_stride_m]
+                    a_value = a.data[a_index + copy * a_rows * a.row]
                 if is_b_col and b_row + copy * b_rows < left:
-                    b_value = b_gmem[b_index + copy * b_rows * b_stride_k]
+                    b_value = b.data[b_index + copy * b_rows * b.row]
                 a_smem[a_row + copy * a_rows, a_col] = a_value
                 b_smem[b_row + copy * b_rows, b_col] = b_value
-            a_index += tile_k * a_stride_k
-            b_index += tile_k * b_stride_k
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
             cuda.syncthreads()
             for kk in static_range(tile_k):
                 b_value = b_smem[kk, thread_col]
@@ -156,15 +136,26 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             left -= tile_k
 
         col = tile_col + thread_col
-        c_index = matrix * c_stride_batch + col * c_stride_n
-        out_index = matrix * out_stride_batch + col * out_stride_n
+        c_index = matrix * c.batch + col * c.col
+        out_index = matrix * out.batch + col * out.col
         for i in static_range(thread_m):
             row = tile_row + thread_row + i
             if row < m and col < n:
                 value = alpha * acc[i]
                 if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                    value += beta * c_gmem[c_index + row * c_stride_m]
+                    value += beta * c.data[c_index + row * c.row]
                 value = finish(value, matrix, row, col, extra)
-                out_gmem[out_index + row * out_stride_m] = value
+                out.data[out_index + row * out.row] = value
 
-    return unroll_static_loops(thread_tile_1d_kernel)
+    return thread_tile_1d_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # A tile 32 deep has a quarter of the barriers of one 8 deep: 19.2 against 15.2 TFLOP/s.
+    configs=(Config(tile=64, tile_k=32, thread_m=8), Config(tile=32, tile_k=32, thread_m=4)),
+    simulator_configs=(
+        Config(tile=4, tile_k=4, thread_m=2),
+        Config(tile=6, tile_k=2, thread_m=3),
+    ),
+)

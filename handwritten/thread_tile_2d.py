@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
 
     tile_m: int
@@ -82,28 +84,6 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
-    Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
-    Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
-)
-SIMULATOR_CONFIGS = (
-    Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),
-    Config(tile_m=2, tile_n=4, tile_k=4, thread_m=1, thread_n=2),
-)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-
-
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -111,8 +91,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
@@ -126,12 +106,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
     int31 = 0x7FFFFFFF
 
-    def thread_tile_2d_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def thread_tile_2d_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
         b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
         a_frag = cuda.local.array(thread_m, scalar)
@@ -150,23 +126,32 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
         # The first element of each tile this thread copies, and the step to its next one. Places
         # within a tile are kept in 32 bits: in 64, their comparisons cost twice the registers.
-        if abs(a_stride_k) <= abs(a_stride_m):
-            a_row, a_col = int32(thread // tile_k), int32(thread % tile_k)
-            a_row_step, a_col_step = int32(threads // tile_k), int32(0)
+        if abs(a.col) <= abs(a.row):
+            a_row: int32 = thread // tile_k
+            a_col: int32 = thread % tile_k
+            a_row_step: int32 = threads // tile_k
+            a_col_step: int32 = 0
         else:
-            a_row, a_col = int32(thread % tile_m), int32(thread // tile_m)
-            a_row_step, a_col_step = int32(0), int32(threads // tile_m)
-        if abs(b_stride_n) <= abs(b_stride_k):
-            b_row, b_col = int32(thread // tile_n), int32(thread % tile_n)
-            b_row_step, b_col_step = int32(threads // tile_n), int32(0)
+            a_row = thread % tile_m
+            a_col = thread // tile_m
+            a_row_step = 0
+            a_col_step = threads // tile_m
+        if abs(b.col) <= abs(b.row):
+            b_row: int32 = thread // tile_n
+            b_col: int32 = thread % tile_n
+            b_row_step: int32 = threads // tile_n
+            b_col_step: int32 = 0
         else:
-            b_row, b_col = int32(thread % tile_k), int32(thread // tile_k)
-            b_row_step, b_col_step = int32(0), int32(threads // tile_k)
-        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_col * a_stride_k
-        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_row * b_stride_k
-        a_index_step = a_row_step * a_stride_m + a_col_step * a_stride_k
-        b_index_step = b_row_step * b_stride_k + b_col_step * b_stride_n
-        rows, cols = int32(min(m - tile_row, tile_m)), int32(min(n - tile_col, tile_n))
+            b_row = thread % tile_k
+            b_col = thread // tile_k
+            b_row_step = 0
+            b_col_step = threads // tile_k
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_col * a.col
+        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_row * b.row
+        a_index_step = a_row_step * a.row + a_col_step * a.col
+        b_index_step = b_row_step * b.row + b_col_step * b.col
+        rows: int32 = min(m - tile_row, tile_m)
+        cols: int32 = min(n - tile_col, tile_n)
 
         for i in range(thread_m):
             for j in range(thread_n):
@@ -174,12 +159,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
         left = k
         while left > 0:
-            depth = int32(min(left, tile_k))
+            depth: int32 = min(left, tile_k)
             row, col, index = a_row, a_col, a_index
             for _ in range(a_copies):
                 value = scalar(0)
                 if row < rows and col < depth:
-                    value = a_gmem[index]
+                    value = a.data[index]
                 a_smem[col, row] = value
                 row, col = int32(row + a_row_step), int32(col + a_col_step)
                 index += a_index_step
@@ -187,12 +172,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             for _ in range(b_copies):
                 value = scalar(0)
                 if row < depth and col < cols:
-                    value = b_gmem[index]
+                    value = b.data[index]
                 b_smem[row, col] = value
                 row, col = int32(row + b_row_step), int32(col + b_col_step)
                 index += b_index_step
-            a_index += tile_k * a_stride_k
-            b_index += tile_k * b_stride_k
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
             cuda.syncthreads()
 
             # Thread tiles are interleaved: a warp reads neighbouring columns of b_smem, free of
@@ -208,8 +193,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
-        c_tile = matrix * c_stride_batch
-        out_tile = matrix * out_stride_batch
+        c_tile = matrix * c.batch
+        out_tile = matrix * out.batch
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
             for j in static_range(thread_n):
@@ -217,8 +202,23 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
                 if row < m and col < n:
                     value = alpha * acc[i, j]
                     if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                        value += beta * c_gmem[c_tile + row * c_stride_m + col * c_stride_n]
+                        value += beta * c.data[c_tile + row * c.row + col * c.col]
                     value = finish(value, matrix, row, col, extra)
-                    out_gmem[out_tile + row * out_stride_m + col * out_stride_n] = value
+                    out.data[out_tile + row * out.row + col * out.col] = value
 
-    return unroll_static_loops(thread_tile_2d_kernel)
+    return thread_tile_2d_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
+        Config(tile_m=64, tile_n=32, tile_k=16, thread_m=4, thread_n=4),
+        Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
+    ),
+    simulator_configs=(
+        Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),
+        Config(tile_m=2, tile_n=4, tile_k=4, thread_m=1, thread_n=2),
+    ),
+)

@@ -23,19 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten import tile_store
-from dxgemm.handwritten.async_tiles import make_tile_copy, ways_to_copy
-from dxgemm.handwritten.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-MINIMUM_ARCH = 80
-FUSES_REDUCTIONS = True
-SLICES_K = True
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
-GROUP_ROWS = 8  # tile rows that are worked on together
+SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
@@ -111,31 +109,6 @@ class Config:
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
 
 
-CONFIGS = (
-    Config(128, 256, 8, 16, 8, stages=4),
-    Config(160, 192, 8, 10, 12, stages=4),  # for sizes like 4000 = 25 x 160
-    Config(128, 128, 8, 8, 8, stages=4),
-    Config(128, 64, 8, 8, 8, stages=4),
-    Config(128, 128, 8, 8, 8, stages=4, split_k=2),
-    Config(64, 64, 8, 8, 4, stages=4),
-    Config(64, 64, 8, 8, 4, stages=4, split_k=2),
-    Config(64, 64, 8, 8, 4, stages=4, split_k=4),
-    Config(32, 64, 8, 4, 4, stages=4, split_k=4),
-    Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
-    # For results of few rows or columns.
-    Config(64, 32, 16, 4, 4, stages=6),
-    Config(128, 32, 16, 8, 4, stages=4),
-    Config(32, 128, 16, 8, 4, stages=4),
-    Config(16, 128, 16, 4, 4, stages=4),
-)
-SIMULATOR_CONFIGS = ()
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """How a and b are copied, and whether k is sliced."""
     ways = ways_to_copy(config, problem)
@@ -157,7 +130,7 @@ def make_kernel(
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.intrinsics import (
+    from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
         global_address,
@@ -167,7 +140,7 @@ def make_kernel(
         wait_copies,
         zeros,
     )
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     is_sliced = slicing == "sliced"
     scalar = np.dtype(dtype).type
@@ -197,121 +170,122 @@ def make_kernel(
         tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
         for kk in range(tile_k + 1)
     )
-    a_begin, a_copy, a_copy_guarded = make_tile_copy(
+    a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
-    b_begin, b_copy, b_copy_guarded = make_tile_copy(
+    b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(
         config, row_width, row_group, col_group, dtype, epilogue, split_k
     )
 
-    def tuned_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def tuned_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
         # Where am I: the tile of the result, this block's share of its k, this thread's place.
-        tiles_m, tiles_n = int32((m + tile_m - 1) // tile_m), int32((n + tile_n - 1) // tile_n)
-        block = int32(cuda.blockIdx.x)
-        rank = int32(block % split_k)
-        block = int32(block // split_k)
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
         matrix = divide(block, int32(tiles_m * tiles_n))
-        tile = int32(block - matrix * tiles_m * tiles_n)
-        group = divide(tile, int32(GROUP_ROWS * tiles_n))
-        group_rows = min(int32(tiles_m - group * GROUP_ROWS), int32(GROUP_ROWS))
-        place = int32(tile - group * GROUP_ROWS * tiles_n)
-        col = divide(place, group_rows)
-        tile_row = int64(group * GROUP_ROWS + place - col * group_rows) * tile_m
+        tile: int32 = block - matrix * tiles_m * tiles_n
+        group = divide(tile, int32(SWIZZLE_ROWS * tiles_n))
+        swizzle_rows = min(int32(tiles_m - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+        place: int32 = tile - group * SWIZZLE_ROWS * tiles_n
+        col = divide(place, swizzle_rows)
+        tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
         tile_col = int64(col) * tile_n
-        k_tiles = int32((k + tile_k - 1) // tile_k)
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
-            part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+            part: int32 = cuda.blockIdx.y
+            parts: int32 = cuda.gridDim.y
             share = divide(int32(k_tiles + parts - 1), parts)
             first = min(int32(share * part), k_tiles)
             end = min(int32(first + share), k_tiles)
-            out_start = (part * batch + matrix) * out_stride_batch
+            out_start = (part * batch + matrix) * out.batch
         else:
             first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
-            out_start = matrix * out_stride_batch
+            out_start = matrix * out.batch
         first_k = int64(first) * tile_k
-        thread = int32(cuda.threadIdx.x & 1023)
-        lane, warp = int32(thread % 32), int32(thread // 32)
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
         # Lanes 0 to 7 read two rows of a and four columns of b: few addresses for each access.
-        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
-        thread_row = int32(warp // warps_n * warp_m + lane_row * row_width)
-        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        thread_row: int32 = warp // warps_n * warp_m + lane_row * row_width
+        thread_col: int32 = warp % warps_n * warp_n + lane_col * width
 
         a_copying, a_source = a_begin(
             thread,
             smem,
-            global_address(a_gmem)
-            + (matrix * a_stride_batch + tile_row * a_stride_m + first_k * a_stride_k) * item_size,
+            global_address(a.data)
+            + (matrix * a.batch + tile_row * a.row + first_k * a.col) * item_size,
             m - tile_row,
-            a_stride_m * item_size,
-            a_stride_k * item_size,
+            a.row * item_size,
+            a.col * item_size,
         )
         b_copying, b_source = b_begin(
             thread,
             int32(smem + a_bytes),
-            global_address(b_gmem)
-            + (matrix * b_stride_batch + tile_col * b_stride_n + first_k * b_stride_k) * item_size,
+            global_address(b.data)
+            + (matrix * b.batch + tile_col * b.col + first_k * b.row) * item_size,
             n - tile_col,
-            b_stride_n * item_size,
-            b_stride_k * item_size,
+            b.col * item_size,
+            b.row * item_size,
         )
-        a_tile_step, b_tile_step = a_stride_k * tile_k_bytes, b_stride_k * tile_k_bytes
+        a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
-        # Tiles still to copy, and how many of them, at the end, need guards.
-        to_copy = int32(end - first)
-        last_depth = int32(min(k - int64(end - 1) * tile_k, tile_k))
-        guarded = int32((0 if last_depth == tile_k else 1) if is_inside else to_copy)
+        # Tiles still to copy, and how many of them, at the end, need predicates.
+        to_copy: int32 = end - first
+        last_depth: int32 = min(k - int64(end - 1) * tile_k, tile_k)
+        predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
 
         # Prologue: all stages but one are on their way.
-        write_stage = int32(0)
+        write_stage: int32 = 0
         for _ in range(stages - 1):
-            if to_copy > guarded:
+            if to_copy > predicated:
                 a_copy(a_copying, write_stage, a_source)
                 b_copy(b_copying, write_stage, b_source)
             elif to_copy > 0:
-                depth = int32(last_depth if to_copy == 1 else tile_k)
-                a_copy_guarded(a_copying, write_stage, a_source, depth)
-                b_copy_guarded(b_copying, write_stage, b_source, depth)
+                depth: int32 = last_depth if to_copy == 1 else tile_k
+                a_copy_predicated(a_copying, write_stage, a_source, depth)
+                b_copy_predicated(b_copying, write_stage, b_source, depth)
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
-            to_copy = int32(to_copy - 1)
-            write_stage = int32(write_stage + stage_bytes)
+            to_copy -= 1
+            write_stage += stage_bytes
         wait_copies(stages - 2)
         cuda.syncthreads()
 
         # Mainloop. The fragments of the next k are read while this one's are multiplied, across
         # the border of tiles too.
         acc = zeros(scalar, thread_m * thread_n)
-        a_address = int32(smem + thread_row * item_size)
-        b_address = int32(smem + a_bytes + thread_col * item_size)
-        read_stage = int32(0)
+        a_address: int32 = smem + thread_row * item_size
+        b_address: int32 = smem + a_bytes + thread_col * item_size
+        read_stage: int32 = 0
         a_frag, b_frag = (), ()
         for i in static_range(row_vectors):
             a_frag = a_frag + load_shared(scalar, row_width, a_address, a_offsets[0][i])
         for j in static_range(col_vectors):
             b_frag = b_frag + load_shared(scalar, width, b_address, b_offsets[0][j])
         # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
-        unguarded = int32(max(to_copy - guarded, 0))
+        exact: int32 = max(to_copy - predicated, 0)
         for phase in static_range(2):
-            for _ in range(unguarded if phase == 0 else int32(end - first - unguarded)):
+            for _ in range(exact if phase == 0 else int32(end - first - exact)):
                 for kk in static_range(tile_k):
                     if kk == tile_k - 1:
-                        read_stage = int32(read_stage + stage_bytes)
+                        read_stage += stage_bytes
                         if read_stage == ring_bytes:
-                            read_stage = int32(0)
+                            read_stage = 0
                         wait_copies(stages - 2)
                         cuda.syncthreads()
-                    a_row, b_row = int32(a_address + read_stage), int32(b_address + read_stage)
+                    a_row: int32 = a_address + read_stage
+                    b_row: int32 = b_address + read_stage
                     a_next, b_next = (), ()
                     for i in static_range(row_vectors):
                         rows = load_shared(scalar, row_width, a_row, a_offsets[kk + 1][i])
@@ -323,24 +297,51 @@ def make_kernel(
                             a_copy(a_copying, write_stage, a_source)
                             b_copy(b_copying, write_stage, b_source)
                         elif to_copy > 0:
-                            depth = int32(last_depth if to_copy == 1 else tile_k)
-                            a_copy_guarded(a_copying, write_stage, a_source, depth)
-                            b_copy_guarded(b_copying, write_stage, b_source, depth)
+                            depth = last_depth if to_copy == 1 else tile_k
+                            a_copy_predicated(a_copying, write_stage, a_source, depth)
+                            b_copy_predicated(b_copying, write_stage, b_source, depth)
                         commit_copies()
                         a_source += a_tile_step
                         b_source += b_tile_step
-                        to_copy = int32(to_copy - 1)
-                        write_stage = int32(write_stage + stage_bytes)
+                        to_copy -= 1
+                        write_stage += stage_bytes
                         if write_stage == ring_bytes:
-                            write_stage = int32(0)
+                            write_stage = 0
                     acc = outer_product(acc, a_frag, b_frag)
                     a_frag, b_frag = a_next, b_next
 
         wait_copies(0)
         store_tile(
             acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n, extra,
+            c.data, matrix * c.batch, c.row, c.col,
+            out.data, out_start, out.row, out.col, extra,
         )  # fmt: skip
 
-    return unroll_static_loops(tuned_kernel)
+    return tuned_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 256, 8, 16, 8, stages=4),
+        Config(160, 192, 8, 10, 12, stages=4),  # for sizes like 4000 = 25 x 160
+        Config(128, 128, 8, 8, 8, stages=4),
+        Config(128, 64, 8, 8, 8, stages=4),
+        Config(128, 128, 8, 8, 8, stages=4, split_k=2),
+        Config(64, 64, 8, 8, 4, stages=4),
+        Config(64, 64, 8, 8, 4, stages=4, split_k=2),
+        Config(64, 64, 8, 8, 4, stages=4, split_k=4),
+        Config(32, 64, 8, 4, 4, stages=4, split_k=4),
+        Config(32, 64, 16, 4, 4, stages=6),  # more bytes on their way, for 512^3
+        # For results of few rows or columns.
+        Config(64, 32, 16, 4, 4, stages=6),
+        Config(128, 32, 16, 8, 4, stages=4),
+        Config(32, 128, 16, 8, 4, stages=4),
+        Config(16, 128, 16, 4, 4, stages=4),
+    ),
+    minimum_arch=80,
+    variant=variant,
+    block_count=block_count,
+    reductions=Reductions.ALL,
+    slices_k=True,
+)

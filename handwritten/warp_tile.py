@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.operands import VECTOR_BYTES
-from dxgemm.handwritten.tiles import (
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.tiles import (
     make_find_tile,
     make_load_fragment,
     make_store_result,
@@ -36,7 +37,7 @@ LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     The warp tile follows from the thread tile and the lanes.
@@ -87,27 +88,9 @@ class Config:
         return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
 
 
-CONFIGS = (
-    Config(tile_m=128, tile_n=128, tile_k=8, thread_m=16, thread_n=8),
-    Config(tile_m=128, tile_n=64, tile_k=8, thread_m=8, thread_n=8),
-    Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
-)
-SIMULATOR_CONFIGS = (Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),)
-
-
-def supports(problem: Any) -> str | None:
-    """None: every problem."""
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, str]:
     """How a and b lie in memory."""
     return operand_modes(problem)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
 
 
 def make_kernel(
@@ -119,8 +102,8 @@ def make_kernel(
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.intrinsics import outer_product, zeros
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
@@ -142,48 +125,42 @@ def make_kernel(
     load_b_frag = make_load_fragment(thread_n, col_group, b_layout, dtype)
     store_result = make_store_result(thread_m, thread_n, row_group, col_group, dtype, epilogue)
 
-    def warp_tile_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def warp_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array(a_size, scalar, alignment)
         b_smem = cuda.shared.array(b_size, scalar, alignment)
 
         # Where am I: the block's tile of the result, and this thread's first element in it.
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
-        thread = int32(cuda.threadIdx.x & 1023)
-        lane, warp = int32(thread % 32), int32(thread // 32)
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % 32
+        warp: int32 = thread // 32
         # Any eight lanes that are served together read two places of a and four of b: with 1 and 8,
         # shared memory would be busy for longer.
-        lane_row, lane_col = int32(lane >> 1 & 3), int32(lane & 1 | lane >> 2 & 6)
-        thread_row = int32(warp // warps_n * warp_m + lane_row * width)
-        thread_col = int32(warp % warps_n * warp_n + lane_col * width)
+        lane_row: int32 = lane >> 1 & 3
+        lane_col: int32 = lane & 1 | lane >> 2 & 6
+        thread_row: int32 = warp // warps_n * warp_m + lane_row * width
+        thread_col: int32 = warp % warps_n * warp_n + lane_col * width
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
 
         # The first element of each tile that this thread copies, and what is inside from there on.
         a_row, a_k = a_place(thread)
         b_col, b_k = b_place(thread)
-        a_index = matrix * a_stride_batch + (tile_row + a_row) * a_stride_m + a_k * a_stride_k
-        b_index = matrix * b_stride_batch + (tile_col + b_col) * b_stride_n + b_k * b_stride_k
-        rows = int32(min(m - tile_row, tile_m) - a_row)
-        cols = int32(min(n - tile_col, tile_n) - b_col)
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_k * a.col
+        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_k * b.row
+        rows: int32 = min(m - tile_row, tile_m) - a_row
+        cols: int32 = min(n - tile_col, tile_n) - b_col
 
         acc = zeros(scalar, thread_m * thread_n)
         left = k
         while left > 0:
             is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
-            a_values = a_load(
-                a_gmem, a_index, a_stride_m, a_stride_k, is_full, rows, int32(depth - a_k)
-            )
-            b_values = b_load(
-                b_gmem, b_index, b_stride_n, b_stride_k, is_full, cols, int32(depth - b_k)
-            )
+            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, int32(depth - a_k))
+            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, int32(depth - b_k))
             a_store(a_smem, 0, a_row, a_k, a_values)
             b_store(b_smem, 0, b_col, b_k, b_values)
-            a_index += tile_k * a_stride_k
-            b_index += tile_k * b_stride_k
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
             cuda.syncthreads()
             for kk in static_range(tile_k):
                 a_frag = load_a_frag(a_smem, 0, thread_row, kk)
@@ -194,8 +171,20 @@ def make_kernel(
 
         store_result(
             acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c_gmem, matrix * c_stride_batch, c_stride_m, c_stride_n,
-            out_gmem, matrix * out_stride_batch, out_stride_m, out_stride_n, matrix, extra,
+            c.data, matrix * c.batch, c.row, c.col,
+            out.data, matrix * out.batch, out.row, out.col, matrix, extra,
         )  # fmt: skip
 
-    return unroll_static_loops(warp_tile_kernel)
+    return warp_tile_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=16, thread_n=8),
+        Config(tile_m=128, tile_n=64, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
+    ),
+    simulator_configs=(Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),),
+    variant=variant,
+)

@@ -1,7 +1,7 @@
-"""Hopper's own path: the copy engine feeds shared memory, warpgroups multiply out of it.
+"""Hopper's own path: TMA feeds shared memory, warpgroups multiply out of it.
 
 Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells the
-copy engine (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
+TMA (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
 64 x tile_n x 32-byte steps by wgmma, whose operands stay in shared memory. A ring of stages, with a
 barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
 persistent: while the consumers store a tile, the producer is already fetching the next one.
@@ -22,30 +22,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
 
-DTYPES = ("float16", "bfloat16", "float32")
-ONLY_ARCH = 90
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-PERSISTENT = True  # one block an SM at most, each for tile after tile
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Block tile tile_m x tile_n; a ring of `stages`.
 
-    Tiles are visited in bands of band_m tiles along m, so that blocks running at the same time
-    read few rows of a and few columns of b.
+    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
+    columns of b in L2.
     """
 
     tile_m: int
     tile_n: int
     stages: int
-    band_m: int = 16
+    swizzle_rows: int = 16
 
     dynamic_smem: ClassVar[bool] = True
 
@@ -83,21 +81,11 @@ class Config:
         return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
 
 
-# The first is fastest where its tiles fill the GPU; the others where they do not, down to 512^3.
-CONFIGS = (
-    Config(tile_m=128, tile_n=256, stages=4),
-    Config(tile_m=128, tile_n=128, stages=6),
-    Config(tile_m=128, tile_n=64, stages=8),
-    Config(tile_m=64, tile_n=64, stages=8),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the simulator has no wgmma
-
-
 def supports(problem: Any) -> str | None:
-    """None, or what wgmma or the copy engine cannot do."""
+    """None, or what wgmma or TMA cannot do."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
-    smallest = min(CONFIGS, key=lambda config: config.tile_m * config.tile_n)
+    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
     if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     if problem.k == 0:
@@ -164,11 +152,11 @@ def make_kernel(
     """The kernel of one config and one arrangement, as a Python function to compile."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import tensor_map
-    from dxgemm.handwritten.intrinsics import global_address, shared_address, zeros
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.wgmma_ring import make_locate, make_ring
-    from dxgemm.handwritten.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
+    from dxgemm.handwritten.parts.hopper import tensor_map
+    from dxgemm.handwritten.parts.intrinsics import global_address, shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+    from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     out_dtype = out_dtype or dtype
@@ -196,7 +184,7 @@ def make_kernel(
     )
     is_fused = epilogue is not None
     rounds_first = out_is_short and not is_fused
-    locate = make_locate(tile_m, tile_n, config.band_m)
+    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
 
     @cuda.jit(device=True, forceinline=True)
@@ -206,55 +194,54 @@ def make_kernel(
         is_aligned = (address | (stride_batch | other) * out_bytes) % 16 == 0
         return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
 
-    @unroll_static_loops
-    def wgmma_kernel(
-        a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
-        a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
-        c_stride_batch, c_stride_m, c_stride_n, out_stride_batch, out_stride_m, out_stride_n,
-        extra,
-    ):  # fmt: skip
+    @gemm_kernel
+    def wgmma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         if exchanged:
             m, n = n, m
-            a_stride_batch, b_stride_batch = b_stride_batch, a_stride_batch
-            c_stride_m, c_stride_n = c_stride_n, c_stride_m
-            out_stride_m, out_stride_n = out_stride_n, out_stride_m
+            a.batch, b.batch = b.batch, a.batch
+            c.row, c.col = c.col, c.row
+            out.row, out.col = out.col, out.row
 
-        smem = int32((shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024)
-        full, empty = int32(smem + full_smem), int32(smem + empty_smem)
-        thread = int32(cuda.threadIdx.x & 1023)
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
             init_ring(full, empty)
         cuda.syncthreads()
 
-        block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
-        tiles_m = int32((m + tile_m - 1) // tile_m)
-        tiles_n = int32((n + tile_n - 1) // tile_n)
-        tiles = int32(batch * tiles_m * tiles_n)
-        k_tiles = int32((k + tile_k - 1) // tile_k)
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        tiles: int32 = batch * tiles_m * tiles_n
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
-                    tensor_map(a_parameter), a_stride_batch,
-                    tensor_map(b_parameter), b_stride_batch,
+                    tensor_map(a_parameter), a.batch,
+                    tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
-            lane = int32(thread % WARP)
-            chunk_smem = int32(smem + chunks_smem + thread // WARP * CHUNK_BYTES)
-            out, c = global_address(out_gmem), global_address(c_gmem)
-            out_row_bytes, out_col_bytes = out_stride_m * out_bytes, out_stride_n * out_bytes
-            c_row_bytes, c_col_bytes = c_stride_m * out_bytes, c_stride_n * out_bytes
+            lane: int32 = thread % WARP
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * CHUNK_BYTES
+            out_address, c_address = global_address(out.data), global_address(c.data)
+            out_row_bytes, out_col_bytes = out.row * out_bytes, out.col * out_bytes
+            c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
             out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
             if exchanged:
-                out_line_bytes, c_line_bytes = int32(out_col_bytes), int32(c_col_bytes)
+                out_line_bytes: int32 = out_col_bytes
+                c_line_bytes: int32 = c_col_bytes
             else:
-                out_line_bytes, c_line_bytes = int32(out_row_bytes), int32(c_row_bytes)
+                out_line_bytes = out_row_bytes
+                c_line_bytes = c_row_bytes
             # Vectors that lie whole inside the result or whole outside of it.
             has_vectors = (m if exchanged else n) * out_bytes % 16 == 0
-            has_vectors &= allows_vectors(out, out_stride_batch, out_stride_m, out_stride_n)
+            has_vectors &= allows_vectors(out_address, out.batch, out.row, out.col)
             if beta != 0:
-                has_vectors &= allows_vectors(c, c_stride_batch, c_stride_m, c_stride_n)
+                has_vectors &= allows_vectors(c_address, c.batch, c.row, c.col)
 
             index, stage, parity = block, int32(0), int32(0)
             while index < tiles:
@@ -265,13 +252,12 @@ def make_kernel(
                     acc, smem, full, empty, thread, k_tiles, stage, parity
                 )
                 top = row + first_row(thread)
-                c_at = (
-                    c + (matrix * c_stride_batch + top * c_stride_m + col * c_stride_n) * out_bytes
+                c_at = c_address + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
+                out_at = out_address + out_bytes * (
+                    matrix * out.batch + top * out.row + col * out.col
                 )
-                out_at = out + out_bytes * (
-                    matrix * out_stride_batch + top * out_stride_m + col * out_stride_n
-                )
-                rows, cols = int32(m - top), int32(n - col)
+                rows: int32 = m - top
+                cols: int32 = n - col
                 are_vectors = has_vectors
                 if not has_edges:
                     are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
@@ -283,7 +269,7 @@ def make_kernel(
                                 alpha, out_at, out_line_bytes,
                             )  # fmt: skip
                             out_at += 2 * out_chunk_bytes
-                            cols = int32(cols - 2 * CHUNK_COLS)
+                            cols = cols - 2 * CHUNK_COLS
                     else:
                         for chunk in static_range(chunks):
                             if is_fused:
@@ -299,7 +285,7 @@ def make_kernel(
                                 )  # fmt: skip
                             c_at += c_chunk_bytes
                             out_at += out_chunk_bytes
-                            cols = int32(cols - CHUNK_COLS)
+                            cols -= CHUNK_COLS
                 else:
                     for chunk in static_range(chunks):
                         store_elements(
@@ -309,6 +295,26 @@ def make_kernel(
                         )  # fmt: skip
                         c_at += c_chunk_bytes
                         out_at += out_chunk_bytes
-                        cols = int32(cols - CHUNK_COLS)
+                        cols -= CHUNK_COLS
 
     return wgmma_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # The first is fastest where its tiles fill the GPU; the others where they do not, to 512^3.
+    configs=(
+        Config(tile_m=128, tile_n=256, stages=4),
+        Config(tile_m=128, tile_n=128, stages=6),
+        Config(tile_m=128, tile_n=64, stages=8),
+        Config(tile_m=64, tile_n=64, stages=8),
+    ),
+    dtypes=("float16", "bfloat16", "float32"),
+    only_arch=90,
+    supports=supports,
+    variant=variant,
+    block_count=block_count,
+    tensor_maps=tensor_maps,
+    tensor_map_names=TENSOR_MAPS,
+    is_persistent=True,
+)

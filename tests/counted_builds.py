@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dxgemm import errors
 from dxgemm.compiler import CompiledKernel, KernelRecord, KernelSpec, compile_kernel, kernels
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 NAME = "counted"
 ARCH = "sm_90a"
@@ -22,7 +23,7 @@ PATIENCE_S = 120  # for what happens in a moment, on a busy machine too
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """What becomes of a build.
 
     Attributes:
@@ -43,6 +44,8 @@ class Config:
     failure: str = ""
     functions: str = ""
 
+    threads = 1
+
     def __str__(self) -> str:
         return self.name
 
@@ -57,6 +60,13 @@ def descriptor(config: Config, dtype: str, *, arch: str) -> str:
 
 def device_functions(config: Config, dtype: str, *, arch: str) -> None:
     """Says that these kernels are slow to build; `compile_counted` does not call it."""
+
+
+def make_kernel(config: Config, dtype: str, epilogue: object = None) -> None:
+    """Makes none: `compile_counted` does not call it."""
+
+
+KERNEL = Kernel(make_kernel, configs=(), device_functions=device_functions, descriptor=descriptor)
 
 
 def compile_counted(spec: KernelSpec, arch: str) -> CompiledKernel:

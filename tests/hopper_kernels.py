@@ -1,22 +1,23 @@
-"""Kernels of one block, each around one intrinsic of handwritten/hopper.py, for test_hopper.py."""
+"""Kernels of one block, each around one intrinsic of parts/hopper.py, for test_hopper.py."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-ONLY_ARCH = 90
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")
 TILE = 64  # rows of a and columns of b
 ROW_BYTES = 128
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """A warpgroup with two tiles in shared memory, and a barrier behind them."""
 
     threads: int = 128
-    dynamic_smem: ClassVar[bool] = True
+
+    dynamic_smem = True
 
     def smem_bytes(self, dtype):
         return 1024 + 2 * TILE * ROW_BYTES + 64
@@ -34,8 +35,8 @@ def _barrier(dtype):
     """out[i] = the number of the phase whose value thread i read after waiting for it, 8 phases."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import arrive, init_barrier, publish_barriers, wait_barrier
-    from dxgemm.handwritten.intrinsics import load_shared, shared_address, store_shared
+    from dxgemm.handwritten.parts.hopper import arrive, init_barrier, publish_barriers, wait_barrier
+    from dxgemm.handwritten.parts.intrinsics import load_shared, shared_address, store_shared
 
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -69,7 +70,7 @@ def _copy(dtype, count):
     """out = the box of `count` coordinates at (m, n, batch) as it lies in shared memory."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import (
+    from dxgemm.handwritten.parts.hopper import (
         copy_box,
         expect_bytes,
         init_barrier,
@@ -78,7 +79,7 @@ def _copy(dtype, count):
         tensor_map,
         wait_barrier,
     )
-    from dxgemm.handwritten.intrinsics import load_shared, shared_address
+    from dxgemm.handwritten.parts.intrinsics import load_shared, shared_address
 
     is_3d = count == "3"
 
@@ -113,7 +114,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
     """out (64, 64) = a @ b, over one stage of k, in float32; of int8 in int32."""
     from numba import cuda, float32, int32, uint8
 
-    from dxgemm.handwritten.hopper import (
+    from dxgemm.handwritten.parts.hopper import (
         begin_wgmma,
         commit_wgmma,
         copy_box,
@@ -127,8 +128,13 @@ def _wgmma(dtype, a_innermost, b_innermost):
         wgmma,
         wgmma_from_registers,
     )
-    from dxgemm.handwritten.intrinsics import global_address, shared_address, store_global, zeros
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import (
+        global_address,
+        shared_address,
+        store_global,
+        zeros,
+    )
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}[dtype]
     scalar = int32 if kind == "s8" else float32
@@ -138,7 +144,7 @@ def _wgmma(dtype, a_innermost, b_innermost):
     a_step, b_step = (2 * ROW_BYTES // 2 if across else 2 for across in (a_across, b_across))
     tile_bytes = TILE * ROW_BYTES
 
-    @unroll_static_loops
+    @unroll
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
         a_stride_batch, a_stride_m, a_stride_k, b_stride_batch, b_stride_k, b_stride_n,
@@ -193,7 +199,7 @@ def _pairs(dtype, kind):
     """out = a rounded to `kind`, two elements at a time."""
     from numba import cuda
 
-    from dxgemm.handwritten.hopper import pack_pair, unpack_pair
+    from dxgemm.handwritten.parts.hopper import pack_pair, unpack_pair
 
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -212,7 +218,7 @@ def _divide(dtype):
     """out[i] = (i * i + n) // m."""
     from numba import cuda, float32, int32
 
-    from dxgemm.handwritten.intrinsics import divide
+    from dxgemm.handwritten.parts.intrinsics import divide
 
     def kernel(
         a_gmem, b_gmem, c_gmem, out_gmem, alpha, beta, m, n, k, batch,
@@ -233,3 +239,5 @@ CASES = {
     "pairs": _pairs,
     "divide": _divide,
 }
+
+KERNEL = Kernel(make_kernel, configs=(Config(),), only_arch=90, tensor_map_names=TENSOR_MAPS)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import cuda, types
 
-from dxgemm.handwritten.intrinsics import (
+from dxgemm.handwritten.parts.intrinsics import (
     commit_copies,
     copy_async_part,
     divide,
@@ -17,7 +17,7 @@ from dxgemm.handwritten.intrinsics import (
     shared_address,
     wait_copies,
 )
-from dxgemm.handwritten.mma import as_is, mma_tile, round_to_tf32
+from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
 
 
 def compile_ptx(kernel: Callable[..., None], *dtypes: str) -> str:

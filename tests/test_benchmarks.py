@@ -135,7 +135,7 @@ def choice_row(dtype: str, precision: str | None, batch: int, regret: float, aga
 
 def precision_row(way: str, **changes: Any) -> Row:
     own = {"data": "normal", "way": way, "is_native": False, "max_error": 0.7512}
-    return gemm_row("split_wgmma", **{"tflops": 120.0, "vs_cublas": 3.0, "rms_error": 0.1234,
+    return gemm_row("emulated_float32", **{"tflops": 120.0, "vs_cublas": 3.0, "rms_error": 0.1234,
                                       **own, **changes})  # fmt: skip
 
 

@@ -31,8 +31,8 @@ from dxgemm.testing.inputs import planted_zeros, scaled_circulants
 from dxgemm.testing.padded import Padded
 
 NAME, SIZE = "block_batch", 96
-(CONFIG,) = block_batch.CONFIGS
-DESCRIPTOR = block_batch.descriptor(CONFIG, "float32", arch="sm_90a")
+(CONFIG,) = block_batch.KERNEL.configs
+DESCRIPTOR = block_batch.KERNEL.descriptor(CONFIG, "float32", arch="sm_90a")
 FUNCTIONS = BlockFunctions(
     ltoir=b"code" * 1000,
     symbols={"execute": "cublasdx_execute_1"},
@@ -77,13 +77,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("asked", SUPPORTED.values(), ids=SUPPORTED)
 def test_what_it_takes(asked):
-    assert block_batch.supports(asked) is None
-    assert block_batch.block_count(CONFIG, asked) == asked.batch
+    assert block_batch.KERNEL.supports(asked) is None
+    assert block_batch.KERNEL.block_count(CONFIG, asked) == asked.batch
 
 
 @pytest.mark.parametrize("asked, reason", REFUSED.values(), ids=REFUSED)
 def test_what_it_declines_it_declines_with_a_reason(asked, reason):
-    assert reason in block_batch.supports(asked)
+    assert reason in block_batch.KERNEL.supports(asked)
 
 
 def test_other_dtypes_and_gpus_are_refused(configs_of_a_gpu):
@@ -138,7 +138,7 @@ def store(monkeypatch, tmp_path):
 
 def test_device_functions_are_built_once_and_kept(store):
     for _ in range(2):
-        assert block_batch.device_functions(CONFIG, "float32", arch="sm_90a") == FUNCTIONS
+        assert block_batch.KERNEL.device_functions(CONFIG, "float32", arch="sm_90a") == FUNCTIONS
         forget()
     assert store == [BlockDescriptor(SIZE, SIZE, SIZE, 256, "float32", "sm_90a")]
 
@@ -150,7 +150,7 @@ def test_functions_of_another_layout_are_refused(store, monkeypatch, change):
     other = dataclasses.replace(FUNCTIONS, **change)
     monkeypatch.setattr(function_store, "build_block_functions", lambda descriptor: other)
     with pytest.raises(errors.BuildError, match="36864, 36864 and 36 were expected"):
-        block_batch.device_functions(CONFIG, "float32", arch="sm_90a")
+        block_batch.KERNEL.device_functions(CONFIG, "float32", arch="sm_90a")
 
 
 def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(give_table):
@@ -187,15 +187,15 @@ from dxgemm.compiler import build, compile_kernel
 from dxgemm.cublasdx import block_batch
 
 def linked(config):
-    functions = block_batch.device_functions(config, "float32", arch="sm_90a")
+    functions = block_batch.KERNEL.device_functions(config, "float32", arch="sm_90a")
     def make():
-        return block_batch.make_kernel(config, "float32", functions=functions)
+        return block_batch.KERNEL.make_kernel(config, "float32", functions=functions)
     spec = find_implementation("block_batch").spec(config, "float32")
     code = build._compile(spec, "sm_90a", make, output="ltoir")
     ptx = build._link(spec, "sm_90a", code, functions.ltoir, output="ptx")
     return ptx.rstrip(b"\\0").decode()
 
-(config,) = block_batch.CONFIGS
+(config,) = block_batch.KERNEL.configs
 kernel = compile_kernel(find_implementation("block_batch").spec(config, "float32"), "sm_90a")
 other = dataclasses.replace(config, thread_m=3)
 print(json.dumps([dataclasses.asdict(kernel.record), linked(config), linked(other)]))

@@ -16,7 +16,7 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._registry import IMPLEMENTATIONS, Handwritten, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
-from dxgemm.compiler.spec import LADDER, _imports
+from dxgemm.compiler.spec import HANDWRITTEN, _imports
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -41,7 +41,7 @@ def chosen(implementation, dtype):
         yield next(spec for spec in specs if spec.config == largest)
     if implementation.automatic_for != () or is_shown:
         yield from of_smallest if is_shown else of_smallest[:1]
-    if implementation.name == "split_int8":
+    if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 
 if __name__ == "__main__":
@@ -71,7 +71,7 @@ chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
 chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
-    import_module(spec.module).make_kernel(
+    import_module(spec.module).KERNEL.make_kernel(
         spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
     )
 print(len(made), len({spec.module for spec in made}), len({spec.module for spec in specs}))
@@ -87,7 +87,7 @@ ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
-REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "split_wgmma", "widening_tile"}
+REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "emulated_float32", "widening_tile"}
 # Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
 HELD_TO_FEW_REGISTERS = {
     "tensor_batch 96x96x48 warp 48x32 matrices 1 parts 3 float64 row16 row16": 56
@@ -146,8 +146,8 @@ def test_precision_is_reduced_only_where_it_is_asked_for(kernels):
 
 def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
     for kernel in kernels:
-        # Products of remainders are added to c by another kernel, which is among these.
-        reads_c = not kernel["module"].endswith("split_int8")
+        # Products of residues are added to c by another kernel, which is among these.
+        reads_c = not kernel["module"].endswith("emulated_float64")
         assert (c_loads(kernel["ptx"], beta_is_zero=False) > 0) == reads_c, kernel["name"]
         assert c_loads(kernel["ptx"], beta_is_zero=True) == 0, kernel["name"]
 
@@ -191,9 +191,11 @@ import sys, types
 from dataclasses import dataclass
 from dxgemm import errors
 from dxgemm.compiler import PARAMETERS, KernelSpec, compile_kernel
+from dxgemm.handwritten.parts.kernel import BaseConfig
 
 SOURCE = '''
 from numba import cuda, float32
+from dxgemm.handwritten.parts.kernel import Kernel
 def make_kernel(config, dtype, epilogue=None):
     def kernel({parameters}, extra):
         acc = cuda.local.array(64, float32)
@@ -201,10 +203,11 @@ def make_kernel(config, dtype, epilogue=None):
             acc[i % 64] = a_gmem[i]
         out_gmem[0] = acc[m % 64]
     return kernel
+KERNEL = Kernel(make_kernel, configs=())
 '''
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     threads: int = 32
     def smem_bytes(self, dtype): return 0
     def accumulator_bytes(self, dtype): return 256
@@ -262,10 +265,11 @@ def test_missing_compiler_libraries_are_named_with_the_extra_that_brings_them(ru
 
 def kernel_files():
     """Files of kernels, and those that kernels import, by the name of their module."""
-    for package in ("handwritten", "cublasdx"):
-        for path in sorted((Path(dxgemm.__file__).parent / package).glob("*.py")):
+    for package in (*HANDWRITTEN, "dxgemm.cublasdx"):
+        folder = Path(dxgemm.__file__).parent.joinpath(*package.split(".")[1:])
+        for path in sorted(folder.glob("*.py")):
             if path.stem != "__init__":
-                yield f"dxgemm.{package}.{path.stem}", path
+                yield f"{package}.{path.stem}", path
 
 
 @pytest.mark.parametrize(("module", "path"), list(kernel_files()), ids=list(dict(kernel_files())))
@@ -278,6 +282,6 @@ def test_a_kernels_key_follows_every_import_of_its_file(module, path):
             imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
             imported |= {alias.name for alias in node.names}
-    packages = {module.rpartition(".")[0], LADDER}
+    packages = {module.rpartition(".")[0], *HANDWRITTEN}
     expected = {name for name in imported & set(names) if name.rpartition(".")[0] in packages}
     assert set(_imports(path.read_text(), packages)) == expected

@@ -19,7 +19,7 @@ from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
-from dxgemm.handwritten.tile_store import tile_bytes
+from dxgemm.handwritten.parts.tile_store import tile_bytes
 
 ARCH = "sm_90a"
 DESCRIPTOR = Descriptor(
@@ -120,7 +120,7 @@ def test_descriptors_are_checked(change, message):
 )
 def test_configs_are_checked(change, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(pipeline.CONFIGS[0], **change)
+        dataclasses.replace(pipeline.KERNEL.configs[0], **change)
 
 
 def problem(dtype, m, n, k, *, out_dtype=None, precision=None, **changes):
@@ -139,21 +139,25 @@ def problem(dtype, m, n, k, *, out_dtype=None, precision=None, **changes):
     ],
 )
 def test_wide_copies_are_used_where_every_tile_is_aligned(asked, expected):
-    config = next(c for c in pipeline.CONFIGS if c.dtype == asked.dtype)
-    assert pipeline.variant(config, asked) == expected
+    config = next(c for c in pipeline.KERNEL.configs if c.dtype == asked.dtype)
+    assert pipeline.KERNEL.variant(config, asked) == expected
 
 
 def test_a_column_major_a_of_odd_height_is_copied_by_elements():
     asked = problem("float64", 256, 256, 256)
     leading_256 = asked.a._replace(row=1, col=256)
-    config = pipeline.CONFIGS[0]
+    config = pipeline.KERNEL.configs[0]
     wide = dataclasses.replace(asked, a=leading_256)
-    assert pipeline.variant(config, wide) == ("col", "row", "16")
+    assert pipeline.KERNEL.variant(config, wide) == ("col", "row", "16")
     # A tile at the lower edge begins at m - tile_m, which is odd.
-    assert pipeline.variant(config, dataclasses.replace(wide, m=255)) == ("col", "row", "item")
+    assert pipeline.KERNEL.variant(config, dataclasses.replace(wide, m=255)) == (
+        "col",
+        "row",
+        "item",
+    )
 
 
-@pytest.mark.parametrize("config", pipeline.CONFIGS, ids=str)
+@pytest.mark.parametrize("config", pipeline.KERNEL.configs, ids=str)
 def test_barriers_lie_behind_the_tile_of_the_result(config):
     stages = config.stages * config.stage_bytes(config.dtype)
     barriers = config.pipeline_start(config.dtype) + stages
@@ -168,19 +172,21 @@ def test_a_tma_config_needs_stages_enough_to_hold_the_result():
 
 def test_a_config_is_for_one_dtype():
     implementation = find_implementation("pipeline")
-    for dtype in pipeline.DTYPES:
-        assert {config.dtype for config in implementation._kernel_file.CONFIGS} > {dtype}
-        for config in pipeline.CONFIGS:
+    for dtype in pipeline.KERNEL.dtypes:
+        assert {config.dtype for config in implementation.kernel.configs} > {dtype}
+        for config in pipeline.KERNEL.configs:
             fits = config.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES
             assert fits == (config.dtype == dtype)
 
 
 def test_the_copy_engine_states_what_it_cannot_do():
-    assert pipeline_tma.supports(problem("float16", 64, 64, 64)) is None
-    assert "16 bytes" in pipeline_tma.supports(problem("float16", 64, 64, 63))
-    assert "16 bytes" in pipeline_tma.supports(problem("bfloat16", 64, 64, 64, a_alignment=2))
-    assert pipeline_tma.supports(problem("float16", 64, 64, 0)) is None  # nothing is read
-    assert "precision='tf32'" in pipeline_tma.supports(problem("float32", 64, 64, 64))
+    assert pipeline_tma.KERNEL.supports(problem("float16", 64, 64, 64)) is None
+    assert "16 bytes" in pipeline_tma.KERNEL.supports(problem("float16", 64, 64, 63))
+    assert "16 bytes" in pipeline_tma.KERNEL.supports(
+        problem("bfloat16", 64, 64, 64, a_alignment=2)
+    )
+    assert pipeline_tma.KERNEL.supports(problem("float16", 64, 64, 0)) is None  # nothing is read
+    assert "precision='tf32'" in pipeline_tma.KERNEL.supports(problem("float32", 64, 64, 64))
 
 
 def arranged(dtype, a_order, b_order, **changes):
@@ -197,12 +203,12 @@ ORDERS = [(a_order, b_order) for a_order in ("row", "col") for b_order in ("row"
 def test_pipelines_share_the_arrangements_of_int8(a_order, b_order):
     asked = arranged("int8", a_order, b_order, out_dtype="int32")
     lie_along_k = (a_order, b_order) == ("row", "col")
-    assert (pipeline_tma.supports(asked) is None) == lie_along_k
-    assert (pipeline.supports(asked) is None) != lie_along_k
+    assert (pipeline_tma.KERNEL.supports(asked) is None) == lie_along_k
+    assert (pipeline.KERNEL.supports(asked) is None) != lie_along_k
     odd = dataclasses.replace(asked, a_alignment=1)
-    assert "16 bytes" in pipeline_tma.supports(odd)
-    assert pipeline.supports(odd) is None
-    assert pipeline.variant(pipeline.CONFIGS[-1], odd) == (a_order, b_order, "item")
+    assert "16 bytes" in pipeline_tma.KERNEL.supports(odd)
+    assert pipeline.KERNEL.supports(odd) is None
+    assert pipeline.KERNEL.variant(pipeline.KERNEL.configs[-1], odd) == (a_order, b_order, "item")
 
 
 def test_without_measurements_int8_is_predicted_fastest_on_tensor_cores(give_table):
@@ -217,24 +223,24 @@ def test_without_measurements_int8_is_predicted_fastest_on_tensor_cores(give_tab
 
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
 def test_the_copy_engine_takes_tf32_along_k(a_order, b_order):
-    reason = pipeline_tma.supports(arranged("float32", a_order, b_order, precision="tf32"))
+    reason = pipeline_tma.KERNEL.supports(arranged("float32", a_order, b_order, precision="tf32"))
     assert (reason is None) == ((a_order, b_order) == ("row", "col"))
 
 
 def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
-    config = pipeline_tma.CONFIGS[0]
+    config = pipeline_tma.KERNEL.configs[0]
     asked = problem("float16", 200, 136, 72)
-    a_map, a_rest, b_map, b_rest, end = pipeline_tma.tensor_maps(config, asked)
+    a_map, a_rest, b_map, b_rest, end = pipeline_tma.KERNEL.tensor_maps(config, asked)
     assert 2 * 128 + len(a_rest) + len(b_rest) + len(end) == pipeline_tma.PARAMETER_BLOCK_BYTES
     depth = config.stages * 64  # all stages are waited for, though k is shorter
     assert struct.unpack_from("<3i", a_rest, 64) == (200, depth, 1)
     assert struct.unpack_from("<3i", b_rest, 64) == (depth, 136, 1)
     assert (a_map.sizes, a_map.box) == ((72, 200, 1), (64, config.tile_m, 1))
     assert (b_map.sizes, b_map.box) == ((136, 72, 1), (64, 8, 1))
-    narrow = next(config for config in pipeline_tma.CONFIGS if config.tile_n == 64)
-    _, _, b_map, *_ = pipeline_tma.tensor_maps(narrow, asked)
+    narrow = next(config for config in pipeline_tma.KERNEL.configs if config.tile_n == 64)
+    _, _, b_map, *_ = pipeline_tma.KERNEL.tensor_maps(narrow, asked)
     assert b_map.box == (64, 64, 1), "as wide as the swizzle: the whole tile at once"
-    (nothing,) = pipeline_tma.tensor_maps(config, problem("float16", 200, 136, 0))
+    (nothing,) = pipeline_tma.KERNEL.tensor_maps(config, problem("float16", 200, 136, 0))
     assert nothing == bytes(pipeline_tma.PARAMETER_BLOCK_BYTES)
 
 

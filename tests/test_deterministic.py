@@ -99,14 +99,14 @@ def test_no_other_config_is_quicker_for_every_number_of_rows(give_table, kind, n
 
 def test_values_decide_nothing(configs_of_a_gpu):
     split = replace(contiguous_problem("float32", 8192, 8192, 8192), precision="split")
-    assert "split_wgmma" in {c.implementation.name for c in rank(split, H200).candidates}
+    assert "emulated_float32" in {c.implementation.name for c in rank(split, H200).candidates}
     ranking = rank_for_any_rows(split, H200, None)
     assert ranking.candidates[0].implementation.fallback(split) is None
-    assert "values of all rows" in ranking.rejected["split_wgmma"]
+    assert "values of all rows" in ranking.rejected["emulated_float32"]
 
 
 @pytest.mark.parametrize(
-    "name, reason", [("split_wgmma", "values of all rows"), ("cublas", "its library")]
+    "name, reason", [("emulated_float32", "values of all rows"), ("cublas", "its library")]
 )
 def test_a_named_one_whose_rows_depend_on_each_other_is_refused(
     configs_of_a_gpu, monkeypatch, name, reason

@@ -45,8 +45,10 @@ class Scheme:
 
 
 SCHEMES = (
-    Scheme("split_wgmma", "split", "float32", 2.0**-20, 2.0**-22, 3e38, "tuned"),
-    Scheme("split_int8", "split_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"),
+    Scheme("emulated_float32", "split", "float32", 2.0**-20, 2.0**-22, 3e38, "tuned"),
+    Scheme(
+        "emulated_float64", "split_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"
+    ),
 )
 
 

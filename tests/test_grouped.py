@@ -15,7 +15,7 @@ from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.choice.selection import time_candidates
-from dxgemm.handwritten import grouped
+from dxgemm.handwritten.kernels import grouped
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.padded import Padded
 
@@ -235,9 +235,9 @@ COMPILE = """
 import re
 from dxgemm._grouped import _spec
 from dxgemm.compiler import compile_kernel, toolkit_text
-from dxgemm.handwritten import grouped, tensor_batch
-largest, *_, smallest = grouped.CONFIGS
-tensor_of = {config.tile_m: config for config in tensor_batch.CONFIGS}
+from dxgemm.handwritten.kernels import grouped, tensor_batch
+largest, *_, smallest = grouped.KERNEL.configs
+tensor_of = {config.tile_m: config for config in tensor_batch.KERNEL.configs}
 for dtype, config, variant, stack_bytes in (
     ("float32", largest, ("row", "col", "table"), 0),
     ("float64", smallest, ("row16", "row16", "table", "far"), 0),

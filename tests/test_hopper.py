@@ -1,4 +1,4 @@
-"""The intrinsics of handwritten/hopper.py one by one, and what wgmma says it cannot do."""
+"""The intrinsics of handwritten/parts/hopper.py one by one, and what wgmma says it cannot do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dxgemm._problem import Strides, contiguous_problem
 from dxgemm._registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import wgmma
-from dxgemm.handwritten.tensor_map import TensorMap, operand_of
+from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
 
 BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32, "int8": np.int8}
 
@@ -37,7 +37,7 @@ def run(hopper):
 
 
 @pytest.mark.parametrize("name, dtype", [
-    ("wgmma", "float16"), ("split_wgmma", "float32"), ("split_int8", "float64")
+    ("wgmma", "float16"), ("emulated_float32", "float32"), ("emulated_float64", "float64")
 ])  # fmt: skip
 def test_a_persistent_kernel_has_a_block_an_sm_at_most(configs_of_a_gpu, name, dtype):
     implementation = find_implementation(name)
@@ -212,7 +212,7 @@ COL_MAJOR = Strides(0, 1, 128)
     ],
 )
 def test_what_wgmma_refuses(problem, reason):
-    refusal = wgmma.supports(problem)
+    refusal = wgmma.KERNEL.supports(problem)
     assert refusal is None if reason is None else reason in refusal
 
 
@@ -228,7 +228,7 @@ def test_a_stride_that_is_never_taken_does_not_matter(m, k):
 
 def test_a_broadcast_matrix_is_a_batch_of_one():
     problem = half(batch=5, a=Strides(0, 128, 1), b=Strides(16384, 128, 1))
-    a_map, b_map = wgmma.tensor_maps(wgmma.CONFIGS[0], problem)
+    a_map, b_map = wgmma.KERNEL.tensor_maps(wgmma.KERNEL.configs[0], problem)
     assert a_map.sizes[-1] == 1
     assert b_map.sizes[-1] == 5
     assert b_map.stride_bytes == (256, 32768)

@@ -107,6 +107,18 @@ def test_kernel_files_can_be_lifted_out(path, name):
         assert root in KERNEL_FILES_MAY_IMPORT or other.startswith("dxgemm.handwritten."), other
 
 
+@pytest.mark.parametrize("path, name", [f for f in FILES if f.values[1].startswith("handwritten")])
+def test_a_kernel_builds_on_rungs_and_rungs_on_parts(path, name):
+    rooms = ("handwritten.parts.", "handwritten.", "handwritten.kernels.")
+
+    def room(dotted):
+        return max((r for r in rooms if f"{dotted}.".startswith(r)), key=len, default=rooms[0])
+
+    for other in imported_names(path):
+        other = other.removeprefix("dxgemm.")
+        assert rooms.index(room(other)) <= rooms.index(room(name)), f"{name} imports {other}"
+
+
 @pytest.mark.parametrize("path, name", FILES)
 def test_only_cublasdx_imports_nvmath(path, name):
     roots = {other.partition(".")[0] for other in imported_names(path)}

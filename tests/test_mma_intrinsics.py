@@ -1,4 +1,4 @@
-"""The intrinsics of handwritten/mma.py one by one: their PTX anywhere, their results on a GPU."""
+"""The intrinsics of parts/mma.py one by one: their PTX anywhere, their results on a GPU."""
 
 from __future__ import annotations
 

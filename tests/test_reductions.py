@@ -36,11 +36,11 @@ SIZES = [RAGGED, (5, 1, 2), (1, 6, 3)]
 if not simulator_enabled():
     SIZES = [RAGGED, (257, 1, 33), (1, 270, 40), (256, 512, 64)]
 
-FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong", "split_wgmma")
-FUSING_UNSTORED = ("split_wgmma",)  # only if the matrix is not stored
+FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong", "emulated_float32")
+FUSING_UNSTORED = ("emulated_float32",)  # only if the matrix is not stored
 # A fused kernel takes seconds to build, and each reduction and axis needs one. On a GPU all of them
 # are built for these, and for the others one of each sort; the simulator runs all for float32.
-FULLY = (("tuned", "float32"), ("tensor_core", "float64"), ("split_wgmma", "split"))
+FULLY = (("tuned", "float32"), ("tensor_core", "float64"), ("emulated_float32", "split"))
 SORTS = ("sum", "argmin", "smallest")
 
 
@@ -62,7 +62,9 @@ class Way:
 
     def kind(self, dtype: str) -> str:
         """What it computes of that dtype."""
-        return "split" if self.implementation == "split_wgmma" and dtype == "float32" else dtype
+        return (
+            "split" if self.implementation == "emulated_float32" and dtype == "float32" else dtype
+        )
 
     def precision(self, kind: str) -> str | None:
         """What permits it."""
@@ -289,7 +291,7 @@ def test_only_some_implementations_fuse(make, implementation):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
 def test_a_chain_comes_first(make, home, way, dtype):
     way.skip_unless_it_computes(dtype)
     m, n, k = RAGGED
@@ -360,7 +362,7 @@ def test_on_host_knows_special_values(case, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
 @pytest.mark.parametrize("axis", AXES)
 def test_special_values(reduced, axis, way, dtype):
     way.skip_unless_it_computes(dtype)
@@ -387,7 +389,7 @@ def special_along(case: Case, axis: int | None) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
 def test_special_values_in_every_tile(reduced, way, dtype):
     """Few different values, so that most are ties, and lines of nothing but NaN or infinity."""
     way.skip_unless_it_computes(dtype)
@@ -441,7 +443,7 @@ def test_axes_count_from_the_end_too(reduced):
         assert_equal(found, case.expected(values), case)
 
 
-@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
 def test_batches(make, home, way):
     way.skip_unless_it_computes("float32")
     m, n, k = RAGGED
@@ -591,7 +593,7 @@ def test_of_nothing(reduced):
                     reduced(values, case)
 
 
-@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
 def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
     way.skip_unless_it_computes("float32")
     rng = np.random.default_rng(6)
@@ -605,7 +607,7 @@ def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
         assert np.all(abs(found - exact) <= limit), case
 
 
-@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
 def test_sums_of_float32_are_exact_where_those_of_runs_are(reduced, way):
     """Integers of which 256, simulated 16, fit float32 together; longer sums do not, but cancel."""
     way.skip_unless_it_computes("float32")
@@ -818,7 +820,7 @@ def test_results_on_another_gpu_are_refused(home, cupy):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ways("tuned", "split_wgmma"))
+@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
 def test_very_many_rows(make, home, way):
     way.skip_unless_it_computes("float32")
     m, n, k = 100_352, 129, 8
@@ -832,7 +834,7 @@ def test_very_many_rows(make, home, way):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("implementation", ["tuned", "split_wgmma"])
+@pytest.mark.parametrize("implementation", ["tuned", "emulated_float32"])
 def test_more_elements_than_32_bits_count(implementation, cupy):
     """Fused, so that they need no memory; every value is 0 but the last one."""
     m, n = 65_600, 32_800

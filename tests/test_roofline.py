@@ -92,8 +92,8 @@ def test_all_stages_but_one_are_in_flight():
 
 def test_every_pipeline_tells_the_size_of_its_stages():
     for implementation in dxgemm.implementations():
-        file = getattr(implementation, "_kernel_file", None)
-        for config in getattr(file, "CONFIGS", ()):
+        kernel = getattr(implementation, "kernel", None)
+        for config in kernel.configs if kernel else ():
             assert not hasattr(config, "stages") or hasattr(config, "stage_bytes"), config
 
 

@@ -11,21 +11,17 @@ from dataclasses import replace
 import pytest
 
 from dxgemm._problem import contiguous_problem
-from dxgemm.handwritten import small_batch, tensor_batch
-from dxgemm.handwritten.small_batch import (
-    CONFIGS,
-    Config,
-    block_count,
-    variant,
-)
+from dxgemm.handwritten.kernels import small_batch, tensor_batch
+from dxgemm.handwritten.kernels.small_batch import Config, block_count, variant
 
+CONFIGS = small_batch.KERNEL.configs
 SIZES = [config.tile_m for config in CONFIGS]
 WAYS = [(config, dtype) for config in CONFIGS for dtype in ("float32", "float64")]
-WAYS += [(config, "float64") for config in tensor_batch.CONFIGS]
+WAYS += [(config, "float64") for config in tensor_batch.KERNEL.configs]
 
 
 def test_a_block_has_threads_enough_for_its_matrices():
-    for config in (*CONFIGS, *tensor_batch.CONFIGS):
+    for config in (*CONFIGS, *tensor_batch.KERNEL.configs):
         assert config.threads == config.matrices * config.tile_threads >= 64
 
 
@@ -50,12 +46,12 @@ def test_b_is_transposed_element_by_element():
 def test_a_kernel_knows_of_an_a_for_all_and_of_rows_far_apart():
     rows = contiguous_problem("float64", 8, 8, 8, 100)
     for file in (small_batch, tensor_batch):
-        config = file.CONFIGS[-1]
+        config = file.KERNEL.configs[-1]
         same = replace(rows, a=rows.a._replace(batch=0))
-        assert file.variant(config, same) == ("row16", "row16", "shared a")
-        assert file.variant(config, replace(same, batch=1)) == ("row16", "row16")
+        assert file.KERNEL.variant(config, same) == ("row16", "row16", "shared a")
+        assert file.KERNEL.variant(config, replace(same, batch=1)) == ("row16", "row16")
         far = replace(rows, b=rows.b._replace(row=1 << 28))
-        assert file.variant(config, far) == ("row16", "row16", "far")
+        assert file.KERNEL.variant(config, far) == ("row16", "row16", "far")
 
 
 @pytest.mark.parametrize("config, dtype", WAYS, ids=str)
@@ -114,7 +110,7 @@ def test_a_config_for_tensor_cores_that_cannot_be_is_refused(changes, message):
         tensor_batch.Config(**{**sizes, **changes})
 
 
-@pytest.mark.parametrize("config", tensor_batch.CONFIGS, ids=str)
+@pytest.mark.parametrize("config", tensor_batch.KERNEL.configs, ids=str)
 def test_lanes_that_are_served_together_read_different_banks(config):
     """Eight lanes, two groups of four members, each 16 bytes of which are 4 banks."""
     lanes = [(group, member) for group in range(2) for member in range(4)]

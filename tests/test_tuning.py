@@ -157,7 +157,7 @@ def test_the_kernels_of_a_candidate_are_all_that_it_launches(configs_of_a_gpu):
     names = [spec.implementation for spec in measure.candidate_specs(long, sliced)]
     assert sorted(names) == sorted(["add_slices", sliced.implementation.name])
     large = contiguous_problem("float32", 4096, 4096, 4096, precision="split")
-    split = choose(large, H200, "split_wgmma")
+    split = choose(large, H200, "emulated_float32")
     assert len(measure.candidate_specs(large, split)) > 1
 
 

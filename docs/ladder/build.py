@@ -57,7 +57,7 @@ def code(name: str) -> str:
         first = find_line(path, lines, excerpt.first, 0)
         last = find_line(path, lines, excerpt.last, first)
         body = textwrap.dedent("\n".join(lines[first : last + 1]))
-        link = f"[{path.name}](../handwritten/{path.name}):"
+        link = f"[{path.name}](../handwritten/{path.relative_to(KERNELS)}):"
         texts.append(f"{link}\n\n```python\n{body}\n```")
     return "\n\n".join(texts)
 

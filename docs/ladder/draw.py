@@ -199,7 +199,7 @@ def ownership_figure(
     """A figure that shows who computes what, and a detail beside it."""
 
     def draw(name: str) -> Figure:
-        config = kernel_file(name).CONFIGS[0]
+        config = kernel_file(name).KERNEL.configs[0]
         figure, axes = plt.subplots(1, 2 if detail else 1, figsize=(8 if detail else 4.4, 3.9))
         first = axes[0] if detail else axes
         draw_ownership(first, config, owner, model.depth_of(config), f"{name} {config}, float32")
@@ -305,7 +305,7 @@ def vector_reads(axes: Axes, name: str, config: Any) -> None:
 
 def bank_conflicts(axes: Axes, name: str, config: Any) -> None:
     """How often each bank is hit when a warp stores one element of each of its units of a."""
-    tiles = kernel_file("tiles")
+    tiles = kernel_file("parts.tiles")
     axes.set_title("a warp stores a row-major a, transposed: hits a bank", fontsize=9)
     layouts = {
         "plain": tiles.plain_layout(config.tile_m),
@@ -384,7 +384,7 @@ def draw_timeline(
 
 def double_buffer(name: str) -> Figure:
     """One buffer against two, with the next tile in registers on its way."""
-    config = kernel_file(name).CONFIGS[0]
+    config = kernel_file(name).KERNEL.configs[0]
     figure, (before, after) = plt.subplots(2, 1, figsize=(8, 3.6))
     load, store, compute = 1.6, 0.8, 2.0
     single: list[tuple[float, float, str, str]] = []
@@ -421,7 +421,7 @@ def double_buffer(name: str) -> Figure:
 
 def async_copy(name: str) -> Figure:
     """A ring of stages: cp.async fills those behind the one that is multiplied."""
-    config = kernel_file(name).CONFIGS[0]
+    config = kernel_file(name).KERNEL.configs[0]
     stages = config.stages
     figure, axes = plt.subplots(figsize=(8, 0.6 * stages + 1.4))
     lanes = []
@@ -442,7 +442,7 @@ def async_copy(name: str) -> Figure:
 
 def ping_pong(name: str) -> Figure:
     """Fragments of the next k are read while those of this one are multiplied."""
-    config = kernel_file(name).CONFIGS[0]
+    config = kernel_file(name).KERNEL.configs[0]
     figure, axes = plt.subplots(figsize=(8, 2.4))
     reads, multiplies = ([], []), []
     for k in range(6):
@@ -465,11 +465,11 @@ def ping_pong(name: str) -> Figure:
 def tuned(name: str) -> Figure:
     """The thread tile, and the order in which blocks take tiles of the result."""
     file = kernel_file(name)
-    config = file.CONFIGS[0]
+    config = file.KERNEL.configs[0]
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.9))
     draw_ownership(left, config, in_warp_tiles, model.depth_of(config), f"{name} {config}")
     legend(left, (THREAD, "thread 0"), (THE_WARP, "its warp"), (BLOCK, "the block"))
-    group, tiles_m, tiles_n = file.GROUP_ROWS, 16, 12
+    group, tiles_m, tiles_n = file.SWIZZLE_ROWS, 16, 12
     wave = 40
     for index in range(tiles_m * tiles_n):
         first = index // (group * tiles_n)
@@ -490,7 +490,7 @@ def tuned(name: str) -> Figure:
 
 def tensor_core(name: str) -> Figure:
     """Which lane holds which element of mma.m16n8k8, by the PTX manual."""
-    config = kernel_file(name).CONFIGS[0]
+    config = kernel_file(name).KERNEL.configs[0]
     figure, axes = plt.subplots(1, 3, figsize=(8, 4.4), width_ratios=(8, 8, 8))
     grids = {
         "a, 16 x 8": [[row % 8 * 4 + k % 4 for k in range(8)] for row in range(16)],
@@ -514,7 +514,7 @@ def tensor_core(name: str) -> Figure:
 
 def wgmma(name: str) -> Figure:
     """Producer, ring of stages, consumers."""
-    config = kernel_file(name).CONFIGS[0]
+    config = kernel_file(name).KERNEL.configs[0]
     figure, axes = plt.subplots(figsize=(8, 3.4))
     box(axes, 0, 1.2, 2.2, 1.4, COPY)
     label(axes, 1.1, 1.9, "producer:\none thread\nasks the TMA")

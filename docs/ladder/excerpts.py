@@ -10,7 +10,7 @@ class Excerpt(NamedTuple):
 
     Attributes:
         first, last: texts in its first and last line.
-        file: its name without `.py`; empty for the rung's own.
+        file: its path in handwritten/ without `.py`; empty for the rung's own.
     """
 
     first: str
@@ -26,12 +26,12 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "thread_tile_2d": (Excerpt("for kk in static_range", "acc[i, j] +="),),
     "vectorized": (
         Excerpt("for kk in static_range", "outer_product"),
-        Excerpt("for i in static_range(vectors)", "return fragment", "tiles"),
+        Excerpt("for i in static_range(vectors)", "return fragment", "parts/tiles"),
     ),
     "conflict_free": (
         Excerpt("row_group, col_group =", "row_group, col_group ="),
-        Excerpt("def padded_layout", "return SmemLayout", "tiles"),
-        Excerpt("if xor > 0:", "target = int32", "tiles"),
+        Excerpt("def padded_layout", "return SmemLayout", "parts/tiles"),
+        Excerpt("if xor > 0:", "target = int32", "parts/tiles"),
     ),
     "warp_tile": (Excerpt("lane, warp =", "thread_col ="),),
     "double_buffer": (Excerpt("while int64(done) * tile_k < k", "outer_product"),),
@@ -43,6 +43,6 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "tuned": (Excerpt("group = divide", "tile_col ="),),
     "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
     "wgmma": (
-        Excerpt("while depth < k", "stage, parity = after(stage, parity)", file="wgmma_ring"),
+        Excerpt("while depth < k", "stage, parity = after(stage, parity)", file="parts/wgmma_ring"),
     ),
 }

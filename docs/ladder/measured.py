@@ -55,7 +55,7 @@ def load_measured() -> list[Measured]:
         rung = rungs.get(row["implementation"])
         if rung is None:
             continue
-        configs = {str(config): config for config in kernel_file(rung.name).CONFIGS}
+        configs = {str(config): config for config in kernel_file(rung.name).KERNEL.configs}
         if row["config"] not in configs:
             raise ValueError(
                 f"{rung.name} was measured with a config it no longer has: {row['config']}; run "

@@ -56,12 +56,12 @@ def gemm(
             float32, permits sums of products of two float16 parts a number, within 2**-20
             |A| |B| of the exact ones before they are summed in float32; operands for which that
             does not hold are found on the GPU, and multiplied as float32. For float64 "split"
-            permits products of operands rounded to integers, exact by int8 remainders of as many
+            permits products of operands rounded to integers, exact by int8 residues of as many
             moduli as keep 53 bits; "split14" by fourteen. `explain` states the bound on the error;
             operands for which it does not hold are multiplied as float64.
         deterministic: whether a row of the result shall have the same bits however many rows and
             matrices there are. It takes no reduction, and no implementation whose rows depend on
-            each other: "split_wgmma", "split_int8", "cublas", slices of k.
+            each other: "emulated_float32", "emulated_float64", "cublas", slices of k.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering
             against other streams is then the caller's.
 

@@ -113,7 +113,7 @@ class _Member(NamedTuple):
 
     @property
     def row(self) -> list[int]:
-        """Its row of the table, as `dxgemm.handwritten.grouped` reads it."""
+        """Its row of the table, as `dxgemm.handwritten.kernels.grouped` reads it."""
         problem = self.problem
         row = [problem.m, problem.n, problem.k]
         for start, strides in zip(
@@ -305,10 +305,10 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
 
     Those for equal problems only for rows, aligned and not: others are built when called for.
     """
-    from dxgemm.handwritten import grouped
-    from dxgemm.handwritten.operands import operand_mode
+    from dxgemm.handwritten.kernels import grouped
+    from dxgemm.handwritten.parts.operands import operand_mode
 
-    if compute_capability(arch) < grouped.MINIMUM_ARCH:
+    if compute_capability(arch) < grouped.KERNEL.minimum_arch:
         return []
     specs: dict[KernelSpec, None] = {}
     for dtype in (dtype for dtype in DTYPES if dtype in dtypes):
@@ -346,8 +346,8 @@ def _table(
     members: Sequence[_Member], device: DeviceFacts, ordinal: int
 ) -> tuple[list[np.ndarray], Launch]:
     """What the kernel reads of problems that differ, and the kernel."""
-    from dxgemm.handwritten import grouped
-    from dxgemm.handwritten.operands import operand_mode
+    from dxgemm.handwritten.kernels import grouped
+    from dxgemm.handwritten.parts.operands import operand_mode
 
     dtype = members[0].problem.dtype
     rows = np.array([member.row for member in members], np.int64)
@@ -392,13 +392,13 @@ def _bind_table(
 @lru_cache(maxsize=256)
 def _bind_alike(batch: Problem, ordinal: int) -> Launch:
     """The quickest kernel bound to equal problems."""
-    from dxgemm.handwritten import grouped
-    from dxgemm.handwritten.operands import operand_mode
+    from dxgemm.handwritten.kernels import grouped
+    from dxgemm.handwritten.parts.operands import operand_mode
 
     config = _choose_alike(batch, device_facts(ordinal))
     modes = grouped.modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
     spec = _spec(config, batch.dtype, (*modes, grouped.ALIKE, *grouped.distance(batch)))
-    return _bind(spec, batch, grouped.block_count(config, batch), ordinal)
+    return _bind(spec, batch, grouped.KERNEL.block_count(config, batch), ordinal)
 
 
 def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Launch:
@@ -409,7 +409,7 @@ def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Laun
 
 def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
     """Of the kernel that reads a table and scalars, or starts."""
-    from dxgemm.handwritten import grouped
+    from dxgemm.handwritten.kernels import grouped
 
     of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
     buffers = of_both[:1] if grouped.ALIKE in variant else of_both
@@ -420,7 +420,7 @@ def _choose_config(
     configs: Sequence[Any], m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts
 ) -> Any:
     """The tile that needs the least time, what of it lies outside counted too."""
-    from dxgemm.handwritten import grouped
+    from dxgemm.handwritten.kernels import grouped
 
     def cost(config: Any) -> float:
         tiles = -(-m // config.tile_m) * -(-n // config.tile_n)

@@ -1,6 +1,6 @@
 """What operands are split into for precision="split": how that lies in memory, and its kernels.
 
-float32 is split into parts, float64 into remainders; for both, the kernel says how well that went.
+float32 is split into parts, float64 into residues; for both, the kernel says how well that went.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ from dxgemm._fusion import FusedOperand, Fusion
 from dxgemm._gpu import simulator_enabled
 from dxgemm._problem import Problem, Strides
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import residues, split
-from dxgemm.handwritten.moduli import moduli_count, operand_bits
-from dxgemm.handwritten.split_parts import CHOSEN, PADDING, SCHEMES, STATUS_ITEMS, parts_layout
+from dxgemm.handwritten.kernels import decompose, residues
+from dxgemm.handwritten.parts.emulation import (
+    CHOSEN,
+    PADDING,
+    SCHEMES,
+    STATUS_ITEMS,
+    parts_layout,
+)
+from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 
@@ -22,7 +28,10 @@ NO_STRIDES = Strides(0, 0, 0)
 NUMBER_BYTES = 4  # of a float32, of a number of the status
 FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]
-IMPLEMENTATIONS = {"float32": "split_wgmma", "float64": "split_int8"}  # what multiplies parts
+IMPLEMENTATIONS = {
+    "float32": "emulated_float32",
+    "float64": "emulated_float64",
+}  # what multiplies parts
 
 
 @dataclass(frozen=True)
@@ -94,12 +103,12 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
     """
     problem = _operand_problem("float32", strides, along, k, batch, alignment)
     problem = replace(problem, epilogue=Fusion((), buffers("float16", "float32", "int32")))
-    config = first_config(split)
-    variant = split.variant(config, problem)
+    config = first_config(decompose)
+    variant = decompose.KERNEL.variant(config, problem)
     layout = parts_layout(SCHEME, variant[0], along, k)
-    blocks = split.block_count(config, problem)
+    blocks = decompose.KERNEL.block_count(config, problem)
     return OperandParts(
-        series_spec(split, config, problem, variant),
+        series_spec(decompose, config, problem, variant),
         problem,
         blocks,
         part_items=problem.batch * SCHEME.parts * layout.items,
@@ -113,13 +122,13 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
 def operand_residues(
     strides: Strides, along: int, k: int, batch: int, alignment: int, count: int
 ) -> OperandParts:
-    """`operand_parts` in float64: remainders by `count` moduli, which lie along k."""
+    """`operand_parts` in float64: residues by `count` moduli, which lie along k."""
     problem = _operand_problem("float64", strides, along, k, batch, alignment)
     operands = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
     problem = replace(problem, epilogue=Fusion((), operands))
     config = first_config(residues)
-    variant = (*residues.variant(config, problem), str(count))
-    blocks = residues.block_count(config, problem)
+    variant = (*residues.KERNEL.variant(config, problem), str(count))
+    blocks = residues.KERNEL.block_count(config, problem)
     return OperandParts(
         series_spec(residues, config, problem, variant),
         problem,
@@ -181,7 +190,7 @@ def buffers(*dtypes: str) -> tuple[FusedOperand, ...]:
 
 def first_config(file: Any) -> Any:
     """Of a kernel file that has but one."""
-    return (file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS)[0]
+    return (file.KERNEL.simulator_configs if simulator_enabled() else file.KERNEL.configs)[0]
 
 
 def _aligned(size: int) -> int:

@@ -160,7 +160,7 @@ class ReducedLaunch(LaunchSeries):
 
     def _bind_split(self, candidate: Candidate) -> Buffers:
         """The product's launch, and the one that makes partial results of the matrix."""
-        from dxgemm.handwritten.reduction import slot_count
+        from dxgemm.handwritten.parts.reduction import slot_count
 
         problem, way = self._problem, candidate.part_of(self._problem)
         self._product = candidate.implementation.bind(
@@ -169,7 +169,7 @@ class ReducedLaunch(LaunchSeries):
         if not self._reduction.is_stored:
             item_size = ITEM_SIZES[problem.out_dtype]
             self._matrix = self._take(problem.batch * way.out.batch * item_size)
-        file = import_module("dxgemm.handwritten.reduce_tiles")
+        file = import_module("dxgemm.handwritten.kernels.reduce_tiles")
         config = _configs(file)[0]
         slots = slot_count(
             config,
@@ -192,7 +192,7 @@ class ReducedLaunch(LaunchSeries):
 
     def _bind_merging(self, partials: Buffers) -> None:
         """From partial results to results."""
-        file = import_module("dxgemm.handwritten.merge_partials")
+        file = import_module("dxgemm.handwritten.kernels.merge_partials")
         if self._reduction.axis is None and partials.lines > 1:
             partials = self._bind_merging_again(file, partials)
         is_whole = self._reduction.axis is None
@@ -275,7 +275,7 @@ class ReducedLaunch(LaunchSeries):
     ) -> None:
         name = file.__name__.rpartition(".")[2]
         spec = KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
-        blocks = file.block_count(config, problem)
+        blocks = file.KERNEL.block_count(config, problem)
         launch = launch_kernel(spec, problem, blocks, self._arch, self._ordinal)
         self._steps.append(_Step(launch, reads_matrix, arguments))
 
@@ -302,5 +302,6 @@ class ReducedLaunch(LaunchSeries):
 
 
 def _configs(file: Any) -> tuple[Any, ...]:
-    configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
+    kernel = file.KERNEL
+    configs: tuple[Any, ...] = kernel.simulator_configs if simulator_enabled() else kernel.configs
     return configs

@@ -29,6 +29,7 @@ from dxgemm.compiler import (
     compute_capability,
     find_kernel,
 )
+from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import DeviceFacts, device_facts
 
@@ -38,7 +39,7 @@ MOST_ACCUMULATOR_BYTES = 576
 
 # What adds the sums of slices of k, and of how many at most.
 MOST_SLICES = 128
-ADDER = "dxgemm.handwritten.add_slices"
+ADDER = "dxgemm.handwritten.kernels.add_slices"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
@@ -112,7 +113,7 @@ class Implementation(ABC):
 
     def partial_results(self, config: Any, problem: Problem) -> int:
         """How many its kernel leaves of each row, or column, of the result that it reduces."""
-        from dxgemm.handwritten.reduction import slot_count
+        from dxgemm.handwritten.parts.reduction import slot_count
 
         tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
         width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
@@ -165,12 +166,13 @@ class KernelFile(Implementation):
         return f"{self.package}.{self.name}"
 
     @cached_property
-    def _kernel_file(self) -> Any:
-        return import_module(self.module)
+    def kernel(self) -> Kernel:
+        """What the kernel file declares."""
+        kernel: Kernel = import_module(self.module).KERNEL
+        return kernel
 
     def supports(self, problem: Problem) -> str | None:
-        file = self._kernel_file
-        if simulator_enabled() and not file.SIMULATOR_CONFIGS:
+        if simulator_enabled() and not self.kernel.simulator_configs:
             return "its PTX instructions need a GPU; this is numba's simulator"
         if problem.dtype not in self.dtypes:
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
@@ -178,29 +180,26 @@ class KernelFile(Implementation):
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        supports: Callable[[Problem], str | None] = self._kernel_file.supports
-        return supports
+        return self.kernel.supports
 
-    @cached_property
+    @property
     def dtypes(self) -> tuple[str, ...]:
         """The dtypes of a and b it computes."""
-        dtypes: tuple[str, ...] = getattr(self._kernel_file, "DTYPES", ("float32", "float64"))
-        return dtypes
+        return self.kernel.dtypes
 
     def runs_on(self, arch: str) -> str | None:
         if simulator_enabled():
             return None
         capability = compute_capability(arch)
-        minimum = getattr(self._kernel_file, "MINIMUM_ARCH", 0)
-        only = getattr(self._kernel_file, "ONLY_ARCH", capability)
-        if capability >= minimum and capability == only:
+        minimum, only = self.kernel.minimum_arch, self.kernel.only_arch
+        if capability >= minimum and only in (None, capability):
             return None
         needed = f"{minimum} or later" if minimum else f"{only}"
         return f"it needs compute capability {needed} (times 10), not {capability}"
 
     def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
-        file = self._kernel_file
-        configs: tuple[Any, ...] = file.SIMULATOR_CONFIGS if simulator_enabled() else file.CONFIGS
+        kernel = self.kernel
+        configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
         if dtype is None:
             return configs
         if dtype not in self.dtypes:
@@ -218,8 +217,7 @@ class KernelFile(Implementation):
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         """The kernel that computes a problem."""
-        choose_variant = getattr(self._kernel_file, "variant", None)
-        variant = choose_variant(config, problem) if choose_variant else ()
+        variant = self.kernel.variant(config, problem)
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
@@ -239,62 +237,40 @@ class KernelFile(Implementation):
         return list(specs)
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        only_shape = getattr(config, "only_shape", None)
-        if only_shape is not None:
-            return [contiguous_problem(dtype, *only_shape)]
+        if config.only_shape is not None:
+            return [contiguous_problem(dtype, *config.only_shape)]
         problems = common_problems(dtype)
         if self.slices_k and config.split_k == 1:
             problems += [sliced_problem(problem, 2) for problem in problems]
         return problems
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        blocks: int = self._kernel_file.block_count(config, problem)
-        return min(blocks, sm_count) if self._is_persistent else blocks
+        blocks = self.kernel.block_count(config, problem)
+        return min(blocks, sm_count) if self.kernel.is_persistent else blocks
 
     def tile_count(self, config: Any, problem: Problem) -> int:
-        file = self._kernel_file
-        tiles: int = getattr(file, "tile_count", file.block_count)(config, problem)
-        return tiles
-
-    @cached_property
-    def _is_persistent(self) -> bool:
-        """Whether each SM has one block at most, which computes tile after tile."""
-        is_persistent: bool = getattr(self._kernel_file, "PERSISTENT", False)
-        return is_persistent
+        count = self.kernel.tile_count or self.kernel.block_count
+        return count(config, problem)
 
     def fuses_reduction(self, problem: Problem) -> bool:
         reduction = problem.reduction
         if reduction is None or reduction.axis == 0 or reduction.is_stored:
-            return self._fuses_reductions
-        return self._fuses_row_reductions
-
-    @cached_property
-    def _fuses_reductions(self) -> bool:
-        fuses: bool = getattr(self._kernel_file, "FUSES_REDUCTIONS", False)
-        return fuses
-
-    @cached_property
-    def _fuses_row_reductions(self) -> bool:
-        fuses: bool = getattr(self._kernel_file, "FUSES_ROW_REDUCTIONS", self._fuses_reductions)
-        return fuses
+            return self.kernel.reductions is Reductions.ALL
+        return self.kernel.reductions is not Reductions.NONE
 
     @property
     def slices_k(self) -> bool:
-        slices: bool = getattr(self._kernel_file, "SLICES_K", False)
-        return slices
+        return self.kernel.slices_k
 
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        find = getattr(self._kernel_file, "result_tile", super().result_tile)
-        tile: tuple[int, int] = find(config, problem)
-        return tile
+        return self.kernel.result_tile(config, problem)
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        describe_maps = getattr(self._kernel_file, "tensor_maps", None)
-        maps = describe_maps(config, problem) if describe_maps else ()
+        maps = self.kernel.tensor_maps(config, problem)
         blocks = self.block_count(config, problem, device_facts(ordinal).sm_count)
         return launch_kernel(self.spec_for(config, problem), problem, blocks, arch, ordinal, maps)
 
@@ -303,14 +279,19 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """The kernel that adds the sums of so many slices of a problem's k."""
     file = import_module(ADDER)
     elements = problem.batch * problem.m * problem.n
-    config = file.choose_config(file.CONFIGS, elements, slices)
+    config = file.choose_config(file.KERNEL.configs, elements, slices)
     return KernelSpec("add_slices", ADDER, config, problem.dtype, (), problem.epilogue)
 
 
 class Handwritten(KernelFile):
-    """A kernel file of the ladder."""
+    """A kernel file of the ladder, or one in production that is no rung."""
 
     package = "dxgemm.handwritten"
+
+    @property
+    def module(self) -> str:
+        room = "" if self.rung is not None else ".kernels"
+        return f"{self.package}{room}.{self.name}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,8 +336,7 @@ class SplitProduct(Handwritten):
         return partial_results
 
     def accuracy(self, problem: Problem) -> str | None:
-        stated: str = self._kernel_file.accuracy(problem)
-        return stated
+        return self.kernel.accuracy(problem)
 
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         launch: Launch = self._series.bind(problem, config, arch, ordinal)
@@ -432,13 +412,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
     ),
     SplitProduct(
-        "split_wgmma",
+        "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
         multiplies={"float32": "float16"},
     ),
     SplitProduct(
-        "split_int8",
-        "float64 as integers by their remainders on Hopper's tensor cores",
+        "emulated_float64",
+        "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
         series="dxgemm._split_int8",
     ),

@@ -21,10 +21,11 @@ from dxgemm._problem import Problem
 from dxgemm._roofline import tile_efficiency
 from dxgemm._series import Call, LaunchSeries
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import guarded, split_verdict, split_wgmma, tensor_core, tuned
-from dxgemm.handwritten.operands import VECTOR_BYTES
-from dxgemm.handwritten.reduction import slot_count
-from dxgemm.handwritten.split_parts import CHOSEN
+from dxgemm.handwritten import tensor_core, tuned
+from dxgemm.handwritten.kernels import emulated_float32, native_fallback, validity_check
+from dxgemm.handwritten.parts.emulation import CHOSEN
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 from dxgemm.runtime.device import device_facts
@@ -38,24 +39,24 @@ def product_spec(config: Any, problem: Problem) -> KernelSpec:
     """The kernel that multiplies the parts."""
     parts = parts_of_problem(problem)
     variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
-    return series_spec(split_wgmma, config, _product_problem(problem), variant)
+    return series_spec(emulated_float32, config, _product_problem(problem), variant)
 
 
 def other_specs(problem: Problem) -> list[KernelSpec]:
     """The kernels before it, and the one in its place."""
     parts = parts_of_problem(problem)
-    judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-    verdict = verdict_spec(judged)
-    return [*(part.spec for part in parts.values()), verdict, native_spec(problem)]
+    judged = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
+    invalid = validity_spec(judged)
+    return [*(part.spec for part in parts.values()), invalid, native_spec(problem)]
 
 
-def verdict_spec(problem: Problem) -> KernelSpec:
-    """The kernel that judges the parts of operands of any dtype, by `verdict_problem`."""
-    return series_spec(split_verdict, first_config(split_verdict), problem, ())
+def validity_spec(problem: Problem) -> KernelSpec:
+    """The kernel that judges the parts of operands of any dtype, by `validity_problem`."""
+    return series_spec(validity_check, first_config(validity_check), problem, ())
 
 
-def verdict_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
-    """What `split_verdict` takes for one, of operands that so many blocks split."""
+def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
+    """What `validity_check` takes for one, of operands that so many blocks split."""
     return Problem(
         dtype="float32",
         m=a_blocks,
@@ -83,11 +84,11 @@ def native_config(problem: Problem, config: Any = None) -> Any:
     file, reduction = NATIVE[problem.dtype], problem.reduction
 
     def cost(config: Any) -> float:
-        rounds = -(-file.block_count(config, problem) // LARGE_GPU_SMS)
+        rounds = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
         work = config.tile_m * config.tile_n / config.split_k
         return rounds * work / tile_efficiency(config.tile_m, config.tile_n)
 
-    configs = file.CONFIGS
+    configs = file.KERNEL.configs
     if reduction is not None and config is not None:
         tiles = -(-problem.n // config.tile_n)
         configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
@@ -105,18 +106,18 @@ def _native_partial_results(config: Any, problem: Problem) -> int:
 
 
 def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
-    """The kernel that multiplies a and b themselves if the verdict says so."""
+    """The kernel that multiplies a and b themselves if the validity check says so."""
     file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
     config = native_config(problem, config)
-    return series_spec(guarded, config, own, file.variant(config, own))
+    return series_spec(native_fallback, config, own, file.KERNEL.variant(config, own))
 
 
 def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-    """The launch of that kernel where there is no verdict, since nothing is multiplied."""
+    """The launch of that kernel where there is no check, since nothing is multiplied."""
     file = NATIVE[problem.dtype]
     config = native_config(problem, config)
-    spec = series_spec(file, config, problem, file.variant(config, problem))
-    return launch_kernel(spec, problem, file.block_count(config, problem), arch, ordinal)
+    spec = series_spec(file, config, problem, file.KERNEL.variant(config, problem))
+    return launch_kernel(spec, problem, file.KERNEL.block_count(config, problem), arch, ordinal)
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -144,12 +145,12 @@ class PartsLaunch(LaunchSeries):
         super().__init__(ordinal)
         self._parts = parts = parts_of_problem(problem)
         self._splits = {name: part.bind(arch, ordinal) for name, part in parts.items()}
-        judged = verdict_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-        judge = verdict_spec(judged)
+        judged = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
+        judge = validity_spec(judged)
         self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
         native, own = native_spec(problem, config), with_buffers(problem, "int32")
-        blocks = NATIVE[problem.dtype].block_count(native.config, problem)
+        blocks = NATIVE[problem.dtype].KERNEL.block_count(native.config, problem)
         self._native = launch_kernel(native, own, blocks, arch, ordinal)
         self._prepared: dict[str, int] = {}
 
@@ -161,9 +162,9 @@ class PartsLaunch(LaunchSeries):
         return launch
 
     def _lay_out(self) -> None:
-        """The workspace: the verdict, and the parts that are not prepared."""
+        """The workspace: the flag of validity_check, and the parts that are not prepared."""
         self._size = 0
-        self._verdict = self._take(NUMBER_BYTES)
+        self._invalid = self._take(NUMBER_BYTES)
         self._made = {
             name: self._take(parts.size)
             for name, parts in self._parts.items()
@@ -179,7 +180,7 @@ class PartsLaunch(LaunchSeries):
         a, b = self._parts["a"], self._parts["b"]
         return *a.factors(places["a"]), *b.factors(places["b"])
 
-    def _splitting(self, places: dict[str, int], verdict: int, call: tuple[Any, ...]) -> list[Call]:
+    def _splitting(self, places: dict[str, int], invalid: int, call: tuple[Any, ...]) -> list[Call]:
         """The launches before the product's."""
         a, b = self._parts["a"], self._parts["b"]
         status = *a.status(places["a"]), *b.status(places["b"])
@@ -194,7 +195,7 @@ class PartsLaunch(LaunchSeries):
         ]
         return [
             *splits,
-            Call(self._judge, (verdict,) * 4 + (0, 0), (*status, verdict, 1, self._counter, 1)),
+            Call(self._judge, (invalid,) * 4 + (0, 0), (*status, invalid, 1, self._counter, 1)),
         ]
 
 
@@ -206,7 +207,7 @@ class SplitLaunch(PartsLaunch):
 
         Args:
             problem: what to compute; k is not 0.
-            config: of `split_wgmma`.
+            config: of `emulated_float32`.
             arch, ordinal: of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
@@ -214,23 +215,23 @@ class SplitLaunch(PartsLaunch):
         self._product = launch_kernel(
             spec,
             own,
-            min(split_wgmma.block_count(config, own), device_facts(ordinal).sm_count),
+            min(emulated_float32.KERNEL.block_count(config, own), device_facts(ordinal).sm_count),
             arch,
             ordinal,
-            split_wgmma.tensor_maps(config, own, *spec.variant),
+            emulated_float32.KERNEL.tensor_maps(config, own, *spec.variant),
         )
         self._lay_out()
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        verdict, places = base + self._verdict, self._places(base)
+        invalid, places = base + self._invalid, self._places(base)
         return [
-            *self._splitting(places, verdict, call),
+            *self._splitting(places, invalid, call),
             Call(
                 self._product,
                 (places["a"], places["b"], *call[2:]),
-                (*operands, *self._factors(places), verdict, 1),
+                (*operands, *self._factors(places), invalid, 1),
             ),
-            Call(self._native, call, (*operands, verdict, 1)),
+            Call(self._native, call, (*operands, invalid, 1)),
         ]
 
 

@@ -1,4 +1,4 @@
-"""Launches of a float64 GEMM by products of remainders, and of the native one in its place."""
+"""Launches of a float64 GEMM by products of residues, and of the native one in its place."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dxgemm._problem import Problem
 from dxgemm._series import Call
 from dxgemm._split import PartsLaunch, native_launch, with_buffers
 from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import reconstruct, split_int8
-from dxgemm.handwritten.moduli import moduli_count
-from dxgemm.handwritten.residues import row_bytes
+from dxgemm.handwritten.kernels import emulated_float64, reconstruct
+from dxgemm.handwritten.kernels.residues import row_bytes
+from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
-    """The kernel that multiplies remainders."""
-    return series_spec(split_int8, config, _product_problem(problem), (), problem.dtype)
+    """The kernel that multiplies residues."""
+    return series_spec(emulated_float64, config, _product_problem(problem), (), problem.dtype)
 
 
 def reconstruct_spec(problem: Problem) -> KernelSpec:
-    """The kernel that finds the result by its remainders."""
+    """The kernel that finds the result by its residues."""
     own, count = _reconstruct_problem(problem), str(moduli_count(problem))
     return series_spec(reconstruct, first_config(reconstruct), own, (count,))
 
@@ -43,50 +43,52 @@ def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
 
 
 class ResidueLaunch(PartsLaunch):
-    """float64 as remainders of integers: their products by each modulus, and what has them."""
+    """float64 as residues of integers: their products by each modulus, and what has them."""
 
     def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
         """Build the kernels that are not there.
 
         Args:
             problem: what to compute; k is not 0.
-            config: of `split_int8`.
+            config: of `emulated_float64`.
             arch, ordinal: of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
         self._count = moduli_count(problem)
-        self._remainder_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
+        self._residue_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
         self._product = launch_kernel(
             product_spec(config, problem),
             _product_problem(problem),
-            min(split_int8.block_count(config, problem), device_facts(ordinal).sm_count),
+            min(
+                emulated_float64.KERNEL.block_count(config, problem), device_facts(ordinal).sm_count
+            ),
             arch,
             ordinal,
-            split_int8.tensor_maps(config, problem),
+            emulated_float64.KERNEL.tensor_maps(config, problem),
         )
         spec = reconstruct_spec(problem)
-        blocks = reconstruct.block_count(spec.config, problem)
+        blocks = reconstruct.KERNEL.block_count(spec.config, problem)
         own = _reconstruct_problem(problem)
         self._reconstruct = launch_kernel(spec, own, blocks, arch, ordinal)
         self._lay_out()
 
     def _lay_out(self) -> None:
         super()._lay_out()
-        self._remainders = self._take(self._remainder_bytes)
+        self._residues = self._take(self._residue_bytes)
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        verdict, places = base + self._verdict, self._places(base)
-        remainders = base + self._remainders
-        buffers = remainders, self._remainder_bytes, *self._factors(places), verdict, 1
+        invalid, places = base + self._invalid, self._places(base)
+        residues = base + self._residues
+        buffers = residues, self._residue_bytes, *self._factors(places), invalid, 1
         return [
-            *self._splitting(places, verdict, call),
+            *self._splitting(places, invalid, call),
             Call(
                 self._product,
-                (places["a"], places["b"], remainders, remainders, 0, 0),
-                (verdict, 1, self._count),
+                (places["a"], places["b"], residues, residues, 0, 0),
+                (invalid, 1, self._count),
             ),
             Call(self._reconstruct, call, (*operands, *buffers)),
-            Call(self._native, call, (*operands, verdict, 1)),
+            Call(self._native, call, (*operands, invalid, 1)),
         ]
 
 

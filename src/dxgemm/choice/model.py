@@ -22,7 +22,7 @@ from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
 from dxgemm._registry import MOST_SLICES, Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
 from dxgemm.choice.tables import Speed
-from dxgemm.handwritten.moduli import LONGEST_K, moduli_count
+from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.runtime.device import DeviceFacts
 
 # The kernel that adds the sums of slices: its launch, and its reading of them, from the L2 cache.
@@ -173,7 +173,7 @@ class Columns:
                 tile_k = tile_k(dtype)
             cluster = getattr(config, "split_k", 1)
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
-            least = getattr(config, "least_sizes", {})
+            least = config.least_sizes
             flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
             numbers.append(
                 (
@@ -346,9 +346,8 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
     """Blocks that share an SM: what the config says, or what shared memory has room for."""
-    decide = getattr(config, "min_blocks", None)
-    if decide is not None:
-        blocks: int = decide(dtype)
+    blocks: int = config.min_blocks(dtype)
+    if blocks:
         return blocks
     limits = sm_limits(device.arch)
     if limits is None:

@@ -64,11 +64,11 @@ def _in_order(tasks: list[Task]) -> list[Task]:
     over_same_functions: list[Task] = []
     seen = set()
     for spec, arch in tasks:
-        file = import_module(spec.module)
-        if not hasattr(file, "device_functions"):
+        declared = import_module(spec.module).KERNEL
+        if declared.device_functions is None:
             short.append((spec, arch))
             continue
-        functions = file.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
+        functions = declared.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
         (over_same_functions if functions in seen else long).append((spec, arch))
         seen.add(functions)
     return long + short + over_same_functions

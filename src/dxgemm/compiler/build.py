@@ -89,16 +89,16 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"cannot build {spec}: NUMBA_ENABLE_CUDASIM is set, and numba's simulator replaces its "
             "compiler; unset it."
         )
-    file = import_module(spec.module)
+    declared = import_module(spec.module).KERNEL
     # What warpgroups that move registers among themselves share out.
-    launch_registers = getattr(spec.config, "launch_registers", 0)
-    if hasattr(file, "device_functions"):
-        ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, file)
+    launch_registers = spec.config.launch_registers
+    if declared.device_functions is not None:
+        ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, declared)
     elif launch_registers:
-        cubin, ptx = _build_whole_program(spec, arch, file)
+        cubin, ptx = _build_whole_program(spec, arch, declared)
         entry = entry_name(cubin)
     else:
-        ptx, entry = _compile_to_ptx(spec, arch, file)
+        ptx, entry = _compile_to_ptx(spec, arch, declared)
         cubin = _link(spec, arch, ptx)
     resources = read_resources(cubin, entry)
     smem_bytes = spec.config.smem_bytes(spec.dtype)
@@ -113,8 +113,8 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         registers=resources.registers,
         stack_bytes=resources.stack_bytes,
         smem_bytes=smem_bytes,
-        dynamic_smem_bytes=smem_bytes if getattr(spec.config, "dynamic_smem", False) else 0,
-        cluster=getattr(spec.config, "cluster", 1),
+        dynamic_smem_bytes=smem_bytes if spec.config.dynamic_smem else 0,
+        cluster=spec.config.cluster,
         cubin_bytes=len(cubin),
         toolkit=toolkit_text(),
     )
@@ -136,58 +136,57 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     return CompiledKernel(cubin, record, ptx)
 
 
-def _compile_to_ptx(spec: KernelSpec, arch: str, file: Any) -> tuple[str, str]:
+def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, str]:
     """PTX of a kernel, and the name of its entry."""
     with numba_lock:
         ptx = _compile(
             spec,
             arch,
-            lambda: file.make_kernel(
+            lambda: declared.make_kernel(
                 spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
             ),
         )
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
-    if hasattr(file, "ONLY_ARCH"):
+    if declared.only_arch is not None:
         # numba knows no targets with features of one architecture alone, such as sm_90a.
         ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
-    return _with_tensor_maps(ptx, getattr(file, "TENSOR_MAPS", ())), entries[0]
+    return _with_tensor_maps(ptx, declared.tensor_map_names), entries[0]
 
 
-def _build_with_device_functions(spec: KernelSpec, arch: str, file: Any) -> tuple[bytes, str]:
+def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> tuple[bytes, str]:
     """The cubin of a kernel that calls functions made elsewhere, and the name of its entry.
 
     Both are linked as LTO-IR, so that the functions are inlined and their arguments stay registers.
     """
     if faults := toolkit_warnings():
         raise BuildError(f"{spec} is not built with this toolkit: {' '.join(faults)}")
-    functions = file.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
+    functions = declared.device_functions(spec.config, spec.dtype, *spec.variant, arch=arch)
 
     def make_kernel() -> Any:
-        return file.make_kernel(
+        return declared.make_kernel(
             spec.config, spec.dtype, *spec.variant, functions=functions, epilogue=spec.epilogue
         )
 
-    size = getattr(file, "PARAMETER_BLOCK_BYTES", 0)
+    size = declared.parameter_block_bytes
     with numba_lock, _parameter_blocks({PARAMETER_BLOCK: size} if size else {}):
         ltoir = _compile(spec, arch, make_kernel, output="ltoir")
-    finish = getattr(file, "finish_cubin", bytes)
-    cubin = finish(_link(spec, arch, ltoir, functions.ltoir))
+    cubin = declared.finish_cubin(_link(spec, arch, ltoir, functions.ltoir))
     return cubin, entry_name(cubin)
 
 
-def _build_whole_program(spec: KernelSpec, arch: str, file: Any) -> tuple[bytes, str]:
+def _build_whole_program(spec: KernelSpec, arch: str, declared: Any) -> tuple[bytes, str]:
     """The cubin of a kernel whose warpgroups move registers, and its PTX.
 
     Only in a whole program is `setmaxnreg` obeyed; nvJitLink makes one of LTO-IR, not of PTX.
     """
-    maps = dict.fromkeys(getattr(file, "TENSOR_MAPS", ()), TENSOR_MAP_BYTES)
+    maps = dict.fromkeys(declared.tensor_map_names, TENSOR_MAP_BYTES)
     with numba_lock, _parameter_blocks(maps):
         ltoir = _compile(
             spec,
             arch,
-            lambda: file.make_kernel(
+            lambda: declared.make_kernel(
                 spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
             ),
             output="ltoir",
@@ -247,10 +246,9 @@ def _min_blocks(spec: KernelSpec) -> int:
 
     Fewer where an epilogue takes some, if the config says so.
     """
-    decide = getattr(spec.config, "min_blocks", None)
-    if spec.epilogue and spec.epilogue.stages:
-        decide = getattr(spec.config, "min_blocks_fused", decide)
-    return decide(spec.dtype) if decide else 1
+    is_fused = spec.epilogue and spec.epilogue.stages
+    decide = spec.config.min_blocks_fused if is_fused else spec.config.min_blocks
+    return decide(spec.dtype) or 1
 
 
 def _with_tensor_maps(ptx: str, names: tuple[str, ...]) -> str:

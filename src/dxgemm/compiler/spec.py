@@ -16,7 +16,8 @@ from dxgemm._fusion import Fusion
 # Part of every key: raise it when the argument list or the build changes what a cubin means.
 BUILD_VERSION = 3
 
-LADDER = "dxgemm.handwritten"  # the package whose files others build on
+# The packages whose files kernels build on.
+HANDWRITTEN = tuple(f"dxgemm.handwritten{room}" for room in ("", ".kernels", ".parts"))
 
 # The parameters of every GEMM kernel, in order, with their kind. Strides count elements. What
 # changes from call to call comes first, so that a launch packs it in one piece. The operands of an
@@ -86,11 +87,11 @@ class KernelSpec:
 
 @cache
 def _source_digest(module: str) -> str:
-    """Digest of a kernel file and of those files that it imports from beside it or the ladder.
+    """Digest of a kernel file and of those files that it imports from beside it or `HANDWRITTEN`.
 
     Read as text, not imported: on a cache hit numba must stay unimported.
     """
-    packages = {module.rpartition(".")[0], LADDER}
+    packages = {module.rpartition(".")[0], *HANDWRITTEN}
     digest = hashlib.sha256()
     found, pending = {module}, [module]
     while pending:
@@ -111,7 +112,8 @@ def _imports(source: str, packages: set[str]) -> Iterator[str]:
 
     Either `from package.file import name`, or `from package import file, other`.
     """
-    alternatives = "|".join(map(re.escape, sorted(packages)))
+    # The longest first: `package.room import file` names the file and not the room.
+    alternatives = "|".join(map(re.escape, sorted(packages, reverse=True)))
     pattern = rf"^\s*from ({alternatives})(\.\w+)? import (\([^)]*\)|.*)"
     for package, file, names in re.findall(pattern, source, re.M):
         if file:

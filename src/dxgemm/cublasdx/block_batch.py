@@ -23,14 +23,12 @@ import numpy as np
 from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_block_functions
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions
-from dxgemm.handwritten.operands import operand_mode
-
-DTYPES = ("float32",)
-MINIMUM_ARCH = 90
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.operands import operand_mode
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """Matrices of tile_m x tile_n x tile_k, a block for each.
 
     Attributes:
@@ -103,13 +101,9 @@ class Config:
         return f"{self.tile_m}x{self.tile_n}x{self.tile_k} threads {self.threads}"
 
 
-CONFIGS = (Config("float32", 96, 96, 96, threads=256, thread_m=6, blocks_per_sm=2),)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
-
-
 def supports(problem: Any) -> str | None:
     """None, or which of the things that are compiled in the problem does not have."""
-    shapes = [config.only_shape for config in CONFIGS]
+    shapes = [config.only_shape for config in KERNEL.configs]
     if (problem.m, problem.n, problem.k) not in shapes:
         listed = ", ".join("{} x {} x {}".format(*shape) for shape in shapes)
         given = f"{problem.m} x {problem.n} x {problem.k}"
@@ -161,7 +155,7 @@ def make_kernel(
     from numba import cuda, int64, types
 
     from dxgemm.cublasdx.block_intrinsics import make_block_intrinsics
-    from dxgemm.handwritten.intrinsics import global_address
+    from dxgemm.handwritten.parts.intrinsics import global_address
 
     item_bytes = np.dtype(dtype).itemsize
     multiply_matrices, store_sums = make_block_intrinsics(
@@ -188,3 +182,15 @@ def make_kernel(
         )  # fmt: skip
 
     return block_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config("float32", 96, 96, 96, threads=256, thread_m=6, blocks_per_sm=2),),
+    dtypes=("float32",),
+    minimum_arch=90,
+    supports=supports,
+    block_count=block_count,
+    device_functions=device_functions,
+    descriptor=descriptor,
+)

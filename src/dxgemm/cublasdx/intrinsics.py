@@ -17,7 +17,7 @@ from numba.cuda.typing import signature
 
 from dxgemm.compiler import PARAMETER_BLOCK
 from dxgemm.cublasdx.mathdx import DeviceFunctions, Storage
-from dxgemm.handwritten.intrinsics import inline_ptx, literal
+from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal
 
 _byte, _int32, _int64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _pointer, _void = _byte.as_pointer(), ir.VoidType()
@@ -44,7 +44,7 @@ def meet_cluster(typing_context):
     """A barrier over all threads of a cluster, which need not arrive warp by warp.
 
     cuBLASDx leaves warps diverged where a thread waited alone, for which `cluster_sync` of
-    handwritten/intrinsics.py, `.aligned`, is not defined.
+    handwritten/parts/intrinsics.py, `.aligned`, is not defined.
     """
 
     def generate(context, builder, sig, args):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.tile_store import row_bytes
+from dxgemm.handwritten.parts.tile_store import row_bytes
 
 WIDTH = 8  # elements of 16 bytes
 
@@ -22,14 +22,14 @@ def make_narrow_store(
     Args:
         sums: what the tile holds; int32 is for an epilogue, and c is not added then.
         dtype: of c and out.
-        epilogue: what `dxgemm.handwritten.epilogue` takes.
+        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
     """
     from numba import cuda, int32, uint16
 
-    from dxgemm.handwritten.epilogue import make_finish
-    from dxgemm.handwritten.intrinsics import load_shared, load_vector, store_vector
-    from dxgemm.handwritten.unroll import static_range, unroll_static_loops
-    from dxgemm.handwritten.widening import NARROW, WIDEN
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import load_shared, load_vector, store_vector
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN
 
     widen, narrow = WIDEN[dtype], NARROW[dtype]
     scalar, adds_c = np.dtype(sums).type, sums == "float32"
@@ -72,4 +72,4 @@ def make_narrow_store(
                             value = finish(value, matrix, row, col + element, extra)
                             out_gmem[out_index + element * out_stride_n] = narrow(value)
 
-    return cuda.jit(device=True, forceinline=True)(unroll_static_loops(narrow_store))
+    return cuda.jit(device=True, forceinline=True)(unroll(narrow_store))

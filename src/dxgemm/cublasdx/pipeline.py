@@ -26,19 +26,17 @@ from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
-from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
-from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
-DTYPES = ("float64", "float32", "int8")
 SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
-MINIMUM_ARCH = 90
-SLICES_K = True
 BARRIER_BYTES = 16  # of a stage, beside its tiles
 MOST_OBJECT_BYTES = 128  # of pointers, extents and strides; more are tensor maps
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """A block's tile and its pipeline.
 
     Attributes:
@@ -125,26 +123,6 @@ class Config:
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} threads {self.threads} "
             f"stages {self.stages}{split}{band}"
         )
-
-
-# Two deep stages beat four shallow ones in float64: between two k tiles of a block its warps wait
-# for each other, and nothing of the next tile is in registers yet. 96 x 96 is for what 64 x 128
-# spreads badly over multiprocessors: m = n = 1536 or 3072 on 132 of them. 32 rows of 64 x 128 make
-# the tiles under way at a time nearly a square, which reads the least: 16384^3 takes 0.91 of the
-# time of 8 rows. Elsewhere, and in float32 and float16, the memory has time to spare.
-CONFIGS = (
-    Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2, band_m=32),
-    Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),
-    Config("float64", 64, 128, 32, threads=128, stages=2, split_k=2, blocks_per_sm=2),
-    Config("float64", 96, 96, 32, threads=128, stages=2, blocks_per_sm=2),
-    Config("float64", 64, 64, 32, threads=128, stages=4, split_k=2),
-    Config("float64", 128, 64, 16, threads=128, stages=4, blocks_per_sm=2),
-    Config("float32", 128, 256, 16, threads=256, stages=3),
-    Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
-    Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
-    Config("int8", 128, 128, 64, threads=128, stages=4, blocks_per_sm=2),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
 
 def supports(problem: Any) -> str | None:
@@ -249,8 +227,8 @@ def make_kernel(
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics, meet_cluster
     from dxgemm.cublasdx.result_tile import make_store_result
-    from dxgemm.handwritten.intrinsics import divide, global_address, shared_address, zeros
-    from dxgemm.handwritten.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import unroll
 
     is_sliced = slicing == "sliced"
     sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
@@ -369,4 +347,36 @@ def make_kernel(
         if split_k > 1:
             meet_cluster()  # until then, others read this block's shared memory
 
-    return unroll_static_loops(pipeline_kernel)
+    return unroll(pipeline_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    # Two deep stages beat four shallow ones in float64: between two k tiles of a block its warps
+    # wait for each other, and nothing of the next tile is in registers yet. 96 x 96 is for what
+    # 64 x 128 spreads badly over multiprocessors: m = n = 1536 or 3072 on 132 of them. 32 rows of
+    # 64 x 128 make the tiles under way at a time nearly a square, which reads the least: 16384^3
+    # takes 0.91 of the time of 8 rows. Elsewhere, and in float32 and float16, the memory has time
+    # to spare.
+    configs=(
+        Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2, band_m=32),
+        Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),
+        Config("float64", 64, 128, 32, threads=128, stages=2, split_k=2, blocks_per_sm=2),
+        Config("float64", 96, 96, 32, threads=128, stages=2, blocks_per_sm=2),
+        Config("float64", 64, 64, 32, threads=128, stages=4, split_k=2),
+        Config("float64", 128, 64, 16, threads=128, stages=4, blocks_per_sm=2),
+        Config("float32", 128, 256, 16, threads=256, stages=3),
+        Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
+        Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
+        Config("int8", 128, 128, 64, threads=128, stages=4, blocks_per_sm=2),
+    ),
+    dtypes=("float64", "float32", "int8"),
+    minimum_arch=90,
+    supports=supports,
+    variant=variant,
+    block_count=block_count,
+    slices_k=True,
+    device_functions=device_functions,
+    descriptor=descriptor,
+    finish_cubin=finish_cubin,
+)

@@ -26,12 +26,11 @@ from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
-from dxgemm.handwritten.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.tile_store import row_bytes, tile_bytes
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
-DTYPES = ("float16", "bfloat16", "float32", "int8")
 HALF = ("float16", "bfloat16")
-ONLY_ARCH = 90
 PARAMETER_BLOCK_BYTES = 576
 ALONG_K = ("row", "col")  # how a and b lie then
 ROW_BYTES = 128  # of k in a stage
@@ -41,7 +40,7 @@ _ELEMENTS = {"float32": "tfloat32"}  # as tensor maps name them, where not by th
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(BaseConfig):
     """A block's tile; a stage is 128 bytes of k deep.
 
     Attributes:
@@ -93,16 +92,6 @@ class Config:
     def __str__(self) -> str:
         band = f" band {self.band_m}" if self.band_m != USUAL_BAND_M else ""
         return f"{self.tile_m}x{self.tile_n} threads {self.threads} stages {self.stages}{band}"
-
-
-CONFIGS = (
-    Config(128, 256, threads=256, stages=4),
-    Config(128, 128, threads=128, stages=3, blocks_per_sm=2),
-    Config(128, 128, threads=256, stages=4),
-    Config(128, 64, threads=128, stages=4, blocks_per_sm=2),
-    Config(128, 64, threads=256, stages=8),
-)
-SIMULATOR_CONFIGS: tuple[Config, ...] = ()  # the device functions are compiled for a GPU
 
 
 def supports(problem: Any) -> str | None:
@@ -212,8 +201,8 @@ def make_kernel(
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics
     from dxgemm.cublasdx.result_tile import make_find_tile, make_store_result
-    from dxgemm.handwritten.intrinsics import shared_address, zeros
-    from dxgemm.handwritten.unroll import unroll_static_loops
+    from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import unroll
 
     tile_m, tile_n = config.tile_m, config.tile_n
     sums = "int32" if dtype == "int8" else "float32"
@@ -255,4 +244,25 @@ def make_kernel(
             out_gmem, out_stride_batch, out_stride_m, out_stride_n, extra,
         )  # fmt: skip
 
-    return unroll_static_loops(pipeline_kernel)
+    return unroll(pipeline_kernel)
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(128, 256, threads=256, stages=4),
+        Config(128, 128, threads=128, stages=3, blocks_per_sm=2),
+        Config(128, 128, threads=256, stages=4),
+        Config(128, 64, threads=128, stages=4, blocks_per_sm=2),
+        Config(128, 64, threads=256, stages=8),
+    ),
+    dtypes=("float16", "bfloat16", "float32", "int8"),
+    only_arch=90,
+    supports=supports,
+    variant=variant,
+    block_count=block_count,
+    tensor_maps=tensor_maps,
+    device_functions=device_functions,
+    descriptor=descriptor,
+    parameter_block_bytes=PARAMETER_BLOCK_BYTES,
+)

@@ -16,7 +16,7 @@ def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.intrinsics import divide
+    from dxgemm.handwritten.parts.intrinsics import divide
 
     def find_tile(block, m, n, batch):
         tiles_m = int32((m + tile_m - 1) // tile_m)
@@ -56,13 +56,13 @@ def make_store_result(
         tile_m, tile_n, threads, split_k: of the config.
         sums: what the tile holds.
         out_dtype: of c and out.
-        epilogue: what `dxgemm.handwritten.epilogue` takes.
+        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
     """
     from numba import cuda
 
     from dxgemm.cublasdx.narrow_store import make_narrow_store
-    from dxgemm.handwritten.tile_store import make_allows_vectors, make_store_from_smem
-    from dxgemm.handwritten.widening import NARROW, stored_type, view_as
+    from dxgemm.handwritten.parts.tile_store import make_allows_vectors, make_store_from_smem
+    from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
         store_from_smem = make_narrow_store(tile_m, tile_n, threads, sums, out_dtype, epilogue)

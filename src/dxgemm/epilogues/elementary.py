@@ -1,7 +1,8 @@
 """Functions for epilogues' bodies whose fast form on a GPU is not that of Python.
 
-Here they are as the host computes them. Kernels get those of `dxgemm.handwritten.elementary` in
-their place. Those of a float keep its type, float32 or float64.
+Here they are as the host computes them. Kernels get those of
+`dxgemm.handwritten.parts.elementary` in their place. Those of a float keep its type, float32 or
+float64.
 """
 
 from __future__ import annotations

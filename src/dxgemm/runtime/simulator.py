@@ -81,7 +81,7 @@ class SimulatedLaunch:
             "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
             "out_gmem": _pointer(out, problem.out_dtype, problem.out, (problem.batch, m, n)),
         }
-        kernel = import_module(self._spec.module).make_kernel(
+        kernel = import_module(self._spec.module).KERNEL.make_kernel(
             self._spec.config, dtype, *self._spec.variant, epilogue=problem.epilogue
         )
         with _lock, threads_take_turns(), warnings.catch_warnings():

@@ -1,0 +1,10 @@
+"""Kernels in production that are no rungs of the ladder.
+
+small_batch, tensor_batch   batches of small matrices
+grouped                     problems of different sizes in one launch
+widening_tile               float16, bfloat16 and int8 in any layout
+add_slices                  the sum of split-K's workspace
+reduce_tiles, merge_partials   reductions of the result
+decompose, validity_check, emulated_float32, native_fallback   emulated float32 (fp16x2)
+residues, emulated_float64, reconstruct                        emulated float64 (Ozaki II)
+"""

@@ -1,0 +1,307 @@
+"""float64 products by int8 wgmma: a product of residues for each of several moduli.
+
+Idea: grown from `wgmma`. a and b are scaled to integers whose residues by pairwise coprime moduli
+are int8 (`residues`). int32 sums of their products are exact; a sum's residue is that of the
+integers' product, which `reconstruct` finds from all of them. The products are the matrices of a
+batch, one after the other, and only the store differs: what it writes is a byte.
+Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
+(batch, moduli, m, n), rows padded to 16 bytes. In the last parameter the flag of
+validity_check and the number of moduli.
+Constraints: k at most 2**17, or sums would not fit int32; m and n are free. Where the flag is
+not 0, the kernel leaves all to another one.
+Source: `moduli`; PTX ISA, "wgmma.mma_async", for integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dxgemm.handwritten.kernels.residues import ALIGNMENT, LOST_BITS, row_bytes
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.moduli import (
+    LONGEST_K,
+    MODULI,
+    byte_weights,
+    moduli_count,
+    operand_bits,
+)
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
+from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
+
+TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+WARP = 32
+WARP_ROWS = 16
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Block tile tile_m x tile_n; a ring of `stages`.
+
+    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
+    columns of b in L2.
+    """
+
+    tile_m: int
+    tile_n: int
+    stages: int
+    swizzle_rows: int = 16
+
+    dynamic_smem: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tile_m not in (64, 128):
+            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
+        if self.tile_n not in (64, 128, 256):
+            raise ValueError(f"{self}: tile_n must be 64, 128 or 256")
+        if self.smem_bytes("float64") > 227 * 1024:
+            raise ValueError(f"{self}: {self.smem_bytes('float64')} bytes of shared memory")
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tile_m // 64
+
+    @property
+    def threads(self) -> int:
+        """Of the consumers, and of the warp that produces."""
+        return self.consumers * WARPGROUP + WARP
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * ROW_BYTES
+
+    @property
+    def chunk_cols(self) -> int:
+        """Columns of a warp's result that go through shared memory at a time."""
+        return min(self.tile_n, 128)
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of these, with rows padded against bank conflicts."""
+        return WARP_ROWS * (self.chunk_cols + ALIGNMENT)
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        ring = 1024 + self.stages * self.stage_bytes
+        return ring + self.consumers * 4 * self.chunk_bytes + self.stages * 16
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_n // 2 * 4
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+
+
+def supports(problem: Any) -> str | None:
+    """None, or why it does not take the problem."""
+    if not (problem.precision or "").startswith("split"):
+        return "it multiplies residues of rounded numbers: pass precision='split' to permit it"
+    if problem.k > LONGEST_K:
+        return f"its sums fit int32 for k up to {LONGEST_K}"
+    if problem.k == 0:
+        return None
+    count = moduli_count(problem)
+    if operand_bits(count, problem.k) < 1:
+        return f"{count} moduli leave no bit of the operands where k is {problem.k}"
+    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
+    if max(problem.m, problem.n, block_count(smallest, problem)) > MOST_ELEMENTS:
+        return f"its 32-bit indices count to {MOST_ELEMENTS} along m and n, and over the tiles"
+    return None
+
+
+def accuracy(problem: Any) -> str:
+    """What is kept of the operands, and what that may cost."""
+    count = moduli_count(problem)
+    bits = operand_bits(count, problem.k)
+    return (
+        f"{count} moduli, {bits} bits below the largest of a row of a or column of b; "
+        f"error at most 2**{LOST_BITS - bits} |A| |B|"
+    )
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Tiles of the results by all moduli, which the blocks share out among themselves."""
+    tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+    return tiles * moduli_count(problem)
+
+
+def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap, ...]:
+    """The maps of the residues of a and b, with the boxes that the producer asks for."""
+    maps = []
+    for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
+        matrices = problem.batch if getattr(problem, name).batch else 1
+        pitch = row_bytes(problem.k)
+        maps.append(
+            TensorMap(
+                operand=name,
+                element="int8",
+                sizes=(problem.k, along, matrices * moduli_count(problem)),
+                stride_bytes=(pitch, along * pitch),
+                box=(ROW_BYTES, tile, 1),
+            )
+        )
+    return tuple(maps)
+
+
+def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile.
+
+    Args:
+        epilogue: a `dxgemm._fusion.Fusion` of a buffer and a number.
+    """
+    from numba import cuda, float32, int32, uint8, uint16, uint32
+
+    from dxgemm.handwritten.parts.hopper import tensor_map
+    from dxgemm.handwritten.parts.intrinsics import (
+        divide,
+        dot_bytes,
+        global_address,
+        load_shared,
+        shared_address,
+        store_global,
+        store_shared,
+        zeros,
+    )
+    from dxgemm.handwritten.parts.moduli import make_residue
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+
+    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
+    consumers = config.consumers
+    chunk_cols, chunk_bytes = config.chunk_cols, config.chunk_bytes
+    chunks, chunk_items = tile_n // chunk_cols, chunk_cols // 2
+    line_bytes = chunk_cols + ALIGNMENT
+    pieces = chunk_cols // ALIGNMENT  # of a row, each stored by a lane
+    rows_per_step = WARP // pieces
+    steps = WARP_ROWS // rows_per_step
+    chunks_smem = stages * config.stage_bytes
+    full_smem = chunks_smem + consumers * 4 * chunk_bytes
+    empty_smem = full_smem + 8 * stages
+    a_parameter, b_parameter = TENSOR_MAPS
+    fetch, multiply, first_row = make_mainloop(config, "s8", False, False)
+    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
+    init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
+    residue = make_residue()
+    sign_bit = 2**31  # makes sums positive
+    most_moduli = len(MODULI)
+    weights = tuple(byte_weights(modulus, sign_bit, 4) for modulus in MODULI)
+    inverses = tuple(float(float32(1 / modulus)) for modulus in MODULI)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def constants_of(which):
+        """A modulus and what sums are reduced with."""
+        modulus, inverse = int32(MODULI[0]), float32(inverses[0])
+        packed: int32 = weights[0][0][0]
+        offset: int32 = weights[0][1]
+        for index in static_range(1, most_moduli):
+            if which == index:
+                modulus, inverse = int32(MODULI[index]), float32(inverses[index])
+                packed = weights[index][0][0]
+                offset = weights[index][1]
+        return modulus, inverse, packed, offset
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_chunk(frag, chunk_smem, lane, rows, cols, target, pitch, constants):
+        """The residues of 16 rows of sums, 16 bytes at a time; `cols` are left with padding."""
+        modulus, inverse, packed, offset = constants
+        start: int32 = chunk_smem + lane // 4 * line_bytes + lane % 4 * 2
+        cuda.syncwarp()  # the chunk before has been read
+        for j in static_range(chunk_cols // 8):
+            for h in static_range(2):
+                bytes_of_pair = ()
+                for e in static_range(2):
+                    positive = uint32(frag[4 * j + 2 * h + e] ^ sign_bit)
+                    total = dot_bytes(positive, packed, offset)
+                    nearest = residue(total, modulus, inverse)
+                    bytes_of_pair = bytes_of_pair + (int32(nearest & 255),)
+                pair = uint16(bytes_of_pair[0] | bytes_of_pair[1] << 8)
+                store_shared(start, 8 * h * line_bytes + 8 * j, (pair,))
+        cuda.syncwarp()
+        row: int32 = lane // pieces
+        piece: int32 = lane % pieces
+        source: int32 = chunk_smem + row * line_bytes + piece * 16
+        target += row * pitch + piece * 16
+        for step in static_range(steps):
+            if row + step * rows_per_step < rows and piece * 16 < cols:
+                vector = load_shared(int32, 4, source, step * rows_per_step * line_bytes)
+                store_global(target, 0, vector)
+            target += rows_per_step * pitch
+
+    @gemm_kernel
+    def emulated_float64_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
+        if thread == 0:
+            init_ring(full, empty)
+        cuda.syncthreads()
+
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        count: int32 = extra[1]
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        tiles: int32 = batch * count * tiles_m * tiles_n
+        if extra[0][0][0] != 0:
+            tiles = 0
+        k_tiles: int32 = (k + ROW_BYTES - 1) // ROW_BYTES
+
+        if thread >= consumers * WARPGROUP:
+            if thread == consumers * WARPGROUP:
+                produce(
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, count,
+                    tensor_map(a_parameter), a.batch,
+                    tensor_map(b_parameter), b.batch,
+                )  # fmt: skip
+        else:
+            lane: int32 = thread % WARP
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * chunk_bytes
+            out_address, pitch = (
+                global_address(out.data),
+                (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT,
+            )
+            index, stage, parity = block, int32(0), int32(0)
+            while index < tiles:
+                sheet, row, col = locate(index, tiles_m, tiles_n)
+                index = int32(index + blocks)
+                constants = constants_of(int32(sheet - divide(sheet, count) * count))
+                acc = zeros(int32, tile_n // 2)
+                acc, stage, parity = multiply(
+                    acc, smem, full, empty, thread, k_tiles, stage, parity
+                )
+                top: int32 = row + first_row(thread)
+                target = out_address + (sheet * m + top) * pitch + col
+                rows: int32 = m - top
+                cols: int32 = pitch - col
+                for chunk in static_range(chunks):
+                    store_chunk(
+                        acc[chunk_items * chunk : chunk_items * chunk + chunk_items], chunk_smem,
+                        lane, rows, cols, target, pitch, constants,
+                    )  # fmt: skip
+                    target += chunk_cols
+                    cols -= chunk_cols
+
+    return emulated_float64_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=256, stages=4),
+        Config(tile_m=128, tile_n=128, stages=6),
+        Config(tile_m=64, tile_n=128, stages=8),
+    ),
+    dtypes=("float64",),
+    only_arch=90,
+    supports=supports,
+    block_count=block_count,
+    tensor_maps=tensor_maps,
+    tensor_map_names=TENSOR_MAPS,
+    is_persistent=True,
+    accuracy=accuracy,
+)

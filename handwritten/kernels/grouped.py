@@ -1,0 +1,207 @@
+"""Many problems of any sizes in one launch: a block finds its own in a table.
+
+Idea: grown from `small_batch` and `tensor_batch`, whose tiles it computes. Tiles are numbered
+through all problems. Where these differ, sizes, strides and where the operands begin stand in a
+table in global memory, a row for each problem; a binary search over the first tile of each leads
+from a tile to its problem. Where they are alike but for their addresses, everything is a parameter
+as in a batch, and the table is what a block reads first of all: where its operands begin.
+Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` holds
+the first tile of each problem, in their order, then FIELDS numbers for each; an operand starts so
+many elements after the pointer of its name. `scalars` holds alpha and beta of each. Of equal
+problems `starts` holds the starts of a, b, c and out.
+Constraints: those of the other two. No problem is empty. If a block has several tiles, each takes
+as many steps as the longest k.
+Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by their problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.kernels import small_batch, tensor_batch
+from dxgemm.handwritten.kernels.small_batch import block_count
+from dxgemm.handwritten.kernels.tensor_batch import Config as TensorConfig
+from dxgemm.handwritten.parts.batch_tiles import distance as distance  # re-exported
+from dxgemm.handwritten.parts.batch_tiles import make_find_matrix
+from dxgemm.handwritten.parts.kernel import Kernel
+
+ALIKE, TABLE = "alike", "table"  # kinds of kernels
+START_BYTES = 32  # of an equal problem: four starts
+# Of a problem, in the order of its row in the table. Starts and strides count elements.
+FIELDS = (
+    "m", "n", "k", "a_start", "a_stride_m", "a_stride_k", "b_start", "b_stride_k", "b_stride_n",
+    "c_start", "c_stride_m", "c_stride_n", "out_start", "out_stride_m", "out_stride_n",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TableConfig(small_batch.Config):
+    """A tile whose sizes, strides and addresses take registers, instead of being parameters."""
+
+    address_registers = 64
+
+
+@dataclass(frozen=True)
+class TensorTableConfig(TensorConfig):
+    """The same on tensor cores."""
+
+    address_registers = 96
+
+
+# Of float64, in place of those of as many rows.
+TENSOR_CONFIGS = (
+    TensorTableConfig(64, 64, 32, warp_m=32, warp_n=32),
+    TensorTableConfig(32, 32, 32, warp_m=16, warp_n=16),
+    TensorTableConfig(16, 16, 16, warp_m=8, warp_n=16, matrices=2),
+)
+
+# What a multiprocessor reaches of its peak, by the rows of a tile: where most time is spent waiting
+# for memory, an estimate is enough to tell tiles apart.
+SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
+TENSOR_SHARES = {64: 1.1, 32: 0.6, 16: 0.25}
+
+
+def table_configs(dtype: str, capability: int) -> tuple[Any, ...]:
+    """The configs of a dtype and a compute capability (times 10), for problems that differ."""
+    if dtype not in tensor_batch.KERNEL.dtypes or capability < tensor_batch.KERNEL.minimum_arch:
+        return KERNEL.configs
+    least = min(config.tile_m for config in TENSOR_CONFIGS)
+    return TENSOR_CONFIGS + tuple(config for config in KERNEL.configs if config.tile_m < least)
+
+
+def share(config: Any) -> float:
+    """Part of its peak outside tensor cores that a multiprocessor reaches."""
+    shares = TENSOR_SHARES if isinstance(config, TensorConfig) else SHARES
+    return shares[config.tile_m]
+
+
+def make_kernel(
+    config: Any, dtype: str, a_mode: str, b_mode: str, kind: str, *notes: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
+    file = tensor_batch if isinstance(config, TensorConfig) else small_batch
+    compute_tile = file.make_compute_tile(config, dtype, a_mode, b_mode, *notes)
+    make = _make_alike if kind == ALIKE else _make_table
+    return make(config, dtype, compute_tile)
+
+
+def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
+    """The parameters are those of a batch, but that the last one has the starts."""
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import global_address, load_global, shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
+
+    scalar = np.dtype(dtype).type
+    tile_k, tile_bytes = config.tile_k, config.tile_bytes(dtype)
+    find_matrix = make_find_matrix(config)
+
+    @gemm_kernel
+    def alike_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        m, n, k = int32(m), int32(n), int32(k)
+        thread, member, exists, problem, tile_row, tile_col = find_matrix(
+            int32(cuda.blockIdx.x), int32(cuda.threadIdx.x & 1023), m, n, int32(batch)
+        )
+        starts = global_address(extra[0][0]) + int64(problem) * START_BYTES
+        a_start, b_start = load_global(int64, 2, starts, 0)
+        c_start, out_start = load_global(int64, 2, starts, 16)
+        compute_tile(
+            thread, int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes),
+            exists, 0, tile_row, tile_col, int32((k + tile_k - 1) // tile_k), alpha, beta, m, n, k,
+            a.data, a_start, a.row, a.col, b.data, b_start, b.row, b.col,
+            c.data, c_start, c.row, c.col,
+            out.data, out_start, out.row, out.col, (),
+        )  # fmt: skip
+
+    return alike_kernel
+
+
+def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
+    """Of the parameters m counts problems, batch tiles, and k is the longest.
+
+    The last one has the table and the scalars.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import divide, shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
+
+    scalar = np.dtype(dtype).type
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    tile_threads, matrices = config.tile_threads, config.matrices
+    tile_bytes, fields = config.tile_bytes(dtype), len(FIELDS)
+
+    @gemm_kernel
+    def table_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        thread = int32(cuda.threadIdx.x & 1023)
+        member, thread = int32(thread // tile_threads), int32(thread % tile_threads)
+        smem: int32 = shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes
+        table, scalars = extra[0][0], extra[1][0]
+
+        # The last problem whose first tile is not behind this one.
+        found = cuda.blockIdx.x * matrices + member
+        tile = min(found, batch - 1)
+        problem: int32 = 0
+        last: int32 = m - 1
+        while problem < last:
+            middle: int32 = (problem + last + 1) >> 1
+            if table[middle] <= tile:
+                problem = middle
+            else:
+                last = middle - 1
+
+        place: int32 = tile - table[problem]
+        row = m + problem * fields
+        own_m, own_n, own_k = table[row], table[row + 1], table[row + 2]
+        tiles_n: int32 = (own_n + tile_n - 1) // tile_n
+        tile_row = divide(place, tiles_n)
+        tile_col: int32 = place - tile_row * tiles_n
+        # Threads of several tiles must meet at the same barriers.
+        longest = own_k if matrices == 1 else k
+        compute_tile(
+            thread, smem, found < batch, 0, tile_row * tile_m, tile_col * tile_n,
+            int32((longest + tile_k - 1) // tile_k),
+            scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k,
+            a.data, table[row + 3], table[row + 4], table[row + 5],
+            b.data, table[row + 6], table[row + 7], table[row + 8],
+            c.data, table[row + 9], table[row + 10], table[row + 11],
+            out.data, table[row + 12], table[row + 13], table[row + 14], (),
+        )  # fmt: skip
+
+    return table_kernel
+
+
+def modes(operands: list[tuple[str, str]]) -> tuple[str, str]:
+    """What a kernel is compiled for: the way in which all of a and all of b lie in memory.
+
+    Args:
+        operands: `operand_mode` of a and b of each problem.
+    """
+    a_mode, b_mode = (_common_mode(set(of_all)) for of_all in zip(*operands, strict=True))
+    return a_mode, b_mode.replace("col16", "col")
+
+
+def _common_mode(found: set[str]) -> str:
+    """One that any of these operands can be read in: by elements it may be either direction."""
+    if len(found) == 1:
+        return found.pop()
+    directions = {mode.removesuffix("16") for mode in found}
+    return directions.pop() if len(directions) == 1 else "row"
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        TableConfig(64, 64, 32, thread_m=8, thread_n=4, matrices=1),
+        TableConfig(32, 32, 32, thread_m=4, thread_n=4, matrices=1),
+        TableConfig(16, 16, 16, thread_m=2, thread_n=4, matrices=4),
+        TableConfig(8, 8, 8, thread_m=2, thread_n=4, matrices=16),
+        TableConfig(4, 4, 4, thread_m=1, thread_n=4, matrices=32),
+    ),
+    minimum_arch=80,
+    block_count=block_count,
+)

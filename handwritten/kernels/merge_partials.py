@@ -1,0 +1,173 @@
+"""From partial results to the results: the second kernel of every reduction.
+
+Each row, or column, has several partial results, one from each tile that it runs through (see
+`reduction`). A block takes `lines` of them; for each, `ways` threads merge every so many partial
+results, and then pairwise what they have.
+Layout: m lines, n results of each, from k partial ones; in the last parameter, after the buffers
+they come from, the arrays that are written: values, and indices.
+Constraints: `ways` a power of two.
+Source: M. Harris, "Optimizing Parallel Reduction in CUDA": coalesced reads, halves added to halves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Lines of a block, and threads that share each of them."""
+
+    lines: int
+    ways: int
+
+    def __post_init__(self) -> None:
+        if self.ways & (self.ways - 1) or not 1 <= self.threads <= 1024:
+            raise ValueError(f"{self}: ways must be a power of two, and threads at most 1024")
+
+    @property
+    def threads(self) -> int:
+        return self.lines * self.ways
+
+    def smem_bytes(self, dtype: str) -> int:
+        """At most: eight values and their indices a thread."""
+        return self.threads * 8 * 16
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return 8 * 16
+
+    def __str__(self) -> str:
+        return f"{self.lines} lines in {self.ways} ways"
+
+
+# What becomes of the merged results: they are merged again; they are the results; or these are of a
+# whole matrix, in which an index is a row and a column.
+AGAIN, LINES, WHOLE = "again", "lines", "whole"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for so many lines, matrix after matrix."""
+    return problem.batch * -(-problem.m // config.lines)
+
+
+def make_kernel(
+    config: Config, dtype: str, end: str, written: str, epilogue: Any
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate.
+
+    Args:
+        dtype: of what was reduced.
+        end: AGAIN, LINES or WHOLE.
+        written: "values", "indices" or "values indices".
+        epilogue: a `dxgemm._fusion.Fusion` of a reduction alone. Its operands: the buffers of
+            values and of indices; of what is written an array each, but with WHOLE for indices one
+            of rows and one of columns, and the columns of the matrix.
+    """
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.reduction import NO_INDEX, make_reducer
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+
+    reduction = epilogue.reduction
+    scalar = np.dtype(reduction.partials[0]).type
+    reducer = make_reducer(reduction, dtype)
+    no_partial, merge = reducer.no_partial, reducer.merge
+    values, indices = reducer.values, reducer.indices
+    lines, ways, threads = config.lines, config.ways, config.threads
+    is_norm = reduction.kind == "squares" and end != AGAIN
+    writes_values, writes_indices = "values" in written, "indices" in written
+    first_array = 2 if indices > 0 else 1
+    index_array = first_array + (1 if writes_values else 0)
+    smem_indices = max(threads * indices, 1)
+
+    def load(extra, place):
+        """A partial result from the buffers."""
+        partial = ()
+        buffer, size = extra[0]
+        for j in static_range(values):
+            partial = partial + (buffer[place + size // values * j],)
+        if indices > 0:
+            index_buffer, size = extra[1]
+            for j in static_range(indices):
+                partial = partial + (index_buffer[place + size // indices * j],)
+        return partial
+
+    def put(partial, matrix, line, extra):
+        """Write a result, or a partial one."""
+        if writes_values:
+            array, batch_step, line_step, step = extra[first_array]
+            for j in static_range(values):
+                value = partial[j]
+                if is_norm:
+                    value = math.sqrt(value)
+                array[matrix * batch_step + line * line_step + j * step] = value
+        if writes_indices:
+            array, batch_step, line_step, step = extra[index_array]
+            for j in static_range(indices):
+                index = partial[values + j]
+                place = matrix * batch_step + line * line_step + j * step
+                if end != AGAIN and index == NO_INDEX:
+                    index = int64(0)  # no element preceded the worst value: all have it
+                if end == WHOLE:
+                    cols = extra[index_array + 2]
+                    array[place] = index // cols
+                    extra[index_array + 1][0][place] = index % cols
+                else:
+                    array[place] = index
+
+    load = device_function(unroll(load))
+    put = device_function(unroll(put))
+
+    @gemm_kernel
+    def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        values_smem = cuda.shared.array(threads * values, scalar)
+        indices_smem = cuda.shared.array(smem_indices, int64)
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m + lines - 1) // lines
+        matrix = divide(block, blocks)
+        way: int32 = thread // lines
+        line = int64(block - matrix * blocks) * lines + thread % lines
+        partial = no_partial()
+        if line < m:
+            for slot in range(way, k, ways):
+                partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
+        half: int32 = ways // 2
+        while half > 0:
+            for j in static_range(values):
+                values_smem[j * threads + thread] = partial[j]
+            for j in static_range(indices):
+                indices_smem[j * threads + thread] = partial[values + j]
+            cuda.syncthreads()
+            if way < half:
+                other = ()
+                for j in static_range(values):
+                    other = other + (values_smem[j * threads + thread + half * lines],)
+                for j in static_range(indices):
+                    other = other + (indices_smem[j * threads + thread + half * lines],)
+                partial = merge(partial, other)
+            cuda.syncthreads()
+            half = half // 2
+        if way == 0 and line < m:
+            put(partial, matrix, line, extra)
+
+    return merge_partials_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(lines=32, ways=8), Config(lines=1, ways=256)),
+    simulator_configs=(Config(lines=2, ways=4), Config(lines=1, ways=8)),
+    block_count=block_count,
+)

@@ -1,0 +1,232 @@
+"""Integers from their residues, scaled back: the last kernel of a product by `emulated_float64`.
+
+Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
+modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. All three are cut
+into limbs of 42 bits, from -2**41 to 2**41. A limb's products and their sum are exact in float64,
+of up to 20 moduli; so is what is left when Q times P's is subtracted. Carries make the limbs lie
+side by side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
+A thread takes four neighbours of a row.
+Layout: a is (moduli, m, n) residues, any batch, rows padded to 16 bytes; c and out (m, n), any
+strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
+rows and columns back, and the flag of validity_check.
+Constraints: the flag is 0, or the kernel leaves all to another one.
+Source: H. Garner's problem, by Chinese remainders as in D. Knuth, "The Art of Computer
+Programming", 4.3.2; T. Dekker, "A floating-point technique for extending the available precision"
+(1971), for sums with their error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dxgemm.handwritten.kernels.residues import ALIGNMENT
+from dxgemm.handwritten.parts.emulation import PADDING
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+
+WIDTH = 4  # elements of a thread
+LIMB_BITS = 42
+LIMB = 2.0**LIMB_BITS
+ROUNDING = 1.5 * 2.0**52  # a float64 added to this is rounded to an integer
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Rows of a block, and threads along each of them."""
+
+    rows: int
+    lanes: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows * self.lanes
+
+    @property
+    def cols(self) -> int:
+        return self.lanes * WIDTH
+
+    def smem_bytes(self, dtype: str) -> int:
+        return 0
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return WIDTH * 4 * 8
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.lanes} lanes"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch, matrix after matrix."""
+    blocks: int = problem.batch * -(-problem.m // config.rows) * -(-problem.n // config.cols)
+    return blocks
+
+
+def limbs_of(value: int, count: int) -> tuple[float, ...]:
+    """An integer as so many limbs, the lowest first; the last takes what is left."""
+    limbs = []
+    for _ in range(count - 1):
+        limb = (value + 2 ** (LIMB_BITS - 1)) % 2**LIMB_BITS - 2 ** (LIMB_BITS - 1)
+        limbs.append(limb)
+        value = (value - limb) >> LIMB_BITS
+    return tuple(float(limb) for limb in (*limbs, value))
+
+
+def weights_of(count: int) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+    """The limbs of each W, from -P / 2 to P / 2, and those of P."""
+    moduli = MODULI[:count]
+    product = prod(moduli)
+    limbs = -(-product.bit_length() // LIMB_BITS)
+    weights = []
+    for modulus in moduli:
+        others = product // modulus
+        weight = others * pow(others, -1, modulus)
+        weights.append(limbs_of(weight if 2 * weight < product else weight - product, limbs))
+    return tuple(weights), limbs_of(product, limbs)
+
+
+def make_combine(count: int) -> Callable[..., Any]:
+    """A device function: `count` residues, as float64, to the integer that has them."""
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    weights, product = weights_of(count)
+    limbs = len(product)
+    # Of limbs, over P; those below the upper two count for less than the last bit of a quotient.
+    shares = tuple(LIMB**i / float(prod(MODULI[:count])) for i in range(limbs))
+    units = tuple(LIMB**i for i in range(limbs))
+    upper = range(max(limbs - 2, 0), limbs)
+    first_upper, carry_unit = upper.start, 1 / LIMB
+
+    def combine(residues):
+        sums = ()
+        for limb in static_range(limbs):
+            total = residues[0] * weights[0][limb]
+            for i in static_range(1, count):
+                total += residues[i] * weights[i][limb]
+            sums = sums + (total,)
+        quotient = 0.0
+        for limb in static_range(first_upper, limbs):
+            quotient += sums[limb] * shares[limb]
+        quotient = (quotient + ROUNDING) - ROUNDING
+        # Carries, from the lowest limb on.
+        carry, parts = 0.0, ()
+        for limb in static_range(limbs):
+            part = sums[limb] - quotient * product[limb] + carry
+            if limb < limbs - 1:
+                carry = (part * carry_unit + ROUNDING) - ROUNDING
+                part -= carry * LIMB
+            parts = parts + (part * units[limb],)
+        # From the highest on: the sum so far, and what its rounding left.
+        total, rest = parts[limbs - 1], 0.0
+        for back in static_range(2, limbs + 1):
+            term = rest + parts[limbs - back]
+            rounded = total + term
+            rest = term - (rounded - total)
+            total = rounded
+        return total + rest
+
+    return device_function(unroll(combine))
+
+
+def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate.
+
+    Args:
+        count: of moduli.
+        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of residues, row
+            factors, column factors and the flag of validity_check.
+    """
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, float64, int8, int32, int64
+
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import (
+        divide,
+        global_address,
+        load_vector,
+        store_vector,
+        zeros,
+    )
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+
+    item_bytes = 8
+    pair = VECTOR_BYTES // item_bytes
+    rows, cols, lanes, moduli = config.rows, config.cols, config.lanes, int(count)
+    combine = make_combine(moduli)
+    finish = make_finish(epilogue, dtype, dtype)
+    first_buffer = len(epilogue.stage_operands)  # its place in `extra`
+    row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
+
+    @gemm_kernel
+    def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        tiles_m: int32 = (m + rows - 1) // rows
+        tiles_n: int32 = (n + cols - 1) // cols
+        matrix = divide(block, int32(tiles_m * tiles_n))
+        tile: int32 = block - matrix * tiles_m * tiles_n
+        tile_row = divide(tile, tiles_n)
+        row = int64(tile_row * rows + thread // lanes)
+        col = int64((tile - tile_row * tiles_n) * cols + thread % lanes * WIDTH)
+        if row < m and col < n and extra[invalid][0][0] == 0:
+            residues, _ = extra[first_buffer]
+            a_factors, _ = extra[row_factors]
+            b_factors, _ = extra[col_factors]
+            pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+            place = (matrix * moduli * m + row) * pitch + col
+            loaded = ()
+            for i in static_range(moduli):
+                loaded = loaded + (load_vector(int8, WIDTH, residues, place + i * m * pitch),)
+            at = row
+            if a.batch != 0:
+                at += matrix * ((m + PADDING - 1) // PADDING * PADDING)
+            row_factor = a_factors[at]
+            at = col
+            if b.batch != 0:
+                at += matrix * ((n + PADDING - 1) // PADDING * PADDING)
+            addends = zeros(float64, WIDTH)
+            if beta != 0:
+                place = matrix * c.batch + row * c.row + col * c.col
+                loaded_c = ()
+                for j in static_range(WIDTH):
+                    addend = float64(0)
+                    if col + j < n:
+                        addend = c.data[place + j * c.col]
+                    loaded_c = loaded_c + (addend,)
+                addends = loaded_c
+            values = ()
+            for j in static_range(WIDTH):
+                of_element = ()
+                for i in static_range(moduli):
+                    of_element = of_element + (float64(loaded[i][j]),)
+                value = alpha * (combine(of_element) * row_factor * b_factors[at + j])
+                if beta != 0:
+                    value += beta * addends[j]
+                if col + j < n:
+                    value = finish(value, matrix, row, col + j, extra)
+                values = values + (value,)
+            place = matrix * out.batch + row * out.row + col * out.col
+            address = global_address(out.data) + place * item_bytes
+            if col + WIDTH <= n and out.col == 1 and address % VECTOR_BYTES == 0:
+                for j in static_range(0, WIDTH, pair):
+                    store_vector(out.data, place + j, values[j : j + pair])
+            else:
+                for j in static_range(WIDTH):
+                    if col + j < n:
+                        out.data[place + j * out.col] = values[j]
+
+    return reconstruct_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(rows=8, lanes=32),),
+    simulator_configs=(Config(rows=2, lanes=2),),
+    block_count=block_count,
+)

@@ -1,0 +1,291 @@
+"""An operand in float64 as integers, these as residues by several moduli: for `emulated_float64`.
+
+Idea: grown from `decompose`. A block takes a few lines, rows of a or columns of b. It reads them
+twice, the second time backwards, while the end is still in L2: first for the largest magnitude
+of each, which gives the power of two s that brings it into [2**(bits - 1), 2**bits); then to round
+y = x * s to an integer, whose eight bytes, times 256**i modulo each modulus, give its residue.
+Residues lie along k, as wgmma wants int8. An operand that lies across k is transposed in shared
+memory on the way.
+Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
+parameter the buffers of residues (moduli, m, k), rows padded to 16 bytes, of the factors 1 / s
+and of the blocks' status: of each block two numbers, see below; and `bits`.
+Constraints: bits at most 62; but see `validity_check` for what may be multiplied.
+Source: `moduli`; CUDA C++ Programming Guide, "__dp4a".
+
+A block says of its lines
+    whether any element below 2**(bits - 12) is rounded: "lax", else it is strict;
+    how many elements are below 2**(bits - 5), of the line that has most: "weak"; a line of zeros
+    has none.
+Rounding costs at most 1/2. So of a sum of k products, in scaled numbers, the error is at most
+    2**(13 - bits) of |A| |B|, where both operands are strict: each element is right to
+    2**(11 - bits) of itself;
+    k * 2**bits, where they are not. But if weak elements of a row of a and a column of b are
+    together at most 7/8 k, then k/8 products of strong ones make |A| |B| at least
+    k * 2**(2 * bits - 13), of which that is again 2**(13 - bits).
+A line with NaN, infinity or with a largest element outside of [2**-LARGEST, 2**LARGEST) has so many
+weak elements that no check accepts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
+
+WIDTH = 4  # elements that a thread takes at a time
+ALIGNMENT = 16  # of a line of residues, in bytes
+LARGEST = 400  # so that factors and their products with any sum are normal numbers
+BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
+LAX_BITS, WEAK_BITS = 12, 5
+LOST_BITS = 13  # of `bits`, in the bound on the error
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """`lines` of a block, and threads that share each of them."""
+
+    lines: int
+    ways: int
+
+    def __post_init__(self) -> None:
+        if self.ways & (self.ways - 1) or self.threads > 1024:
+            raise ValueError(f"{self}: ways must be a power of two, and threads at most 1024")
+
+    @property
+    def threads(self) -> int:
+        return self.lines * self.ways
+
+    @property
+    def tile_k(self) -> int:
+        """Elements of a line that are taken at a time."""
+        return self.ways * WIDTH
+
+    def min_blocks(self, dtype: str) -> int:
+        """Blocks of a multiprocessor, so that enough reads are on their way."""
+        return 2
+
+    def smem_bytes(self, dtype: str) -> int:
+        """A number a thread, a flag, and a tile, padded, to be transposed."""
+        return self.threads * 4 + 8 + self.lines * (self.tile_k + 1) * 8
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return WIDTH * 8
+
+    def __str__(self) -> str:
+        return f"{self.lines} lines in {self.ways} ways"
+
+
+def variant(config: Config, problem: Any) -> tuple[str, str]:
+    """Along what the operand lies, and whether two neighbours along k can be read at a time."""
+    strides = problem.a
+    if strides.row == 1 and strides.col != 1:
+        return "mn", "element"
+    starts = (strides.row * 8, strides.batch * 8, problem.a_alignment)
+    is_vector = strides.col == 1 and all(start % 16 == 0 for start in starts)
+    return "k", "vector" if is_vector else "element"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for so many lines, matrix after matrix."""
+    blocks: int = problem.batch * -(-problem.m // config.lines)
+    return blocks
+
+
+def row_bytes(k: int) -> int:
+    """From one line of residues to the next."""
+    return -(-k // ALIGNMENT) * ALIGNMENT
+
+
+def make_kernel(
+    config: Config, dtype: str, innermost: str, access: str, count: str, epilogue: Any
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate.
+
+    Args:
+        innermost: "k" or "mn": along what the operand lies.
+        access: "vector" if two neighbours along k can be read at a time, else "element".
+        count: of moduli.
+        epilogue: a `dxgemm._fusion.Fusion` of three buffers and a number.
+    """
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, float32, float64, int8, int32, int64, uint32
+
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        divide,
+        dot_bytes,
+        load_vector,
+        store_vector,
+        upper_bits,
+        upper_bits_double,
+    )
+    from dxgemm.handwritten.parts.moduli import make_residue
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+
+    moduli = MODULI[: int(count)]
+    moduli_count = len(moduli)
+    offset_bits = 62  # what makes integers positive
+    weights = tuple(byte_weights(modulus, 2**offset_bits, 8) for modulus in moduli)
+    inverses = tuple(float(float32(1 / modulus)) for modulus in moduli)
+    residue = make_residue()
+    lines, ways, threads, tile_k = config.lines, config.ways, config.threads, config.tile_k
+    pitch = tile_k + 1
+    across, vectors = innermost == "mn", access == "vector"
+
+    def read(pointer, index, k_stride, step, count):
+        """Elements that a thread takes of a tile, `step` apart along k, zeros beyond `count`."""
+        if vectors and count >= WIDTH:
+            return load_vector(float64, 2, pointer, index) + load_vector(
+                float64, 2, pointer, index + 2
+            )
+        values = ()
+        for i in static_range(WIDTH):
+            value = float64(0)
+            if i * step < count:
+                value = pointer[index + i * step * k_stride]
+            values = values + (value,)
+        return values
+
+    read = device_function(unroll(read))
+
+    @gemm_kernel
+    def residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        numbers_smem = cuda.shared.array(threads, int32)
+        lax_smem = cuda.shared.array(1, int32)
+        tile_smem = cuda.shared.array(lines * pitch if across else 1, float64)
+        residues, _ = extra[0]
+        factors, _ = extra[1]
+        status, _ = extra[2]
+        bits: int32 = extra[3]
+        thread: int32 = cuda.threadIdx.x & 1023
+        block: int32 = cuda.blockIdx.x
+        blocks: int32 = (m + lines - 1) // lines
+        matrix = divide(block, blocks)
+        first_line = int64(block - matrix * blocks) * lines
+        # Of the line whose residues a thread makes, and of the one it reads, if another.
+        line: int32 = thread // ways
+        way: int32 = thread % ways
+        if across:
+            read_line, read_way, step = int32(thread % lines), int32(thread // lines), ways
+        else:
+            read_line, read_way, step = line, int32(way * WIDTH), 1
+        source = matrix * a.batch + (first_line + read_line) * a.row
+        readable = k if first_line + read_line < m else int64(0)
+        tiles: int32 = (k + tile_k - 1) // tile_k
+        lax_smem[0] = 0
+
+        # The largest magnitude of each line, in the upper half of its bits; NaN is the largest.
+        top = int32(0)
+        for tile in range(tiles):
+            place_k = tile * tile_k + read_way
+            index = source + place_k * a.col
+            values = read(a.data, index, a.col, step, readable - place_k)
+            for i in static_range(WIDTH):
+                magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
+                # One that is smaller than these bits tell is still not 0.
+                top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
+        numbers_smem[read_line * ways + (read_way if across else way)] = top
+        cuda.syncthreads()
+        half: int32 = ways // 2
+        place: int32 = line * ways + way
+        while half > 0:
+            if way < half:
+                numbers_smem[place] = max(numbers_smem[place], numbers_smem[place + half])
+            cuda.syncthreads()
+            half = half // 2
+        top = numbers_smem[line * ways]
+        cuda.syncthreads()
+
+        exponent: int32 = (top >> UPPER_MANTISSA_BITS) - BIAS
+        is_fit = exponent >= -LARGEST and exponent < LARGEST
+        shift = int32(bits - 1 - exponent) if is_fit else int32(0)
+        scale = upper_bits_double(int32((BIAS + shift) << UPPER_MANTISSA_BITS))
+        strict = upper_bits_double(int32((BIAS + bits - LAX_BITS) << UPPER_MANTISSA_BITS))
+        strong = upper_bits_double(int32((BIAS + bits - WEAK_BITS) << UPPER_MANTISSA_BITS))
+        is_inside = first_line + line < m
+        factors_pitch = (m + PADDING - 1) // PADDING * PADDING
+        if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
+            for i in range(m + thread, factors_pitch, threads):
+                factors[matrix * factors_pitch + i] = float64(0)
+        if way == 0 and is_inside:
+            factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
+            factors[matrix * factors_pitch + first_line + line] = factor
+
+        # The residues, from the end to the beginning.
+        row_items = (k + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        target = (matrix * moduli_count * m + first_line + line) * row_items
+        weak, is_lax = int32(0), False
+        for back in range(tiles):
+            start = (tiles - 1 - back) * tile_k
+            place_k = start + read_way
+            index = source + place_k * a.col
+            values = read(a.data, index, a.col, step, readable - place_k)
+            place_k = start + way * WIDTH
+            if across:
+                cuda.syncthreads()
+                for i in static_range(WIDTH):
+                    tile_smem[read_line * pitch + read_way + i * ways] = values[i]
+                cuda.syncthreads()
+                turned = ()
+                for i in static_range(WIDTH):
+                    turned = turned + (tile_smem[line * pitch + way * WIDTH + i],)
+                values = turned
+            lower, upper = (), ()
+            for i in static_range(WIDTH):
+                y = values[i] * scale if is_fit else float64(0)
+                integer = int64(round(y))
+                size = abs(y)
+                is_lax |= (size < strict) & (float64(integer) != y)
+                weak = int32(weak + (1 if size < strong and place_k + i < k else 0))
+                positive = integer + (int64(1) << offset_bits)
+                lower = lower + (uint32(positive & 0xFFFFFFFF),)
+                upper = upper + (uint32(positive >> 32),)
+            if is_inside and place_k < k:
+                for which in static_range(moduli_count):
+                    residues = ()
+                    for i in static_range(WIDTH):
+                        total = int32(weights[which][1])
+                        total = dot_bytes(lower[i], int32(weights[which][0][0]), total)
+                        total = dot_bytes(upper[i], int32(weights[which][0][1]), total)
+                        nearest = residue(total, int32(moduli[which]), float32(inverses[which]))
+                        residues = residues + (int8(nearest),)
+                    store_vector(residues, target + which * m * row_items + place_k, residues)
+        if is_lax:
+            lax_smem[0] = 1
+        numbers_smem[place] = weak
+        cuda.syncthreads()
+        half = ways // 2
+        while half > 0:
+            if way < half:
+                numbers_smem[place] += numbers_smem[place + half]
+            cuda.syncthreads()
+            half = half // 2
+        if way == 0:
+            if not is_inside or top == 0:
+                numbers_smem[place] = 0
+            elif not is_fit:
+                numbers_smem[place] = UNFIT
+        cuda.syncthreads()
+        if thread == 0:
+            weakest = int32(0)
+            for index in range(lines):
+                weakest = max(weakest, numbers_smem[index * ways])
+            status[block * STATUS_ITEMS] = weakest
+            status[block * STATUS_ITEMS + 1] = lax_smem[0]
+
+    return residues_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(lines=16, ways=32),),
+    simulator_configs=(Config(lines=2, ways=4),),
+    variant=variant,
+    block_count=block_count,
+)

@@ -1,0 +1,196 @@
+"""A tile of the result a thread, for float16, bfloat16 and int8 in any layout.
+
+Idea: grown from `thread_tile_2d`. Elements are widened to the type of sums, float32 or int32, on
+their way into shared memory, and multiplied and summed as such. Results narrower than that are
+rounded once, when they are stored; int32 wraps around. It has none of the tensor cores' speed, but
+none of their demands either: it takes what kernels for them must decline.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the type of sums
+or, but for int8, in the dtype of a and b.
+Constraints: those of `thread_tile_2d`; shared memory holds the type of sums.
+Source: as `thread_tile_2d`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten import thread_tile_2d
+from dxgemm.handwritten.parts.kernel import Kernel
+
+SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}
+
+
+@dataclass(frozen=True)
+class Config(thread_tile_2d.Config):
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+
+    Whatever the dtype, shared memory and registers hold sums of four bytes, float32 or int32.
+    """
+
+    def min_blocks(self, dtype: str) -> int:
+        return super().min_blocks("float32")
+
+    def padding(self, dtype: str) -> int:
+        return super().padding("float32")
+
+    def smem_bytes(self, dtype: str) -> int:
+        return super().smem_bytes("float32")
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return super().accumulator_bytes("float32")
+
+
+def variant(config: Config, problem: Any) -> tuple[str]:
+    """What the result is stored as."""
+    return (problem.out_dtype,)
+
+
+def make_kernel(
+    config: Config, dtype: str, out_dtype: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile or to simulate."""
+    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
+    # because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
+
+    sums = SUMS[dtype]
+    scalar = np.dtype(sums).type
+    widen = WIDEN[dtype]
+    # What of a result in half precision is added and stored: as float32, and as bits.
+    stored = stored_type(out_dtype)
+    result = "float32" if out_dtype in NARROW else out_dtype
+    widen_c, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, stored)
+    adds_c = result == sums
+    finish = make_finish(epilogue, sums, result)
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    thread_m, thread_n = config.thread_m, config.thread_n
+    threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
+    a_smem_row = tile_m + config.padding(dtype)
+    b_smem_row = tile_n + config.padding(dtype)
+    a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
+
+    # Blocks and tiles number fewer than 2**31: saying so makes the compiler's divisions short.
+    int31 = 0x7FFFFFFF
+
+    @gemm_kernel
+    def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
+        b_smem = cuda.shared.array((tile_k, b_smem_row), scalar)
+        a_frag = cuda.local.array(thread_m, scalar)
+        b_frag = cuda.local.array(thread_n, scalar)
+        acc = cuda.local.array((thread_m, thread_n), scalar)
+
+        # Where am I: the block's tile of the result, and this thread's first element in it.
+        tiles_m = (m + tile_m - 1) // tile_m & int31
+        tiles_n = (n + tile_n - 1) // tile_n & int31
+        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
+        # The mask proves to the compiler that no index is negative: without it, each access to an
+        # array pays for Python's wraparound.
+        thread = cuda.threadIdx.x & 1023
+        thread_row, thread_col = thread // threads_n, thread % threads_n
+
+        # The first element of each tile this thread copies, and the step to its next one.
+        if abs(a.col) <= abs(a.row):
+            a_row: int32 = thread // tile_k
+            a_col: int32 = thread % tile_k
+            a_row_step: int32 = threads // tile_k
+            a_col_step: int32 = 0
+        else:
+            a_row = thread % tile_m
+            a_col = thread // tile_m
+            a_row_step = 0
+            a_col_step = threads // tile_m
+        if abs(b.col) <= abs(b.row):
+            b_row: int32 = thread // tile_n
+            b_col: int32 = thread % tile_n
+            b_row_step: int32 = threads // tile_n
+            b_col_step: int32 = 0
+        else:
+            b_row = thread % tile_k
+            b_col = thread // tile_k
+            b_row_step = 0
+            b_col_step = threads // tile_k
+        a_index = matrix * a.batch + (tile_row + a_row) * a.row + a_col * a.col
+        b_index = matrix * b.batch + (tile_col + b_col) * b.col + b_row * b.row
+        a_index_step = a_row_step * a.row + a_col_step * a.col
+        b_index_step = b_row_step * b.row + b_col_step * b.col
+        rows: int32 = min(m - tile_row, tile_m)
+        cols: int32 = min(n - tile_col, tile_n)
+
+        for i in range(thread_m):
+            for j in range(thread_n):
+                acc[i, j] = scalar(0)
+
+        left = k
+        while left > 0:
+            depth: int32 = min(left, tile_k)
+            row, col, index = a_row, a_col, a_index
+            for _ in range(a_copies):
+                value = scalar(0)
+                if row < rows and col < depth:
+                    value = widen(a.data[index])
+                a_smem[col, row] = value
+                row, col = int32(row + a_row_step), int32(col + a_col_step)
+                index += a_index_step
+            row, col, index = b_row, b_col, b_index
+            for _ in range(b_copies):
+                value = scalar(0)
+                if row < depth and col < cols:
+                    value = widen(b.data[index])
+                b_smem[row, col] = value
+                row, col = int32(row + b_row_step), int32(col + b_col_step)
+                index += b_index_step
+            a_index += tile_k * a.col
+            b_index += tile_k * b.row
+            cuda.syncthreads()
+
+            for kk in static_range(tile_k):
+                for i in range(thread_m):
+                    a_frag[i] = a_smem[kk, thread_row + i * threads_m]
+                for j in range(thread_n):
+                    b_frag[j] = b_smem[kk, thread_col + j * threads_n]
+                for i in range(thread_m):
+                    for j in range(thread_n):
+                        acc[i, j] += a_frag[i] * b_frag[j]
+            cuda.syncthreads()  # before the next tile overwrites this one
+            left -= tile_k
+
+        c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
+        c_tile = matrix * c.batch
+        out_tile = matrix * out.batch
+        for i in static_range(thread_m):
+            row = tile_row + thread_row + i * threads_m
+            for j in static_range(thread_n):
+                col = tile_col + thread_col + j * threads_n
+                if row < m and col < n:
+                    c_index = c_tile + row * c.row + col * c.col
+                    out_index = out_tile + row * out.row + col * out.col
+                    value = alpha * acc[i, j]
+                    if adds_c and beta != 0:  # BLAS: beta == 0 must not read c: it may hold NaN
+                        value += beta * widen_c(c_typed[c_index])
+                    out_typed[out_index] = narrow(finish(value, matrix, row, col, extra))
+
+    return widening_tile_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, tile_k=8, thread_m=8, thread_n=8),
+        Config(tile_m=64, tile_n=64, tile_k=16, thread_m=8, thread_n=4),
+        Config(tile_m=32, tile_n=32, tile_k=16, thread_m=2, thread_n=2),
+    ),
+    simulator_configs=(Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),),
+    dtypes=tuple(SUMS),
+    variant=variant,
+)

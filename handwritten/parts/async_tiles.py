@@ -1,0 +1,140 @@
+"""Copying an operand's tile to shared memory by cp.async, whichever way the operand lies.
+
+The tile is stored as tile_k rows of tile_outer elements, where `outer` is m for a and n for b: a
+thread then reads its rows of a, or columns of b, 16 bytes at a time. Three ways to copy, by what
+neighbouring threads copy:
+
+    "outer16"  16 bytes along outer, where these lie together in memory, aligned
+    "outer"    single elements along outer
+    "k"        single elements along k, where these lie together: a transposition on the way
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES, operand_mode
+
+# By how an operand lies.
+A_WAYS = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
+B_WAYS = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
+
+
+def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
+    """The ways that suit a and b of a problem."""
+    fewest = VECTOR_BYTES // ITEM_BYTES[problem.dtype] * config.threads
+    a_way = A_WAYS[operand_mode(problem, "a")]
+    if a_way == "outer16" and config.tile_m * config.tile_k < fewest:
+        a_way = "outer"
+    b_way = B_WAYS[operand_mode(problem, "b")]
+    if b_way == "outer16" and config.tile_n * config.tile_k < fewest:
+        b_way = "outer"
+    return a_way, b_way
+
+
+class TileCopy(NamedTuple):
+    """Device functions of one operand. Strides are in bytes, stages are byte offsets.
+
+    Attributes:
+        begin: (thread, smem, address, outers, stride_outer, stride_k) -> (state, source). smem is
+            where the operand's tile of the first stage begins, address where the block's first
+            tile begins in global memory, outers how many of its rows or columns exist. source is
+            the address of this thread's first element; adding tile_k * stride_k leads to the next
+            tile.
+        copy: (state, stage, source): start copying a tile that lies inside the operand.
+        copy_predicated: (state, stage, source, depth): the same where only `depth` of the tile's k
+            and `outers` of its rows or columns exist; the rest becomes zero.
+    """
+
+    begin: Any
+    copy: Any
+    copy_predicated: Any
+
+
+def make_tile_copy(
+    way: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str,
+    most_line_threads: int = 1024,
+) -> TileCopy:  # fmt: skip
+    """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory.
+
+    Args:
+        most_line_threads: neighbours that copy neighbouring units. Fewer keep the places they write
+            in shared memory apart where they copy along k.
+    """
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size if way == "outer16" else 1
+    size = width * item_size
+    # The tile is lines of units, along the way: along k, or along outer with a line for each k.
+    units, lines = (tile_k, tile_outer) if way == "k" else (tile_outer // width, tile_k)
+    if units > threads and units % threads:
+        raise ValueError(f"{threads} threads cannot share lines of {units} copies evenly")
+    # Neighbouring threads copy neighbouring units, of several lines at once if a line is shorter
+    # than the block; threads that would make up part of a line have nothing to copy.
+    line_threads = min(units, threads, most_line_threads)
+    lines_at_once = threads // line_threads
+    steps = tuple(
+        (line, unit)
+        for line in range(0, lines, lines_at_once)
+        for unit in range(0, units, line_threads)
+    )
+    copies, lines_of = len(steps), tuple(line for line, _ in steps)
+    has_idle_threads = lines_at_once * line_threads < threads
+    # Steps that not every thread takes part in: a thread's line may lie behind the last.
+    partial = tuple(has_idle_threads or line + lines_at_once > lines for line in lines_of)
+    if way == "k":
+        outer_offsets, k_offsets = (
+            tuple(line for line, _ in steps),
+            tuple(unit for _, unit in steps),
+        )
+    else:
+        outer_offsets = tuple(unit * width for _, unit in steps)
+        k_offsets = tuple(line for line, _ in steps)
+    smem_offsets = tuple(
+        k * row_bytes + outer * item_size for k, outer in zip(k_offsets, outer_offsets, strict=True)
+    )
+
+    def begin(thread, smem, address, outers, stride_outer, stride_k):
+        line, unit = int32(thread // line_threads), int32(thread % line_threads)
+        if has_idle_threads and line >= lines_at_once:
+            line = int32(lines)
+        if way == "k":
+            first_outer, first_k = line, unit
+        else:
+            first_outer, first_k = int32(unit * width), line
+        target = int32(smem + first_k * row_bytes + first_outer * item_size)
+        outers_left = int32(min(outers, tile_outer) - first_outer)
+        source = address + first_outer * stride_outer + first_k * stride_k
+        return (target, stride_outer, stride_k, outers_left, first_k, line), source
+
+    def copy(state, stage, source):
+        target, stride_outer, stride_k, _, _, line = state
+        for i in static_range(copies):
+            if not partial[i] or line < lines - lines_of[i]:
+                offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+                copy_async(size, int32(target + stage), smem_offsets[i], source + offset)
+
+    def copy_predicated(state, stage, source, depth):
+        target, stride_outer, stride_k, outers, first_k, line = state
+        depth_left = int32(depth - first_k)
+        for i in static_range(copies):
+            if not partial[i] or line < lines - lines_of[i]:
+                offset = int64(outer_offsets[i]) * stride_outer + int64(k_offsets[i]) * stride_k
+                for part in static_range(width):
+                    is_inside = outer_offsets[i] + part < outers and k_offsets[i] < depth_left
+                    copy_async_part(
+                        item_size,
+                        int32(target + stage),
+                        smem_offsets[i] + part * item_size,
+                        source + offset + part * item_size,
+                        int32(item_size * is_inside),
+                    )
+
+    inlined = cuda.jit(device=True, forceinline=True)
+    return TileCopy(*(inlined(unroll(f)) for f in (begin, copy, copy_predicated)))

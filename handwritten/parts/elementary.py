@@ -1,0 +1,418 @@
+"""Elementary functions for epilogues: as exact as libdevice's, without branches and calls.
+
+libdevice takes another formula for arguments of another size, and IEEE division has a slow path. In
+an epilogue, whose elements are of all sizes, a warp runs every side of such a branch, and a thread
+finishes one element before it begins the next. Here an element is one straight line, so that those
+of a thread overlap. Results are within 5 units in the last place, subnormal ones too, but for
+float64's `times_normal_cdf` of negative numbers; NaN stays NaN.
+
+The functions take float32 or float64, by the type of their argument; integers become float64. One
+is for integers: the product that random numbers are made of.
+
+Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
+the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
+(1 + 2x) exp(x^2) erfc x in 0 <= x < inf", Mathematics of Computation 36, 1981, for the normal tail;
+P. Markstein, "IA-64 and Elementary Functions", 2000, for division by refining a reciprocal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numba.core import config as _config
+
+from dxgemm.handwritten.parts.intrinsics import device_function
+from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+
+@dataclass(frozen=True)
+class NormalTail:
+    """Phi(-x) = exp(-x * x / 2) * y * p(scale * y + offset) with y = 1 / (x + shift).
+
+    Attributes:
+        shift, scale, offset: so that the argument of p goes from 1 to -1 as x goes from 0 to `end`.
+        end: from here on Phi(-x) rounds to 0.
+        coefficients: of the polynomial p, that of the highest power first.
+    """
+
+    shift: float
+    scale: float
+    offset: float
+    end: float
+    coefficients: tuple[float, ...]
+
+
+# Written by docs/elementary.py, which fits them.
+# fit:begin
+# (exp(r) - 1 - r) / r**2 for |r| up to ln(2) / 2, the highest power first.
+EXPM1_REST = (
+    2.5100472505694996e-08,
+    2.7620201591031547e-07,
+    2.7557268276905696e-06,
+    2.4801521057868204e-05,
+    0.00019841269863171557,
+    0.0013888888917367081,
+    0.008333333333330039,
+    0.041666666666623824,
+    0.16666666666666669,
+    0.5000000000000001,
+)
+NORMAL_TAIL_FLOAT32 = NormalTail(
+    shift=2.0,
+    scale=4.533203125,
+    offset=-1.2666015625,
+    end=15.0,
+    coefficients=(
+        -1.7267418495538736e-05,
+        -3.818111735945509e-05,
+        0.00022512240746752306,
+        -9.899172805182667e-05,
+        -0.0010967314624198213,
+        0.002796389444143325,
+        0.0018478267103877715,
+        -0.024788750943409592,
+        0.01238364672764328,
+        0.29705984953071984,
+        0.7117270764129865,
+    ),
+)
+NORMAL_TAIL_FLOAT64 = NormalTail(
+    shift=4.0,
+    scale=8.8203125,
+    offset=-1.205078125,
+    end=39.0,
+    coefficients=(
+        7.691320373719789e-11,
+        -1.131027342808464e-10,
+        -7.067075614026232e-10,
+        1.6846559739338012e-09,
+        2.6737759097675656e-09,
+        -1.37857761188851e-08,
+        1.7240921015963833e-09,
+        8.393251855620107e-08,
+        -1.139382736362568e-07,
+        -4.3550265199588425e-07,
+        1.2136447099543457e-06,
+        2.1842589862931603e-06,
+        -1.0466824564914321e-05,
+        -1.3622773617511685e-05,
+        8.849127979511046e-05,
+        0.00014721672462219163,
+        -0.0007375648713366493,
+        -0.0025016826915621754,
+        0.003259557167186301,
+        0.04290985462301787,
+        0.15637671171380654,
+        0.36391261215148313,
+        0.6212416817653494,
+        0.8153242877866808,
+    ),
+)
+# (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
+NORMAL_ROOT_END = 8.3
+NORMAL_ROOT = (
+    3.102467970355473e-20,
+    -2.246383098002978e-18,
+    7.497949987861461e-17,
+    -1.527177525378766e-15,
+    2.1149898067233255e-14,
+    -2.09256137673177e-13,
+    1.4942576379089384e-12,
+    -7.28060302294152e-12,
+    1.6697697268259432e-11,
+    7.878962347241809e-11,
+    -1.0367783193507974e-09,
+    5.302301838097877e-09,
+    -1.4941871179270163e-08,
+    2.599670725974765e-08,
+    7.4014717976467856e-09,
+    -1.0880831791896876e-06,
+    6.391472001896405e-06,
+    1.6112634756288202e-05,
+    -0.0002045741483844041,
+    -0.00018165310566885603,
+    0.0039157280939021806,
+    0.004596948881092754,
+    -0.050187307918655485,
+    -0.1677345667413498,
+)
+# fit:end
+
+TWICE_FOURTH_ROOT_OF_HALF = 2.0 * 0.5**0.25
+TWICE_ROOT_OF_HALF = 2.0 * 0.5**0.5
+
+LOG2_E = 1.4426950408889634
+LN2_HIGH = 0.6931471805599453  # and what is left of ln 2
+LN2_LOW = 2.3190468138462996e-17
+# Added to a float64 below 2**51, it leaves the nearest integer in the low bits.
+TO_INTEGER = 1.5 * 2.0**52
+# exp's power of two is made so much too large first, since the smallest ones are subnormal.
+HEADROOM = 128
+# From here on exp(-x) rounds to 0, and tanh to 1.
+LOGISTIC_END_FLOAT32, LOGISTIC_END_FLOAT64 = 104.0, 746.0
+TANH_END = 20.0
+# Below, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
+TIMES_NORMAL_CDF_END = -40.0
+
+if _config.ENABLE_CUDASIM:
+
+    def fma(a: Any, b: Any, c: Any) -> Any:
+        scalar = type(a)
+        b, c = scalar(b), scalar(c)
+        if not all(map(math.isfinite, (a, b, c))):
+            return a * b + c
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        return scalar(exact) if exact else a * b + c  # which has the sign of a zero
+
+    def wide_product(a: Any, b: Any) -> Any:
+        return np.uint64(a) * np.uint64(b)
+
+    def reciprocal_estimate(x: Any) -> Any:
+        return type(x)(1 / x * (1 + 2.0**-20))
+
+    def power_of_two(integer: Any) -> Any:
+        return math.ldexp(1.0, int(integer - TO_INTEGER)) if integer == integer else math.nan
+
+    without_sign = abs
+
+    def positive_part(x: Any) -> Any:
+        return -0.0 if np.signbit(x) else x
+
+else:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.extending import intrinsic, overload
+    from numba.cuda.typing import signature
+
+    @intrinsic
+    def fma(typing_context, a, b, c):
+        """a * b + c, rounded once, in the type of a."""
+
+        def generate(context, builder, sig, args):
+            return builder.fma(*args)
+
+        return signature(a, a, a, a), generate
+
+    @intrinsic
+    def wide_product(typing_context, a, b):
+        """a * b of two uint32, as uint64: in one instruction, which LLVM does not find."""
+
+        def generate(context, builder, sig, args):
+            word = ir.IntType(32)
+            function = ir.FunctionType(ir.IntType(64), [word, word])
+            text = "mul.wide.u32 $0, $1, $2;"
+            return builder.call(ir.InlineAsm(function, text, "=l,r,r", False), args)
+
+        return signature(types.uint64, types.uint32, types.uint32), generate
+
+    @intrinsic
+    def reciprocal_estimate(typing_context, x):
+        """1 / x to some 20 bits for float64, to the last for float32; x and it must be normal."""
+        name, register = {types.float32: ("f32", "f"), types.float64: ("f64", "d")}[x]
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(args[0].type, [args[0].type])
+            text = f"rcp.approx.ftz.{name} $0, $1;"
+            return builder.call(
+                ir.InlineAsm(function, text, f"={register},{register}", False), args
+            )
+
+        return signature(x, x), generate
+
+    @intrinsic
+    def power_of_two(typing_context, integer):
+        """2.0 to the power of the low bits of a sum with `TO_INTEGER`."""
+
+        def generate(context, builder, sig, args):
+            bits = ir.IntType(64)
+            shifted = builder.shl(builder.bitcast(args[0], bits), bits(52))
+            return builder.bitcast(builder.add(shifted, bits(1023 << 52)), args[0].type)
+
+        return signature(types.float64, types.float64), generate
+
+    def _on_words(text: str) -> Any:
+        """An operation on the two words of a float64, which the compiler does not look into.
+
+        It would make it one of the FP64 unit, which is busy, where there are others for integers.
+        """
+
+        @intrinsic
+        def operate(typing_context, x):
+            def generate(context, builder, sig, args):
+                function = ir.FunctionType(args[0].type, [args[0].type])
+                words = "{ .reg .b32 low, high, sign; mov.b64 {low, high}, $1; "
+                whole = f"{words}{text} mov.b64 $0, {{low, high}}; }}"
+                return builder.call(ir.InlineAsm(function, whole, "=d,d", False), args)
+
+            return signature(types.float64, types.float64), generate
+
+        return operate
+
+    without_sign = _on_words("and.b32 high, high, 0x7fffffff;")
+    # x, or -0.0 where it has a sign.
+    positive_part = _on_words(
+        "shr.s32 sign, high, 31; lop3.b32 high, high, sign, 0x80000000, 0xb8; "
+        "not.b32 sign, sign; and.b32 low, low, sign;"
+    )
+
+
+def _make_polynomial(coefficients: tuple[float, ...]) -> Callable[..., Any]:
+    """A device function of x, by Horner's scheme; the coefficient of the highest power first."""
+    terms = len(coefficients)
+
+    def polynomial(x):
+        value = fma(x, coefficients[0], coefficients[1])
+        for i in static_range(2, terms):
+            value = fma(x, value, coefficients[i])
+        return value
+
+    return device_function(unroll(polynomial))
+
+
+_expm1_rest = _make_polynomial(EXPM1_REST)
+
+
+@device_function
+def _reciprocal_of_sum(x, y):
+    """1 / (x + y), as if the sum were not rounded; all three must be normal."""
+    estimate = reciprocal_estimate(x + y)
+    error = fma(-estimate, x, fma(-estimate, y, 1.0))
+    return fma(estimate, fma(error, error, error), estimate)
+
+
+@device_function
+def _bounded(x, end):
+    """|x|, or end if that is smaller."""
+    magnitude = abs(x)
+    return end if magnitude > end else magnitude
+
+
+@device_function
+def _reduced(x):
+    """n and p with exp(x) = 2**n * (1 + p); n is whole, and comes as a sum with `TO_INTEGER`."""
+    integer = fma(x, LOG2_E, TO_INTEGER)
+    n = integer - TO_INTEGER
+    r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x))
+    return integer, fma(r * r, _expm1_rest(r), r)
+
+
+@device_function
+def _exp_float32(x):
+    return math.exp(x)
+
+
+@device_function
+def _exp_float64(x):
+    """exp(x) from x = -780 to 0: libdevice's branches for what is beyond."""
+    integer, p = _reduced(x)
+    power = power_of_two(integer + HEADROOM)
+    return fma(power, p, power) * 2.0**-HEADROOM
+
+
+@device_function
+def _tanh_float32(x):
+    return math.tanh(x)
+
+
+@device_function
+def _tanh_float64(x):
+    """-q / (2 + q) with q = exp(-2 |x|) - 1, which loses nothing near 0."""
+    integer, p = _reduced(-2.0 * _bounded(x, TANH_END))
+    power = power_of_two(integer)
+    q = fma(power, p, power - 1.0)
+    return math.copysign(q * _reciprocal_of_sum(q, 2.0), x)
+
+
+def _make_logistic(scalar: Any, exp: Callable[..., Any], end: float) -> Callable[..., Any]:
+    zero, one, end = scalar(0.0), scalar(1.0), scalar(end)
+
+    def logistic(x):
+        small = exp(-_bounded(x, end))
+        inverse = _reciprocal_of_sum(small, one)
+        return inverse if x >= zero else small * inverse
+
+    return device_function(logistic)
+
+
+def _make_normal_cdf(scalar: Any, exp: Callable[..., Any], tail: NormalTail) -> Callable[..., Any]:
+    zero, half, one = scalar(0.0), scalar(0.5), scalar(1.0)
+    shift, scale, offset, end = map(scalar, (tail.shift, tail.scale, tail.offset, tail.end))
+    polynomial = _make_polynomial(tail.coefficients)
+
+    def normal_cdf(x):
+        magnitude = _bounded(x, end)
+        y = _reciprocal_of_sum(magnitude, shift)
+        square = magnitude * magnitude
+        # What rounding takes from the square would be hundreds of units in the last place of exp.
+        rounded_off = fma(magnitude, magnitude, -square)
+        power = exp(-half * square)
+        power = fma(power, -half * rounded_off, power)
+        upper = power * (y * polynomial(fma(y, scale, offset)))
+        return upper if x < zero else one - upper
+
+    return device_function(normal_cdf)
+
+
+_normal_cdf_float32 = _make_normal_cdf(np.float32, _exp_float32, NORMAL_TAIL_FLOAT32)
+_normal_root = _make_polynomial(NORMAL_ROOT)
+
+
+@device_function
+def _times_normal_cdf_float32(x):
+    end = np.float32(TIMES_NORMAL_CDF_END)
+    bounded = end if x < end else x
+    return bounded * _normal_cdf_float32(bounded)
+
+
+@device_function
+def _times_normal_cdf_float64(x):
+    """max(x, 0) - |x| Phi(-|x|) in half the instructions of x times `normal_cdf`.
+
+    The error is some 2 units in the last place of x, as with erf, and of the result where x is
+    positive. A fourth power takes the place of exp: it is tiny where the polynomial is only small.
+    The polynomial leaves out its value at 0, and so does the square, so that little is lost to
+    rounding: (r + v)**2 - r**2 = v * (v + 2 * r).
+    """
+    magnitude = without_sign(x)
+    is_far = magnitude > NORMAL_ROOT_END
+    bounded = NORMAL_ROOT_END if is_far else magnitude
+    above = bounded * _normal_root(bounded)
+    above = above * (above + TWICE_FOURTH_ROOT_OF_HALF)
+    upper = 0.0 if is_far else fma(above, above + TWICE_ROOT_OF_HALF, 0.5)
+    return fma(-bounded, upper, positive_part(x))
+
+
+def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable[..., Any]:
+    """One device function of two, the former for float32."""
+    if _config.ENABLE_CUDASIM:
+        return lambda x: single(x) if isinstance(x, np.float32) else double(np.float64(x))
+
+    def function(x):
+        raise NotImplementedError("for kernels")
+
+    @overload(function)
+    def choose(x):
+        return (lambda x: single(x)) if x == types.float32 else (lambda x: double(np.float64(x)))
+
+    return function
+
+
+# By the names that they have in `dxgemm.epilogues.elementary`.
+FUNCTIONS = {
+    "logistic": _by_type(
+        _make_logistic(np.float32, _exp_float32, LOGISTIC_END_FLOAT32),
+        _make_logistic(np.float64, _exp_float64, LOGISTIC_END_FLOAT64),
+    ),
+    "normal_cdf": _by_type(
+        _normal_cdf_float32,
+        _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLOAT64),
+    ),
+    "tanh": _by_type(_tanh_float32, _tanh_float64),
+    "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
+    "wide_product": wide_product,
+}

@@ -1,0 +1,309 @@
+"""What only Hopper has: barriers that count bytes, bulk tensor copies (TMA), and wgmma.
+
+Each intrinsic is one PTX instruction, or one and what it needs beside it. Shared memory is named by
+byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
+`count`, `pending` and the like) must be literals.
+
+    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
+    TMA          tensor_map, prefetch_tensor_map, copy_box
+    wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
+                 wait_wgmma_of
+    registers    limit_registers
+    numbers      pack_pair, unpack_pair: two 16-bit floats as one register
+
+Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
+Instructions".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.cgutils import pack_array
+from numba.cuda.extending import intrinsic
+from numba.cuda.typing import signature
+
+from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
+
+_int32, _int64, _float, _void = ir.IntType(32), ir.IntType(64), ir.FloatType(), ir.VoidType()
+_MEMORY = "~{memory}"  # keeps LLVM from moving accesses to memory across the instruction
+
+
+def _statement(text: str, constraints: str, *kinds: Any) -> Any:
+    """An intrinsic without result, of as many arguments as there are kinds (at most three)."""
+
+    def generate(context, builder, sig, args):
+        inline_ptx(builder, _void, text, f"{constraints},{_MEMORY}".lstrip(","), list(args))
+        return context.get_dummy_value()
+
+    result = signature(types.void, *kinds)
+    typings = (
+        lambda typing_context: (result, generate),
+        lambda typing_context, first: (result, generate),
+        lambda typing_context, first, second: (result, generate),
+    )
+    return intrinsic(typings[len(kinds)])
+
+
+# init_barrier(barrier, arrivals): each phase of the barrier completes after that many arrivals and
+# after all bytes expected in it have come.
+init_barrier = _statement(
+    "mbarrier.init.shared::cta.b64 [$0], $1;", "r,r", types.int32, types.int32
+)
+# Barriers just initialised become known to TMA.
+publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
+# expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
+expect_bytes = _statement(
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32
+)
+arrive = _statement("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", types.int32)
+# wait_barrier(barrier, parity): until the phase of that parity (0, 1, 0, ...) is complete. On a
+# fresh barrier the phase before the first, of parity 1, counts as complete.
+wait_barrier = _statement(
+    "{ .reg .pred complete; WAIT: mbarrier.try_wait.parity.shared::cta.b64 complete, [$0], $1; "
+    "@complete bra DONE; bra WAIT; DONE: }",
+    "r,r",
+    types.int32,
+    types.int32,
+)
+
+# TMA reads the map while it copies: fetching it early saves that latency once.
+prefetch_tensor_map = _statement("prefetch.tensormap [$0];", "l", types.int64)
+
+
+@intrinsic
+def tensor_map(typing_context, name):
+    """Address of a tensor map among the kernel's parameters, by the parameter's name.
+
+    numba knows no such parameter: the build adds it to the kernel's PTX.
+    """
+    symbol = literal(name)
+
+    def generate(context, builder, sig, args):
+        text = f"{{ .reg .b64 address; mov.b64 address, {symbol}; cvta.param.u64 $0, address; }}"
+        return inline_ptx(builder, _int64, text, "=l", [])
+
+    return signature(types.int64, name), generate
+
+
+@intrinsic
+def copy_box(typing_context, target, source, barrier, coordinates):
+    """Start copying the box at these coordinates, innermost first, from `source` to `target`.
+
+    source is a tensor map, target a byte address in shared memory. Elements outside the tensor
+    arrive as zeros. The barrier counts all bytes of the box.
+    """
+    count = coordinates.count
+    names = ", ".join(f"${3 + i}" for i in range(count))
+    text = (
+        f"cp.async.bulk.tensor.{count}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{names}}}], [$2];"
+    )
+
+    def generate(context, builder, sig, args):
+        arguments = [*args[:3], *unpack(builder, args[3], count)]
+        inline_ptx(builder, _void, text, "r,l,r" + ",r" * count + f",{_MEMORY}", arguments)
+        return context.get_dummy_value()
+
+    point = types.UniTuple(types.int32, count)
+    return signature(types.void, types.int32, types.int64, types.int32, point), generate
+
+
+# begin_wgmma(): before the first wgmma, and whenever ordinary instructions wrote registers of it.
+begin_wgmma = _statement("wgmma.fence.sync.aligned;", "")
+# The wgmmas since the last commit become a group; groups complete in order.
+commit_wgmma = _statement("wgmma.commit_group.sync.aligned;", "")
+
+
+def _register(registers: Any) -> tuple[str, Any]:
+    """The constraint and LLVM's type of a register of a tuple."""
+    return ("r", _int32) if registers.dtype == types.int32 else ("f", _float)
+
+
+def _wgmma(
+    kind: str,
+    high: int,
+    acc_type: Any,
+    a_count: int,
+    transposes: tuple[Any, ...],
+    adds: bool = True,
+) -> Any:
+    """The generator of wgmma: of args (acc, a, b), a is a descriptor or `a_count` registers.
+
+    Without `adds`, acc is not read: the sum begins anew.
+    """
+    count = acc_type.count
+    depth = {"tf32": 8, "s8": 32}.get(kind, 16)
+    # Operands are not negated; those of 16 bits may be transposed.
+    flags = {"tf32": ", 1, 1", "s8": ""}.get(
+        kind, ", 1, 1" + "".join(f", {int(literal(flag))}" for flag in transposes)
+    )
+    acc_names = ", ".join(f"${i}" for i in range(count))
+    # Operand numbers go on after the results and the sums tied to them.
+    a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
+    a_name = f"{{{', '.join(a_names)}}}" if a_count else "a"
+    make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {high}}};"
+    text = (
+        f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {high}}}; "
+        f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
+        f"{'s32' if kind == 's8' else 'f32'}.{kind}.{kind} "
+        f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
+    )
+    constraint, register = _register(acc_type)
+    constraints = [f"={constraint}"] * count + [str(i) for i in range(count)]
+    constraints += ["r"] * (len(a_names) + 1)
+
+    def generate(context, builder, acc, a, b):
+        registers = [builder.bitcast(value, _int32) for value in a]
+        result = inline_ptx(
+            builder,
+            ir.LiteralStructType([register] * count),
+            text,
+            ",".join(constraints),
+            [*unpack(builder, acc, count), *registers, b],
+        )
+        return pack_array(builder, unpack(builder, result, count))
+
+    return generate
+
+
+@intrinsic
+def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
+    """acc + a @ b over one step of k, by a warpgroup of 128 threads; ready after a wait.
+
+    `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth, b depth x n,
+    both in shared memory, with a depth of 32 bytes: each is the low half of its descriptor, and
+    `high` the upper half of both, see `descriptor_halves`. Operands lie along k, or across it where
+    transposed, which tf32 and s8 cannot be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h +
+    e is that of row 16 * warp + lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
+    """
+    multiply = _wgmma(literal(kind), literal(high), acc, 0, (a_is_transposed, b_is_transposed))
+
+    def generate(context, builder, sig, args):
+        return multiply(context, builder, args[2], [args[3]], args[4])
+
+    flags = (a_is_transposed, b_is_transposed)
+    return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
+
+
+@intrinsic
+def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
+    """`wgmma` without acc, in whose registers a @ b is left."""
+    flags = (a_is_transposed, b_is_transposed)
+    multiply = _wgmma(literal(kind), literal(high), acc, 0, flags, adds=False)
+
+    def generate(context, builder, sig, args):
+        return multiply(context, builder, args[2], [args[3]], args[4])
+
+    return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
+
+
+@intrinsic
+def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transposed):
+    """`wgmma` with a in registers: four of 32 bits a thread, which are read until the wait.
+
+    For tf32, 2 * i + h is the element of row 16 * warp + lane // 4 + 8 * h, k = lane % 4 + 4 * i.
+    """
+    multiply = _wgmma(literal(kind), literal(high), acc, a_frag.count, (b_is_transposed,))
+
+    def generate(context, builder, sig, args):
+        a = unpack(builder, args[3], sig.args[3].count)
+        return multiply(context, builder, args[2], a, args[4])
+
+    return signature(acc, kind, high, acc, a_frag, types.int32, b_is_transposed), generate
+
+
+def descriptor_halves(leading_bytes: int, stride_bytes: int) -> tuple[int, int]:
+    """What tells wgmma how a matrix lies in shared memory: 64 bits; add the address // 16.
+
+    Rows of 128 bytes in TMA's 128-byte swizzle, eight to a group that starts at a
+    multiple of 1024 bytes. `stride_bytes` is from one group of eight rows to the next. A transposed
+    operand wider than such a row continues `leading_bytes` further on.
+
+    Returns:
+        The low half, which the address goes into, and the upper half.
+    """
+    swizzle_128_bytes = 1 << 30
+    return leading_bytes // 16 << 16, swizzle_128_bytes | stride_bytes // 16
+
+
+@intrinsic
+def wait_wgmma(typing_context, pending):
+    """Wait until at most `pending` groups of wgmmas are incomplete."""
+    count = literal(pending)
+
+    def generate(context, builder, sig, args):
+        inline_ptx(builder, _void, f"wgmma.wait_group.sync.aligned {count};", _MEMORY, [])
+        return context.get_dummy_value()
+
+    return signature(types.void, pending), generate
+
+
+@intrinsic
+def wait_wgmma_of(typing_context, pending, registers):
+    """`wait_wgmma`, for wgmmas that write or read these registers; use what it returns.
+
+    That keeps the compiler from reading sums too early, and from giving the registers of an `a` to
+    other values while they are still multiplied.
+    """
+    groups, count = literal(pending), registers.count
+    constraint, register = _register(registers)
+
+    def generate(context, builder, sig, args):
+        constraints = [f"={constraint}"] * count + [str(i) for i in range(count)] + [_MEMORY]
+        result = inline_ptx(
+            builder,
+            ir.LiteralStructType([register] * count),
+            f"wgmma.wait_group.sync.aligned {groups};",
+            ",".join(constraints),
+            unpack(builder, args[1], count),
+        )
+        return pack_array(builder, unpack(builder, result, count))
+
+    return signature(registers, pending, registers), generate
+
+
+@intrinsic
+def limit_registers(typing_context, way, count):
+    """Let each thread of a warpgroup have so many registers, a multiple of 8.
+
+    way is "dec", or "inc", which waits until other warpgroups of the block have left enough.
+    """
+    text = f"setmaxnreg.{literal(way)}.sync.aligned.u32 {literal(count)};"
+
+    def generate(context, builder, sig, args):
+        inline_ptx(builder, _void, text, _MEMORY, [])
+        return context.get_dummy_value()
+
+    return signature(types.void, way, count), generate
+
+
+@intrinsic
+def pack_pair(typing_context, kind, low, high):
+    """Two float32, rounded to "f16" or "bf16", as one register; `low` is first in memory."""
+    text = f"cvt.rn.{literal(kind)}x2.f32 $0, $2, $1;"
+
+    def generate(context, builder, sig, args):
+        return inline_ptx(builder, _int32, text, "=r,f,f", list(args[1:]))
+
+    return signature(types.int32, kind, types.float32, types.float32), generate
+
+
+@intrinsic
+def unpack_pair(typing_context, kind, pair):
+    """The two float32 of a register of two 16-bit floats, the first in memory first."""
+    convert = {
+        "f16": "cvt.f32.f16 $0, low; cvt.f32.f16 $1, high;",
+        # A bfloat16 is the upper half of a float32.
+        "bf16": "mov.b32 $0, {zero, low}; mov.b32 $1, {zero, high};",
+    }[literal(kind)]
+    text = f"{{ .reg .b16 low, high, zero; mov.b16 zero, 0; mov.b32 {{low, high}}, $2; {convert} }}"
+
+    def generate(context, builder, sig, args):
+        pair_type = ir.LiteralStructType([_float] * 2)
+        result = inline_ptx(builder, pair_type, text, "=f,=f,r", [args[1]])
+        return pack_array(builder, unpack(builder, result, 2))
+
+    return signature(types.UniTuple(types.float32, 2), kind, types.int32), generate

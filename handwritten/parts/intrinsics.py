@@ -1,0 +1,472 @@
+"""What numba-cuda lacks for a fast GEMM: vector accesses, asynchronous copies, register tuples.
+
+Each intrinsic is one or a few instructions, written where the kernel calls it. Arguments that are
+baked into the instruction (widths, byte offsets) must be literals; `unroll` makes
+them so. A register tuple is a numba UniTuple: it never has an address, so it stays in registers.
+
+Two ways to name memory:
+    an array or pointer and an index in elements, for loads and stores LLVM may reorder and combine;
+    a byte address in a register and a literal offset, as the instruction encodes it.
+
+numba's simulator runs the first kind (and the register tuples) as plain Python.
+Source: PTX ISA, "Data Movement and Conversion Instructions" and "cp.async"; the CUDA C++
+Programming Guide, "Distributed Shared Memory", for the cluster.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.core import config as _config
+
+if _config.ENABLE_CUDASIM:
+
+    def device_function(function: Any) -> Any:
+        return function
+
+    def load_vector(scalar: Any, width: int, array: Any, index: Any) -> Any:
+        return tuple(array[index + i] for i in range(width))
+
+    read_vector = load_vector
+
+    def store_vector(array: Any, index: Any, values: Any) -> None:
+        for i, value in enumerate(values):
+            array[index + i] = value
+
+    def zeros(scalar: Any, count: int) -> Any:
+        return (scalar(0),) * count
+
+    def divide(dividend: Any, divisor: Any) -> Any:
+        return dividend // divisor
+
+    def global_address(pointer: Any) -> Any:
+        return 0  # aligned: accesses are of elements all the same
+
+    def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
+        count = len(b_frag)
+        return tuple(total + a_frag[i // count] * b_frag[i % count] for i, total in enumerate(acc))
+
+    def float_bits(value: Any) -> Any:
+        return np.float32(value).view(np.int32)
+
+    def bits_float(bits: Any) -> Any:
+        return np.int32(bits).view(np.float32)
+
+    def upper_bits(value: Any) -> Any:
+        return np.int32(np.float64(value).view(np.int64) >> 32)
+
+    def upper_bits_double(bits: Any) -> Any:
+        return (np.int64(bits) << 32).view(np.float64)
+
+    def dot_bytes(data: Any, weights: Any, total: Any) -> Any:
+        unsigned = np.uint32(data).tobytes()
+        signed = np.frombuffer(np.int32(weights).tobytes(), np.int8)
+        return np.int32(total + sum(x * int(y) for x, y in zip(unsigned, signed, strict=True)))
+
+    def add_global(pointer: Any, value: Any) -> None:
+        pointer[0] += value
+
+    def add_scaled(total: Any, acc: Any, scale: Any) -> Any:
+        return tuple(x + scale * y for x, y in zip(total, acc, strict=True))
+
+else:
+    from llvmlite import ir
+    from numba import cuda
+    from numba.cuda import types
+    from numba.cuda.cgutils import pack_array
+    from numba.cuda.core.errors import RequireLiteralValue
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.typing import signature
+
+    _int32, _int64 = ir.IntType(32), ir.IntType(64)
+    _void = ir.VoidType()
+    _GLOBAL, _SHARED = 1, 3  # LLVM's address spaces
+    # PTX type and register constraint by numba type.
+    _PTX_TYPES = {
+        types.float32: ("f32", "f"),
+        types.float64: ("f64", "d"),
+        types.int32: ("b32", "r"),
+        types.uint32: ("b32", "r"),
+        types.uint16: ("b16", "h"),
+        types.int64: ("b64", "l"),
+    }
+
+    def device_function(function: Any) -> Any:
+        """Compiled into the kernel that calls it; the simulator calls it as it is."""
+        return cuda.jit(device=True, forceinline=True)(function)
+
+    def literal(value: Any) -> Any:
+        """The value of an argument that must be known when the kernel is compiled."""
+        if not isinstance(value, types.Literal):
+            raise RequireLiteralValue(value)
+        return value.literal_value
+
+    def inline_ptx(
+        builder: Any, result: Any, text: str, constraints: str, arguments: list[Any]
+    ) -> Any:
+        """One volatile PTX statement; `result` is its LLVM type."""
+        function = ir.FunctionType(result, [argument.type for argument in arguments])
+        return builder.call(ir.InlineAsm(function, text, constraints, True), arguments)
+
+    def unpack(builder: Any, aggregate: Any, count: int) -> list[Any]:
+        return [builder.extract_value(aggregate, i) for i in range(count)]
+
+    def _data_pointer(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+        """The typed pointer of a shared array, in its own address space, or of a raw pointer."""
+        if isinstance(kind, types.Array):
+            pointer = context.make_array(kind)(context, builder, value).data
+            space = _SHARED
+        else:
+            pointer, space = value, _GLOBAL
+        return builder.addrspacecast(pointer, pointer.type.pointee.as_pointer(space))
+
+    def _vector_pointer(
+        context: Any, builder: Any, kind: Any, value: Any, index: Any, width: int
+    ) -> Any:
+        pointer = builder.gep(_data_pointer(context, builder, kind, value), [index])
+        vector = ir.VectorType(pointer.type.pointee, width)
+        return builder.bitcast(pointer, vector.as_pointer(pointer.type.addrspace)), vector
+
+    @intrinsic
+    def load_vector(typing_context, scalar, width, array, index):
+        """`width` elements from `array[index]` on, in one access of up to 16 bytes.
+
+        The address must be a multiple of its size.
+        """
+        count, element = literal(width), scalar.instance_type
+
+        def generate(context, builder, sig, args):
+            pointer, vector = _vector_pointer(
+                context, builder, sig.args[2], args[2], args[3], count
+            )
+            size = context.get_abi_sizeof(vector.element) * count
+            loaded = builder.load(pointer, align=size)
+            return pack_array(
+                builder, [builder.extract_element(loaded, _int32(i)) for i in range(count)]
+            )
+
+        return signature(types.UniTuple(element, count), scalar, width, array, index), generate
+
+    @intrinsic
+    def read_vector(typing_context, scalar, width, pointer, index):
+        """`load_vector` of what no thread writes while the kernel runs.
+
+        The compiler may then read ahead of earlier stores: many reads are on their way at a time.
+        """
+        count, element = literal(width), scalar.instance_type
+        ptx_type, constraint = _PTX_TYPES[element]
+        assert count in (1, 2, 4), "nvJitLink crashes on a vector of eight"
+
+        def generate(context, builder, sig, args):
+            register = context.get_value_type(element)
+            address = builder.gep(args[2], [args[3]])
+            names = [f"${i}" for i in range(count)]
+            text = f"ld.global.nc.v{count}.{ptx_type} {{{', '.join(names)}}}, [${count}];"
+            result = ir.LiteralStructType([register] * count)
+            if count == 1:
+                text, result = f"ld.global.nc.{ptx_type} $0, [$1];", register
+            function = ir.FunctionType(result, [address.type])
+            constraints = ",".join([f"={constraint}"] * count + ["l"])
+            loaded = builder.call(ir.InlineAsm(function, text, constraints, False), [address])
+            elements = [loaded] if count == 1 else unpack(builder, loaded, count)
+            return pack_array(builder, elements)
+
+        return signature(types.UniTuple(element, count), scalar, width, pointer, index), generate
+
+    @intrinsic
+    def store_vector(typing_context, array, index, values):
+        """The elements of a register tuple to `array[index]` and on, in one access."""
+        count = values.count
+
+        def generate(context, builder, sig, args):
+            pointer, vector = _vector_pointer(
+                context, builder, sig.args[0], args[0], args[1], count
+            )
+            value = ir.Constant(vector, ir.Undefined)
+            for i in range(count):
+                value = builder.insert_element(value, builder.extract_value(args[2], i), _int32(i))
+            size = context.get_abi_sizeof(vector.element) * count
+            builder.store(value, pointer, align=size)
+            return context.get_dummy_value()
+
+        return signature(types.void, array, index, values), generate
+
+    @intrinsic
+    def zeros(typing_context, scalar, count):
+        """A register tuple of zeros."""
+        result = types.UniTuple(scalar.instance_type, literal(count))
+
+        def generate(context, builder, sig, args):
+            return ir.Constant(context.get_value_type(result), None)
+
+        return signature(result, scalar, count), generate
+
+    @intrinsic
+    def divide(typing_context, dividend, divisor):
+        """The quotient of two int32, not negative.
+
+        numba's own // divides in 64 bits. That is a subroutine, whose result the compiler does not
+        know to be the same in all threads of a block, even if the operands are: what depends on
+        it, such as the mainloop, is then compiled for threads that may diverge; and in a kernel
+        that calls anything, ptxas makes wgmmas wait for each other.
+        """
+
+        def generate(context, builder, sig, args):
+            return builder.udiv(*args)
+
+        return signature(types.int32, types.int32, types.int32), generate
+
+    @intrinsic
+    def outer_product(typing_context, acc, a_frag, b_frag):
+        """acc[i * len(b_frag) + j] + a_frag[i] * b_frag[j], each a fused multiply-add.
+
+        Every other row runs backwards: neighbouring instructions then share an operand, which the
+        register file need not deliver twice.
+        """
+        rows, cols = a_frag.count, b_frag.count
+        assert acc.count == rows * cols
+
+        def generate(context, builder, sig, args):
+            total = unpack(builder, args[0], rows * cols)
+            a, b = unpack(builder, args[1], rows), unpack(builder, args[2], cols)
+            for i in range(rows):
+                for j in range(cols) if i % 2 == 0 else reversed(range(cols)):
+                    total[i * cols + j] = builder.fma(a[i], b[j], total[i * cols + j])
+            return pack_array(builder, total)
+
+        return signature(acc, acc, a_frag, b_frag), generate
+
+    @intrinsic
+    def add_scaled(typing_context, total, acc, scale):
+        """total + scale * acc for each register of two tuples, rounded once."""
+        count = total.count
+
+        def generate(context, builder, sig, args):
+            totals, addends = unpack(builder, args[0], count), unpack(builder, args[1], count)
+            return pack_array(
+                builder,
+                [builder.fma(y, args[2], x) for x, y in zip(totals, addends, strict=True)],
+            )
+
+        return signature(total, total, acc, total.dtype), generate
+
+    @intrinsic
+    def float_bits(typing_context, value):
+        """The bits of a float32."""
+
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], _int32)
+
+        return signature(types.int32, types.float32), generate
+
+    @intrinsic
+    def bits_float(typing_context, bits):
+        """The float32 of these bits."""
+
+        def generate(context, builder, sig, args):
+            return builder.bitcast(args[0], ir.FloatType())
+
+        return signature(types.float32, types.int32), generate
+
+    @intrinsic
+    def upper_bits(typing_context, value):
+        """The upper half of a float64's bits: sign, exponent and the first of the mantissa."""
+
+        def generate(context, builder, sig, args):
+            bits = builder.bitcast(args[0], _int64)
+            return builder.trunc(builder.lshr(bits, _int64(32)), _int32)
+
+        return signature(types.int32, types.float64), generate
+
+    @intrinsic
+    def upper_bits_double(typing_context, bits):
+        """The float64 of these upper bits, the lower ones 0."""
+
+        def generate(context, builder, sig, args):
+            bits = builder.shl(builder.zext(args[0], _int64), _int64(32))
+            return builder.bitcast(bits, ir.DoubleType())
+
+        return signature(types.float64, types.int32), generate
+
+    @intrinsic
+    def dot_bytes(typing_context, data, weights, total):
+        """total plus the products of four unsigned bytes, of data, and four signed, of weights."""
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(_int32, [_int32] * 3)
+            text = "dp4a.u32.s32 $0, $1, $2, $3;"
+            return builder.call(ir.InlineAsm(function, text, "=r,r,r,r", False), args)
+
+        return signature(types.int32, types.uint32, types.int32, types.int32), generate
+
+    @intrinsic
+    def add_global(typing_context, pointer, value):
+        """Add to an int32 in global memory, whatever other threads add at the time."""
+
+        def generate(context, builder, sig, args):
+            inline_ptx(builder, _void, "red.global.add.s32 [$0], $1;", "l,r,~{memory}", args)
+            return context.get_dummy_value()
+
+        return signature(types.void, types.CPointer(types.int32), types.int32), generate
+
+    @intrinsic
+    def shared_address(typing_context, array):
+        """Byte address of a shared array, as instructions on shared memory take it."""
+
+        def generate(context, builder, sig, args):
+            pointer = _data_pointer(context, builder, sig.args[0], args[0])
+            return builder.ptrtoint(pointer, _int32)
+
+        return signature(types.int32, array), generate
+
+    @intrinsic
+    def global_address(typing_context, pointer):
+        """Byte address of an operand, as instructions on global memory take it."""
+
+        def generate(context, builder, sig, args):
+            typed = _data_pointer(context, builder, sig.args[0], args[0])
+            return builder.ptrtoint(typed, _int64)
+
+        return signature(types.int64, pointer), generate
+
+    def _make_load(space: str, address_constraint: str) -> Any:
+        @intrinsic
+        def load(typing_context, scalar, width, address, offset):
+            count, start, element = literal(width), literal(offset), scalar.instance_type
+            ptx_type, constraint = _PTX_TYPES[element]
+
+            def generate(context, builder, sig, args):
+                register = context.get_value_type(element)
+                names = [f"${i}" for i in range(count)]
+                if count == 1:
+                    loaded = inline_ptx(
+                        builder, register, f"ld.{space}.{ptx_type} $0, [$1+{start}];",
+                        f"={constraint},{address_constraint}", [args[2]],
+                    )  # fmt: skip
+                    return pack_array(builder, [loaded])
+                loaded = inline_ptx(
+                    builder,
+                    ir.LiteralStructType([register] * count),
+                    f"ld.{space}.v{count}.{ptx_type} {{{', '.join(names)}}}, [${count}+{start}];",
+                    ",".join([f"={constraint}"] * count + [address_constraint]),
+                    [args[2]],
+                )
+                return pack_array(builder, unpack(builder, loaded, count))
+
+            result = types.UniTuple(element, count)
+            return signature(result, scalar, width, address, offset), generate
+
+        return load
+
+    def _make_store(space: str, address_constraint: str) -> Any:
+        @intrinsic
+        def store(typing_context, address, offset, values):
+            count, start = values.count, literal(offset)
+            ptx_type, constraint = _PTX_TYPES[values.dtype]
+            vector = f".v{count}" if count > 1 else ""
+
+            def generate(context, builder, sig, args):
+                names = ", ".join(f"${i + 1}" for i in range(count))
+                inline_ptx(
+                    builder,
+                    _void,
+                    f"st.{space}{vector}.{ptx_type} [$0+{start}], {{{names}}};",
+                    ",".join([address_constraint] + [constraint] * count) + ",~{memory}",
+                    [args[0], *unpack(builder, args[2], count)],
+                )
+                return context.get_dummy_value()
+
+            return signature(types.void, address, offset, values), generate
+
+        return store
+
+    # load(scalar, width, address, offset) -> register tuple of `width`, from address + offset in
+    # bytes; store(address, offset, values). Widths of up to 16 bytes, at a multiple of their size.
+    load_shared, store_shared = _make_load("shared", "r"), _make_store("shared", "r")
+    load_global, store_global = _make_load("global", "l"), _make_store("global", "l")
+    load_cluster = _make_load("shared::cluster", "r")
+
+    @intrinsic
+    def copy_async(typing_context, size, target, target_offset, source):
+        """Start copying `size` bytes (4, 8 or 16) from global to shared memory.
+
+        16 bytes go around L1, which would only hold what shared memory is about to.
+        """
+        count, start = literal(size), literal(target_offset)
+
+        def generate(context, builder, sig, args):
+            text = f"cp.async.{'cg' if count == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
+            inline_ptx(builder, _void, f"{text}{count};", "r,l,~{memory}", [args[1], args[3]])
+            return context.get_dummy_value()
+
+        return signature(types.void, size, types.int32, target_offset, types.int64), generate
+
+    @intrinsic
+    def copy_async_part(typing_context, size, target, target_offset, source, count):
+        """`copy_async` of `count` bytes (0 to `size`); the rest of `size` becomes zero.
+
+        With a count of 0 nothing is read. With one between, what is behind `count` is not used, but
+        the access still has all of `size`: compute-sanitizer wants it to lie in the operand.
+        """
+        full, start = literal(size), literal(target_offset)
+
+        def generate(context, builder, sig, args):
+            text = f"cp.async.{'cg' if full == 16 else 'ca'}.shared.global [$0+{start}], [$1], "
+            operands = [args[1], args[3], args[4]]
+            inline_ptx(builder, _void, f"{text}{full}, $2;", "r,l,r,~{memory}", operands)
+            return context.get_dummy_value()
+
+        result = signature(types.void, size, types.int32, target_offset, types.int64, types.int32)
+        return result, generate
+
+    def _make_statement(text: str) -> Any:
+        @intrinsic
+        def statement(typing_context):
+            def generate(context, builder, sig, args):
+                inline_ptx(builder, _void, text, "~{memory}", [])
+                return context.get_dummy_value()
+
+            return signature(types.void), generate
+
+        return statement
+
+    @intrinsic
+    def prefetch_line(typing_context, address):
+        """Ask the L2 cache for the line of this global address."""
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(ir.VoidType(), [_int64])
+            prefetch = ir.InlineAsm(function, "prefetch.global.L2 [$0];", "l", True)
+            builder.call(prefetch, args)
+            return context.get_dummy_value()
+
+        return signature(types.void, types.int64), generate
+
+    # The copies started since the last commit become a group; groups complete in order.
+    commit_copies = _make_statement("cp.async.commit_group;")
+
+    @intrinsic
+    def wait_copies(typing_context, pending):
+        """Wait until at most `pending` of this thread's groups of copies are incomplete."""
+        count = literal(pending)
+
+        def generate(context, builder, sig, args):
+            inline_ptx(builder, _void, f"cp.async.wait_group {count};", "~{memory}", [])
+            return context.get_dummy_value()
+
+        return signature(types.void, pending), generate
+
+    # A barrier over all threads of a thread-block cluster, with the effect of one on memory.
+    cluster_sync = _make_statement("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
+
+    @intrinsic
+    def cluster_address(typing_context, address, rank):
+        """The address of the same place in the shared memory of another block of the cluster."""
+
+        def generate(context, builder, sig, args):
+            return inline_ptx(
+                builder, _int32, "mapa.shared::cluster.u32 $0, $1, $2;", "=r,r,r", list(args)
+            )
+
+        return signature(types.int32, types.int32, types.int32), generate

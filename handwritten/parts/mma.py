@@ -1,0 +1,94 @@
+"""Matrix multiplications of a warp: `mma.sync` on tensor cores, and the rounding they need.
+
+One instruction multiplies 16 x 8 by 8 x 8 elements. Its operands lie across the registers of the
+32 lanes: with group = lane // 4 and member = lane % 4, a lane holds
+    left   a0, a1: rows group and group + 8 in column member; a2, a3: those in column member + 4
+    right  b0, b1: rows member and member + 4 of column group
+    acc    c0, c1: columns 2 * member and 2 * member + 1 of row group; c2, c3: of row group + 8
+Which row of a matrix is "row group" is free, if the result is stored to match; so is the order of
+k, if both operands keep the same one.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", floating point types .f64 and .tf32.
+"""
+
+from __future__ import annotations
+
+from numba.core import config as _config
+
+if not _config.ENABLE_CUDASIM:
+    from llvmlite import ir
+    from numba.cuda import types
+    from numba.cuda.cgutils import pack_array
+    from numba.cuda.extending import intrinsic
+    from numba.cuda.typing import signature
+
+    from dxgemm.handwritten.parts.intrinsics import unpack
+
+    # Type of the inputs, and register constraints of inputs and sums, by dtype of the sums.
+    _INSTRUCTIONS = {
+        types.float64: ("f64.f64.f64.f64", "d", "d"),
+        types.float32: ("f32.tf32.tf32.f32", "r", "f"),
+    }
+
+    @intrinsic
+    def mma_tile(typing_context, acc, left, right):
+        """acc + left @ right of one warp, for fragments of several instructions' size.
+
+        Flat register tuples: left holds a0 .. a3 for each 16 rows, right b0, b1 for each 8 columns,
+        acc c0 .. c3 for each pair of these, row by row. float64 are multiplied as they are; TF32
+        are float32 that went through `round_to_tf32`.
+        """
+        rows, cols = left.count // 4, right.count // 2
+        assert acc.count == rows * cols * 4
+        kinds, operand, total = _INSTRUCTIONS[acc.dtype]
+        text = (
+            f"mma.sync.aligned.m16n8k8.row.col.{kinds} "
+            "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
+        )
+        constraints = ",".join([f"={total}"] * 4 + [operand] * 6 + [total] * 4)
+
+        def generate(context, builder, sig, args):
+            sums = unpack(builder, args[0], acc.count)
+            a, b = unpack(builder, args[1], left.count), unpack(builder, args[2], right.count)
+            register = sums[0].type
+            result = ir.LiteralStructType([register] * 4)
+            function = ir.FunctionType(result, [a[0].type] * 6 + [register] * 4)
+            # Without side effects, unlike `inline_ptx`: LLVM may move it between the loads.
+            instruction = ir.InlineAsm(function, text, constraints, False)
+            for i in range(rows):
+                # To and fro: neighbouring instructions share an operand.
+                for j in range(cols) if i % 2 == 0 else reversed(range(cols)):
+                    operands = a[4 * i : 4 * i + 4] + b[2 * j : 2 * j + 2]
+                    place = slice(4 * (i * cols + j), 4 * (i * cols + j) + 4)
+                    product = builder.call(instruction, operands + sums[place])
+                    sums[place] = unpack(builder, product, 4)
+            return pack_array(builder, sums)
+
+        return signature(acc, acc, left, right), generate
+
+    @intrinsic
+    def as_is(typing_context, values):
+        """What `round_to_tf32` is to float32, for dtypes that are multiplied as they are."""
+
+        def generate(context, builder, sig, args):
+            return args[0]
+
+        return signature(values, values), generate
+
+    @intrinsic
+    def round_to_tf32(typing_context, values):
+        """float32 rounded to the nearest TF32 (10 bits after the point), as bit patterns.
+
+        Ties go away from zero. Without it the tensor core cuts the bits off: twice the error,
+        and all of it towards zero.
+        """
+        result = types.UniTuple(types.int32, values.count)
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(ir.IntType(32), [ir.FloatType()])
+            rounding = ir.InlineAsm(function, "cvt.rna.tf32.f32 $0, $1;", "=r,f", False)
+            rounded = [
+                builder.call(rounding, [value]) for value in unpack(builder, args[0], values.count)
+            ]
+            return pack_array(builder, rounded)
+
+        return signature(result, values), generate

@@ -1,0 +1,186 @@
+"""Tiles of the operands of `mma.sync`: copied to shared memory by cp.async, read as fragments.
+
+A tile of the left operand lies as [k][row], one of the right operand as [col][k]. A lane reads
+pairs from them, two rows of one k or two k of one column: they are what the instruction wants in
+neighbouring registers. So the instruction's rows 0, 1, .. 15 are rows 0, 2, .. 14, 1, 3, .. 15 of
+the tile, and k of one step goes 0, 2, 4, 6, 1, 3, 5, 7, in both operands.
+The 16-byte chunks of each 128 bytes, which is one row of all banks, are permuted by XOR with a
+number that depends on the k or the column: the lanes that are served together find what they read
+in different banks.
+
+An operand that lies in global memory as its tile does is copied 16 bytes at a time, or by element
+if it is not aligned or its rows end within 16 bytes; any other one by element, transposed on the
+way. Which operand of the product is the left one is free, as out.T = b.T @ a.T: `choose_sides`
+picks.
+Source: CUTLASS, "Efficient GEMM in CUDA", for permuted layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.handwritten.parts.operands import operand_mode
+
+# Side of a, then how the left and the right operand are copied: 16 bytes or single elements along
+# the index that is contiguous in shared memory, or single elements along the other one.
+MODES = ("vector", "along", "across")  # best first
+
+BANK_BYTES = 128  # one row of all banks of shared memory
+CHUNK_BYTES = 16  # of the widest access
+MMA_ROWS, MMA_COLS, MMA_K = 16, 8, 8
+
+
+def choose_sides(problem: Any) -> tuple[str, str, str]:
+    """The variant that lets most be copied 16 bytes at a time."""
+    a, b = _whole_vectors(problem, "a"), _whole_vectors(problem, "b")
+    a_left = _mode(a, "col"), _mode(b, "col")
+    a_right = _mode(b, "row"), _mode(a, "row")
+    if sum(map(MODES.index, a_left)) < sum(map(MODES.index, a_right)):
+        return "a left", *a_left
+    return "a right", *a_right
+
+
+def _whole_vectors(problem: Any, name: str) -> str:
+    """The mode of an operand, of 16 bytes only if its rows (or columns) end with a whole vector.
+
+    A copy of 16 bytes can leave some out, but reads them.
+    """
+    mode = operand_mode(problem, name)
+    rows, cols = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
+    items = cols if mode.startswith("row") else rows
+    is_whole = items * np.dtype(problem.dtype).itemsize % CHUNK_BYTES == 0
+    return mode if is_whole else mode.removesuffix("16")
+
+
+def _mode(operand: str, fitting: str) -> str:
+    if not operand.startswith(fitting):
+        return "across"
+    return "vector" if operand.endswith("16") else "along"
+
+
+class OperandTile(NamedTuple):
+    """Device functions for the tiles of one operand. Its index beside k is called x.
+
+    Attributes:
+        first: (thread) -> (x, k) of the first element in a tile that the thread copies.
+        place: (x, k) -> where an element lies in the tile, in bytes.
+        start: (target, source, pass_bytes) starts the thread's copies of a tile that lies inside
+            the operand. target is the address of its first element in shared memory, source in
+            global memory, pass_bytes what lies between its copies there.
+        start_edge: (target, source, pass_bytes, x_left, k_left): the same, but zeros replace what
+            is x_left or k_left or more away from the thread's first element.
+        load: (base, shift) -> the lane's part of one instruction's operand, as `mma_tile` takes it,
+            from the address base + shift of its first pair.
+        load_xor, load_add: by step and instruction, what changes base (by XOR) and shift (by
+            addition) from those of the first.
+        pass_step: elements between a thread's copies, along k if passes_along_k, else along x.
+        tile_bytes: shared memory of a tile.
+    """
+
+    first: Callable[..., Any]
+    place: Callable[..., Any]
+    start: Callable[..., Any]
+    start_edge: Callable[..., Any]
+    load: Callable[..., Any]
+    load_xor: tuple[tuple[int, ...], ...]
+    load_add: tuple[tuple[int, ...], ...]
+    pass_step: int
+    passes_along_k: bool
+    tile_bytes: int
+
+
+def make_operand_tile(
+    side: str, mode: str, extent: int, warp_extent: int, tile_k: int, threads: int, dtype: str
+) -> OperandTile:
+    """The functions for one operand, whose tiles all threads of a block copy together.
+
+    Args:
+        side: "left" or "right" operand of the instruction.
+        mode: how it is copied, one of MODES.
+        extent, warp_extent: elements of the tile and of a warp's share along x; powers of two, like
+            all sizes here.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part, load_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
+    is_left = side == "left"
+    chunk = CHUNK_BYTES // item_bytes
+    width = chunk if mode == "vector" else 1
+    copy_bytes = width * item_bytes
+    row_bytes = (extent if is_left else tile_k) * item_bytes
+    k_is_fast = is_left == (mode == "across")
+    fast, slow = (tile_k, extent) if k_is_fast else (extent, tile_k)
+    lanes = fast // width
+    pass_step = threads // lanes
+    passes = slow // pass_step
+    step_chunks = MMA_K * item_bytes // CHUNK_BYTES
+
+    def place(x, k):
+        if is_left:  # served together: the pairs of k of all members, two chunks of rows
+            chunk_bytes = (x // chunk ^ k % 8) * CHUNK_BYTES
+            return int32(k * row_bytes + chunk_bytes + x % chunk * item_bytes)
+        # served together: the chunks of one step, as many columns as fill 128 bytes
+        permutation = x * step_chunks % 8 + x * step_chunks // 8 % step_chunks
+        chunk_bytes = (k // chunk ^ permutation) * CHUNK_BYTES
+        return int32(x * row_bytes + chunk_bytes + k % chunk * item_bytes)
+
+    def split(offset: int) -> tuple[int, int]:
+        """To be added by XOR (what is permuted), and by addition (above all bits of the place)."""
+        return offset % BANK_BYTES, offset // BANK_BYTES * BANK_BYTES
+
+    def changes(places: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        xors, adds = zip(*(split(int(place(x, k))) for x, k in places), strict=True)
+        return xors, adds
+
+    # All sizes are powers of two: a place is the XOR of the places of its bits.
+    pass_xor, pass_add = changes(
+        [(p * pass_step, 0) if k_is_fast else (0, p * pass_step) for p in range(passes)]
+    )
+    mma_extent = MMA_ROWS if is_left else MMA_COLS
+    load_xor, load_add = zip(
+        *(
+            changes([(x, k) for x in range(0, warp_extent, mma_extent)])
+            for k in range(0, tile_k, MMA_K)
+        ),
+        strict=True,
+    )
+
+    def first(thread):
+        along_fast, along_slow = int32(thread % lanes * width), int32(thread // lanes)
+        if k_is_fast:
+            return along_slow, along_fast
+        return along_fast, along_slow
+
+    def start(target, source, pass_bytes):
+        for p in static_range(passes):
+            to = int32(target ^ pass_xor[p])
+            copy_async(copy_bytes, to, pass_add[p], source + p * pass_bytes)
+
+    def start_edge(target, source, pass_bytes, x_left, k_left):
+        fast_left, slow_left = (k_left, x_left) if k_is_fast else (x_left, k_left)
+        for p in static_range(passes):
+            to = int32(target ^ pass_xor[p])
+            is_inside = fast_left > 0 and slow_left > p * pass_step
+            count = int32(copy_bytes * is_inside)
+            copy_async_part(copy_bytes, to, pass_add[p], source + p * pass_bytes, count)
+
+    def load(base, shift):
+        pair = load_shared(scalar, 2, int32(base + shift), 0)
+        if is_left:  # the next k, whose chunks are permuted by one more
+            odd = int32(base ^ CHUNK_BYTES)
+            pair = pair + load_shared(scalar, 2, int32(odd + shift), row_bytes)
+        return pair
+
+    def device(function: Callable[..., Any]) -> Any:
+        return cuda.jit(device=True, forceinline=True)(unroll(function))
+
+    return OperandTile(
+        device(first), device(place), device(start), device(start_edge), device(load),
+        load_xor, load_add, pass_step, not k_is_fast, extent * tile_k * item_bytes,
+    )  # fmt: skip

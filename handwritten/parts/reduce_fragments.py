@@ -1,0 +1,124 @@
+"""A reduction along the rows of a tile that lies in registers, as wgmma leaves it.
+
+A thread has two neighbouring columns in eight of rows 8 apart: it reduces what it has of each row,
+the four threads of a row merge that, and one of them writes it to the buffers of `reduction`.
+Nothing goes through shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+FULL_WARP = 0xFFFFFFFF
+
+
+def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
+    """A device function: finish 16 rows of a float32 tile, all columns of it, and reduce them.
+
+    It takes a thread's elements, its lane, the matrix, the slots of a row (see
+    `reduction.make_put_partial`), the first row and column, m, n, alpha, beta, c with its offset
+    and strides, and the last parameter. A warp's threads must call it together. It writes the slot
+    of the tile; the last tile of a row also fills those that no tile has.
+
+    Args:
+        epilogue: a `dxgemm._fusion.Fusion` with a reduction that is not of columns.
+        tile_n: columns of the tile.
+    """
+    from numba import cuda, float32, int32, int64
+
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.reduction import make_put_partial, make_reducer
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    reduction, is_transposed = epilogue.reduction, epilogue.is_transposed
+    is_whole = reduction.axis is None
+    reducer = make_reducer(reduction, "float32")
+    empty, step, partial = reducer.empty, reducer.step, reducer.partial
+    no_partial, merge = reducer.no_partial, reducer.merge
+    members = reducer.values + reducer.indices
+    put_partial = make_put_partial(epilogue, "float32")
+    finish_one = make_finish(epilogue, "float32", "float32")
+    finish_pair = make_finish(epilogue, "float32", "float32", 2)
+    eighths = tile_n // 8  # a thread has two neighbours of each
+
+    def put_line(state, lane, matrix, slots, row, left, m, n, extra):
+        """Merge what four threads have of a row, and write it."""
+        if is_whole and is_transposed:  # the index counts row by row, as the caller sees them
+            result = partial(state, left * m + row, m)
+        elif is_whole:
+            result = partial(state, row * n + left, int64(1))
+        else:
+            result = partial(state, int64(left), int64(1))
+        for distance in static_range(1, 3):  # lanes 1 apart, then 2
+            other = ()
+            for member in static_range(members):
+                other = other + (cuda.shfl_xor_sync(FULL_WARP, result[member], distance),)
+            result = merge(result, other)
+        if lane % 4 == 0 and row < m:
+            slot = left // tile_n
+            put_partial(result, matrix, slot, slots, row, m, extra)
+            if left + tile_n >= n:
+                for unused in range(slot + 1, slots):
+                    put_partial(no_partial(), matrix, unused, slots, row, m, extra)
+
+    put_line = device_function(unroll(put_line))
+
+    def reduce_line(
+        acc, half, cols, row, left, first_col, matrix, m, alpha, beta,
+        c_gmem, c_row, c_stride_n, extra,
+    ):  # fmt: skip
+        """One of a thread's two rows, element by element: at an edge, or if there is a c."""
+        state = empty()
+        if row < m:
+            for j in static_range(eighths):
+                for side in static_range(2):
+                    place: int32 = first_col + 8 * j + side
+                    if place < cols:
+                        value = alpha * acc[4 * j + 2 * half + side]
+                        if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
+                            value = float32(value + beta * c_gmem[c_row + place * c_stride_n])
+                        value = finish_one(value, matrix, row, left + place, extra)
+                        state = step(state, value, place)
+        return state
+
+    reduce_line = device_function(unroll(reduce_line))
+
+    def reduce_fragments(
+        acc, lane, matrix, slots, top, left, m, n, alpha, beta,
+        c_gmem, c_start, c_stride_m, c_stride_n, extra,
+    ):  # fmt: skip
+        cols: int32 = min(n - left, tile_n)
+        first_col: int32 = lane % 4 * 2
+        upper_row = top + int32(lane // 4)
+        lower_row = upper_row + 8
+        upper_c = c_start + upper_row * c_stride_m + left * c_stride_n
+        lower_c = upper_c + 8 * c_stride_m
+        if beta == 0 and top + 16 <= m and cols == tile_n:
+            # Four chains of comparisons that do not wait for each other, without a branch between.
+            upper, upper_odd, lower, lower_odd = empty(), empty(), empty(), empty()
+            for j in static_range(eighths):
+                place: int32 = first_col + 8 * j
+                pair = (alpha * acc[4 * j], alpha * acc[4 * j + 1])
+                pair = finish_pair(pair, matrix, upper_row, left + place, extra)
+                upper = step(upper, pair[0], place)
+                upper_odd = step(upper_odd, pair[1], int32(place + 1))
+                pair = (alpha * acc[4 * j + 2], alpha * acc[4 * j + 3])
+                pair = finish_pair(pair, matrix, lower_row, left + place, extra)
+                lower = step(lower, pair[0], place)
+                lower_odd = step(lower_odd, pair[1], int32(place + 1))
+            upper, lower = merge(upper, upper_odd), merge(lower, lower_odd)
+        else:
+            upper = reduce_line(
+                acc, 0, cols, upper_row, left, first_col, matrix, m, alpha, beta,
+                c_gmem, upper_c, c_stride_n, extra,
+            )  # fmt: skip
+            lower = reduce_line(
+                acc, 1, cols, lower_row, left, first_col, matrix, m, alpha, beta,
+                c_gmem, lower_c, c_stride_n, extra,
+            )  # fmt: skip
+        put_line(upper, lane, matrix, slots, upper_row, left, m, n, extra)
+        put_line(lower, lane, matrix, slots, lower_row, left, m, n, extra)
+
+    return device_function(unroll(reduce_fragments))

@@ -1,0 +1,330 @@
+"""Reductions of the result: of a tile by the block that computed it, and of what the tiles leave.
+
+A block that has its tile of the result in shared memory reduces it there: each thread runs along a
+row, or a part of one, or down a column, and leaves one partial result in a buffer. `merge_partials`
+makes the results of these. Nothing depends on the order in which blocks run, so that every run
+gives the same bits.
+
+What is reduced so far is a register tuple, the state: a sum; or the `count` first values in the
+order that is asked for, best first, and where they are found, their indices. Of equal values, the
+one with the lower index comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+# Indices where there is no element: in a thread's run, and in the whole result.
+NO_PLACE, NO_INDEX = 2**31 - 1, 2**63 - 1
+SUMS = ("sum", "squares")
+
+
+def parts_of_lines(rows: int, cols: int, threads: int, axis: int | None, width: int) -> int:
+    """Among how many threads each row of a block's rows x cols is shared, or each column.
+
+    A thread's part of a row is a multiple of `width` elements, which it reads at a time.
+    """
+    lines, length = (cols, rows) if axis == 0 else (rows, cols // width)
+    parts = 1
+    while 2 * parts * lines <= threads and length % (2 * parts) == 0:
+        parts *= 2
+    return parts
+
+
+def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
+    """The device functions of a reduction.
+
+    Args:
+        reduction: a `dxgemm._fusion.FusedReduction`.
+        dtype: of what is reduced: "float32", "float64" or "int32".
+
+    Returns:
+        empty: () -> the state of nothing.
+        step: (state, value, place) -> the state with one more value; places must ascend.
+        partial: (state, first, step) -> a state that can be merged: the place p becomes the index
+            first + p * step.
+        no_partial: () -> the partial result of nothing.
+        merge: (partial, other) -> the partial result of both.
+        values, indices: how many there are of each in a state.
+    """
+    return _sum_reducer(reduction, dtype) if reduction.kind in SUMS else _sorter(reduction, dtype)
+
+
+def _sum_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    wide = np.dtype(reduction.partials[0]).type
+    squares = reduction.kind == "squares"
+    own = wide if squares or dtype == "int32" else np.dtype(dtype).type
+
+    def empty():
+        return (own(0),)
+
+    def step(state, value, place):
+        value = own(value)
+        return (state[0] + (value * value if squares else value),)
+
+    def partial(state, first, step):
+        return (wide(state[0]),)
+
+    def no_partial():
+        return (wide(0),)
+
+    def merge(state, other):
+        return (state[0] + other[0],)
+
+    functions = (empty, step, partial, no_partial, merge)
+    return SimpleNamespace(
+        **{function.__name__: device_function(function) for function in functions},
+        values=1,
+        indices=0,
+    )
+
+
+def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    count, has_indices = reduction.count, reduction.has_indices
+    indices = count if has_indices else 0
+    of_magnitudes = reduction.of_magnitudes
+    scalar = np.dtype(dtype).type
+    worst = _worst_value(reduction, dtype)
+    precedes = device_function(_order(reduction))
+
+    def make_empty(no_index: Any) -> Callable[..., Any]:
+        def worst_value():
+            return scalar(worst)
+
+        def missing_index():
+            return no_index
+
+        worst_value, missing_index = map(device_function, (worst_value, missing_index))
+
+        def empty():
+            state = ()
+            for _ in static_range(count):
+                state = state + (worst_value(),)
+            for _ in static_range(indices):
+                state = state + (missing_index(),)
+            return state
+
+        return device_function(unroll(empty))
+
+    def insert(state, value, index):
+        """The state with one more value; the last one falls out."""
+        values, places, is_in = (), (), False
+        for j in static_range(count):
+            held, held_index = state[j], state[count + j]
+            is_in = (
+                is_in or precedes(value, held) or (not precedes(held, value) and index < held_index)
+            )
+            values = values + (value if is_in else held,)
+            places = places + (index if is_in else held_index,)
+            value = held if is_in else value
+            index = held_index if is_in else index
+        return values + places
+
+    insert = device_function(unroll(insert))
+
+    def step(state, value, place):
+        if of_magnitudes:
+            value = abs(value)
+        if count > 1:
+            # Most values come after all that are held: one comparison tells.
+            if precedes(value, state[count - 1]) or state[2 * count - 1] == NO_PLACE:
+                state = insert(state, value, place)
+        elif has_indices:
+            if precedes(value, state[0]):
+                state = (value, place)
+        elif precedes(value, state[0]):
+            state = (value,)
+        return state
+
+    def partial(state, first, step):
+        indices_so_far = ()
+        for j in static_range(indices):
+            place = state[count + j]
+            index = int64(NO_INDEX) if place == NO_PLACE else first + int64(place) * step
+            indices_so_far = indices_so_far + (index,)
+        return state[0:count] + indices_so_far
+
+    def merge(state, other):
+        if has_indices:
+            for j in static_range(count):
+                state = insert(state, other[j], other[count + j])
+        elif precedes(other[0], state[0]):
+            state = other
+        return state
+
+    return SimpleNamespace(
+        empty=make_empty(int32(NO_PLACE)),
+        no_partial=make_empty(int64(NO_INDEX)),
+        step=device_function(unroll(step)),
+        partial=device_function(unroll(partial)),
+        merge=device_function(unroll(merge)),
+        values=count,
+        indices=indices,
+    )
+
+
+def _worst_value(reduction: Any, dtype: str) -> float:
+    """The value that precedes no other one."""
+    ascends = reduction.kind == "smallest"
+    if dtype == "int32":
+        limits = np.iinfo(dtype)
+        return int(limits.max if ascends else limits.min)
+    if not reduction.nan_first:
+        return math.nan
+    return math.inf if ascends else -math.inf
+
+
+def _order(reduction: Any) -> Callable[..., bool]:
+    """Whether a value comes before another one, in two comparisons; all NaN are equal.
+
+    `not v >= w` holds where v < w and where either of them is NaN.
+    """
+    orders = {
+        ("smallest", True): lambda v, w: not v >= w and w == w,
+        ("smallest", False): lambda v, w: not v >= w and v == v,
+        ("largest", True): lambda v, w: not v <= w and w == w,
+        ("largest", False): lambda v, w: not v <= w and v == v,
+    }
+    return orders[reduction.kind, reduction.nan_first]
+
+
+def slot_count(
+    config: Any, tile: tuple[int, int], reduction: Any, sizes: tuple[int, int], width: int
+) -> int:
+    """Partial results of each row, or column, of an m x n result.
+
+    Args:
+        config: of the kernel.
+        tile: extents of a block's tile.
+        sizes: m and n.
+        width: as `make_reduce_tile` takes it.
+    """
+    (tile_m, tile_n), (m, n) = tile, sizes
+    split_k = getattr(config, "split_k", 1)
+    parts = parts_of_lines(tile_m // split_k, tile_n, config.threads, reduction.axis, width)
+    if reduction.axis == 0:
+        return -(-m // tile_m) * split_k * parts
+    return -(-n // tile_n) * parts
+
+
+def make_put_partial(epilogue: Any, dtype: str) -> Callable[..., Any]:
+    """A device function that writes a partial result to the buffers.
+
+    It takes the partial result, the matrix, its slot of so many, the line (a row or a column) of so
+    many, and the kernel's last parameter. In the buffers, lines lie side by side, slot after slot,
+    matrix after matrix; all best values are followed by all second ones.
+    """
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    reducer = make_reducer(epilogue.reduction, dtype)
+    values, indices = reducer.values, reducer.indices
+    first = len(epilogue.stage_operands)
+
+    def put_partial(partial, matrix, slot, slots, line, lines, extra):
+        place = (matrix * slots + slot) * lines + line
+        values_buffer, size = extra[first]
+        for j in static_range(values):
+            values_buffer[place + size // values * j] = partial[j]
+        if indices > 0:
+            indices_buffer, size = extra[first + 1]
+            for j in static_range(indices):
+                indices_buffer[place + size // indices * j] = partial[values + j]
+
+    return device_function(unroll(put_partial))
+
+
+def make_reduce_tile(
+    epilogue: Any,
+    rows: int,
+    tile_n: int,
+    threads: int,
+    split_k: int,
+    dtype: str,
+    width: int,
+    read_vector: Callable[..., Any],
+    read_element: Callable[..., Any],
+) -> Callable[..., Any]:
+    """A device function by which a block reduces what it has of the result in shared memory.
+
+    It takes where that is, the thread, the matrix, the first row and column, m, n and the last
+    parameter. All threads of the block must have passed a barrier since it was written.
+
+    Args:
+        epilogue: a `dxgemm._fusion.Fusion` with a reduction.
+        rows, tile_n: extents of what the block reduces.
+        split_k: blocks that share the rows of a tile.
+        dtype: of the elements.
+        width: elements that are read at a time.
+        read_vector: device function (where, row, col) -> a tuple of `width` neighbours in a row;
+            col is a multiple of width.
+        read_element: device function (where, row, col) -> a tuple of one.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    reduction = epilogue.reduction
+    axis, is_transposed = reduction.axis, epilogue.is_transposed
+    reducer = make_reducer(reduction, dtype)
+    empty, step, partial = reducer.empty, reducer.step, reducer.partial
+    put_partial = make_put_partial(epilogue, dtype)
+    parts = parts_of_lines(rows, tile_n, threads, axis, width)
+    part_rows, part_cols, tile_m = rows // parts, tile_n // parts, rows * split_k
+
+    def reduce_rows(where, thread, matrix, first_row, tile_col, m, n, extra):
+        cols_inside = int32(min(n - tile_col, tile_n))
+        slots = (n + tile_n - 1) // tile_n * parts
+        for item in range(thread, rows * parts, threads):
+            row, part = int32(item % rows), int32(item // rows)
+            if first_row + row < m:
+                state = empty()
+                first = int32(part * part_cols)
+                end = int32(min(first + part_cols, cols_inside))
+                whole_end = int32(end - (end - first) % width) if end > first else first
+                for col in range(first, whole_end, width):
+                    values = read_vector(where, row, int32(col))
+                    for element in static_range(width):
+                        state = step(state, values[element], int32(col + element))
+                for col in range(whole_end, end):
+                    state = step(state, read_element(where, row, int32(col))[0], int32(col))
+                line = first_row + row
+                if axis is None:  # the index counts row by row, as the caller sees them
+                    if is_transposed:
+                        result = partial(state, tile_col * m + line, m)
+                    else:
+                        result = partial(state, line * n + tile_col, int64(1))
+                else:
+                    result = partial(state, tile_col, int64(1))
+                put_partial(
+                    result, matrix, tile_col // tile_n * parts + part, slots, line, m, extra
+                )
+
+    def reduce_columns(where, thread, matrix, first_row, tile_col, m, n, extra):
+        rows_inside = int32(max(min(m - first_row, rows), 0))
+        slot = first_row // rows * parts
+        slots = (m + tile_m - 1) // tile_m * split_k * parts
+        for item in range(thread, tile_n * parts, threads):
+            col, part = int32(item % tile_n), int32(item // tile_n)
+            if tile_col + col < n:
+                state = empty()
+                first = int32(part * part_rows)
+                for row in range(first, int32(min(first + part_rows, rows_inside))):
+                    state = step(state, read_element(where, int32(row), col)[0], int32(row))
+                result = partial(state, first_row, int64(1))
+                put_partial(result, matrix, slot + part, slots, tile_col + col, n, extra)
+
+    return device_function(unroll(reduce_columns if axis == 0 else reduce_rows))

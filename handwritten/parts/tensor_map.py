@@ -1,0 +1,111 @@
+"""What TMA must know of an operand: the tensor map, not yet encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+ALIGNMENT_BYTES = 16  # of the base and of every stride but the innermost
+MOST_ELEMENTS = 2**31 - 512  # along one index: coordinates are signed, a tile may reach beyond
+MOST_STRIDE_BYTES = 2**40
+ITEM_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """An operand as TMA sees it, innermost index first; its elements lie side by side.
+
+    Attributes:
+        operand: "a" or "b": whose address it begins at.
+        element: "float16", "bfloat16", "int8" or "tfloat32"; the engine rounds float32 to the last.
+        sizes: elements along each index.
+        stride_bytes: of each index but the innermost.
+        box: elements along each index that one copy takes.
+    """
+
+    operand: str
+    element: str
+    sizes: tuple[int, ...]
+    stride_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """a (m x k) or b (k x n) as `along` m or n, and k. A stride of a single element is 0."""
+
+    name: str
+    item_bytes: int
+    alignment: int
+    batch: int
+    along: int
+    k: int
+    batch_stride: int
+    along_stride: int
+    k_stride: int
+
+    @property
+    def innermost(self) -> str | None:
+        """`"k"` or `"mn"`: the index whose elements lie side by side, if the engine can read it."""
+        if self._can_be_innermost(self.k, self.k_stride, self.along, self.along_stride):
+            return "k"
+        if self._can_be_innermost(self.along, self.along_stride, self.k, self.k_stride):
+            return "mn"
+        return None
+
+    def _can_be_innermost(self, size: int, stride: int, other_size: int, other: int) -> bool:
+        return (stride == 1 or size <= 1) and (
+            other_size <= 1 or (other >= size and self._is_aligned(other))
+        )
+
+    def _is_aligned(self, stride: int) -> bool:
+        stride_bytes = stride * self.item_bytes
+        return 0 <= stride_bytes < MOST_STRIDE_BYTES and stride_bytes % ALIGNMENT_BYTES == 0
+
+    def refusal(self) -> str | None:
+        """Why TMA cannot read the operand; None if it can."""
+        if self.alignment < ALIGNMENT_BYTES:
+            return f"{self.name} begins at no multiple of {ALIGNMENT_BYTES} bytes, as TMA needs"
+        if self.innermost is None or not self._is_aligned(self.batch_stride):
+            return (
+                f"{self.name} has strides {self.batch_stride, self.along_stride, self.k_stride} "
+                f"(batch, {'m' if self.name == 'a' else 'n'}, k); TMA needs rows or columns "
+                "without gaps between elements, apart by non-negative multiples of "
+                f"{ALIGNMENT_BYTES} bytes"
+            )
+        return None
+
+    def tensor_map(self, element: str, box_along: int, box_k: int) -> TensorMap:
+        """The map for boxes of box_along x box_k elements of one matrix."""
+        extents = [(self.k, self.k_stride, box_k), (self.along, self.along_stride, box_along)]
+        if self.innermost == "mn":
+            extents.reverse()
+        (size, _, box), (rows, row_stride, box_rows) = extents
+        # A stride that is never taken must be valid all the same.
+        if rows <= 1:
+            row_stride = -(-size * self.item_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+            row_stride //= self.item_bytes
+        is_broadcast = self.batch_stride == 0
+        batch_stride = rows * row_stride if is_broadcast else self.batch_stride
+        return TensorMap(
+            operand=self.name,
+            element=element,
+            sizes=(size, rows, 1 if is_broadcast else self.batch),
+            stride_bytes=(row_stride * self.item_bytes, batch_stride * self.item_bytes),
+            box=(box, box_rows, 1),
+        )
+
+
+def operand_of(problem: Any, name: str) -> Operand:
+    """Operand "a" or "b" of a problem."""
+    strides = getattr(problem, name)
+    along, along_stride, k_stride = (
+        (problem.m, strides.row, strides.col)
+        if name == "a"
+        else (problem.n, strides.col, strides.row)
+    )
+    return Operand(
+        name, ITEM_BYTES[problem.dtype],
+        getattr(problem, f"{name}_alignment"), problem.batch, along, problem.k,
+        strides.batch, along_stride, k_stride,
+    )  # fmt: skip

@@ -1,0 +1,402 @@
+"""Writing a tile of the result: 16 bytes at a time from registers, or through shared memory.
+
+Where the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into
+shared memory, row by row, and its threads write it from there, neighbours in neighbouring columns.
+Where the blocks of a thread-block cluster have each summed a part of k, each of them adds up and
+writes a share of the tile's rows, reading the other blocks' shared memory: no workspace, no
+atomics, the order of additions is always the same. For a reduction, what is finished goes back to
+shared memory and is reduced from there.
+Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+
+ROW_PADDING_BYTES = 16  # keeps rows apart in the banks and aligned for 16-byte accesses
+
+
+def row_bytes(tile_n: int, dtype: str) -> int:
+    """Bytes from one row of the tile in shared memory to the next."""
+    return tile_n * np.dtype(dtype).itemsize + ROW_PADDING_BYTES
+
+
+def tile_bytes(tile_m: int, tile_n: int, dtype: str) -> int:
+    """Shared memory that a tile takes."""
+    return tile_m * row_bytes(tile_n, dtype)
+
+
+def make_allows_vectors(dtype: str) -> Callable[..., Any]:
+    """A device function: whether 16 bytes of c and out can be accessed at once, at their vectors.
+
+    Args:
+        dtype: of c and out.
+    """
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
+    from dxgemm.handwritten.parts.widening import stored_type
+
+    item_bytes = np.dtype(stored_type(dtype)).itemsize
+
+    def allows_vectors(
+        beta,
+        c_gmem,
+        c_start,
+        c_stride_m,
+        c_stride_n,
+        out_gmem,
+        out_start,
+        out_stride_m,
+        out_stride_n,
+    ):
+        # All addresses in one: a multiple of 16 if each of them is.
+        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
+        are_rows_contiguous = out_stride_n == 1
+        if beta != 0:
+            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
+            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+        return are_rows_contiguous and places % VECTOR_BYTES == 0
+
+    return cuda.jit(device=True, forceinline=True)(allows_vectors)
+
+
+def make_store_from_smem(
+    tile_m: int,
+    tile_n: int,
+    threads: int,
+    split_k: int,
+    dtype: str,
+    out_dtype: str | None = None,
+    epilogue: Any = None,
+) -> Callable[..., Any]:
+    """A device function: write a tile from shared memory, 16 bytes at a time, or reduce it.
+
+    It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
+    matrix, the tile's first row and column, m, n, beta, whether vectors of c and out can be
+    accessed at once, the pointers, offsets and strides of c and out, and the epilogue's operands.
+    Before it is called every thread must have stored its part, times alpha, and passed a barrier,
+    of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
+
+    Args:
+        dtype: of the tile.
+        out_dtype: of c and out, None for that of the tile; float32 after int32 is for an epilogue,
+            and c is not added then.
+        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import (
+        cluster_address,
+        load_cluster,
+        load_shared,
+        load_vector,
+        store_shared,
+        store_vector,
+    )
+    from dxgemm.handwritten.parts.reduction import make_reduce_tile
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    scalar = np.dtype(dtype).type
+    item_bytes = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_bytes
+    smem_row_bytes = row_bytes(tile_n, dtype)
+    rows, row_vectors = tile_m // split_k, tile_n // width
+    if rows * split_k != tile_m:
+        raise ValueError(f"{split_k} blocks cannot share {tile_m} rows evenly")
+    vectors = rows * row_vectors
+    out_dtype = out_dtype or dtype
+    adds_c = out_dtype == dtype
+    finish = make_finish(epilogue, dtype, out_dtype)
+    finish_vector = make_finish(epilogue, dtype, out_dtype, width)
+    # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
+    # several without a branch between them, so that what is read for them is on its way together.
+    row_step = threads // row_vectors
+    together = next((count for count in (4, 2, 1) if vectors % (threads * count) == 0), 0)
+    keeps_columns = threads % row_vectors == 0 and together > 0
+    groups = vectors // (threads * together) if epilogue is not None and keeps_columns else 0
+    # Element by element, a thread works on patches of `down` rows and `across` columns, these as
+    # far apart as there are lanes in a row. So many patches lie side by side.
+    lanes = min(32, tile_n)
+    across = next(count for count in (4, 2, 1) if tile_n % (count * lanes) == 0)
+    down = 4 // across if rows % (4 // across) == 0 else 1
+    patches = tile_n // across
+    reduction = epilogue.reduction if epilogue is not None else None
+    is_reduced = reduction is not None
+    is_stored = reduction is None or reduction.is_stored
+    is_finished_first = is_stored or split_k > 1 or bool(epilogue.stages)
+
+    inlined = cuda.jit(device=True, forceinline=True)
+
+    def make_sum(count):
+        """Neighbours in the tile; of a cluster, its blocks' parts summed in their order."""
+
+        def sum_neighbours(address):
+            if split_k == 1:
+                values = load_shared(scalar, count, address, 0)
+            else:
+                parts = ()
+                for block in static_range(split_k):
+                    other = cluster_address(address, int32(block))
+                    parts = parts + load_cluster(scalar, count, other, 0)
+                values = ()
+                for element in static_range(count):
+                    total = parts[element]
+                    for block in static_range(1, split_k):
+                        total = scalar(total + parts[block * count + element])
+                    values = values + (total,)
+            return values
+
+        return inlined(unroll(sum_neighbours))
+
+    def add_c(values, beta, c_gmem, c_index):
+        added = load_vector(scalar, width, c_gmem, c_index)
+        sums = ()
+        for element in static_range(width):
+            total = values[element] + beta * added[element]
+            sums = sums + (scalar(total),)
+        return sums
+
+    def put(address, values, out_gmem, out_index):
+        if is_reduced:
+            store_shared(address, 0, values)
+        if is_stored:
+            store_vector(out_gmem, out_index, values)
+
+    sum_vector, sum_element = make_sum(width), make_sum(1)
+    add_c = inlined(unroll(add_c))
+    put = inlined(unroll(put))
+
+    def finish_tile(
+        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        first: int32 = cuda.threadIdx.x & 1023
+        if not is_stored:
+            is_vector = is_vector or beta == 0
+        if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
+            smem_row: int32 = rank * rows + first // row_vectors
+            smem_vector: int32 = first % row_vectors
+            address: int32 = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
+            row, col = tile_row + smem_row, tile_col + smem_vector * width
+            c_index = c_start + row * c_stride_m + col
+            out_index = out_start + row * out_stride_m + col
+            c_step, out_step = row_step * c_stride_m, row_step * out_stride_m
+            for _ in range(groups):
+                # Everything is read, then computed, then written: a store would hold back the loads
+                # that follow it.
+                sums = ()
+                for member in static_range(together):
+                    place: int32 = address + member * row_step * smem_row_bytes
+                    sums = sums + (sum_vector(place),)
+                # One branch for all: without it, each of them would be looked at and skipped.
+                if adds_c and beta != 0:
+                    totals = ()
+                    for member in static_range(together):
+                        totals = totals + (
+                            add_c(sums[member], beta, c_gmem, c_index + member * c_step),
+                        )
+                    sums = totals
+                results = ()
+                for member in static_range(together):
+                    results = results + (
+                        finish_vector(sums[member], matrix, row + member * row_step, col, extra),
+                    )
+                for member in static_range(together):
+                    target: int32 = address + member * row_step * smem_row_bytes
+                    put(target, results[member], out_gmem, out_index + member * out_step)
+                address += together * row_step * smem_row_bytes
+                row += together * row_step
+                c_index += together * c_step
+                out_index += together * out_step
+        elif is_vector and (n % width == 0 or tile_col + tile_n <= n):
+            for vector in range(first, vectors, threads):
+                smem_row = rank * rows + vector // row_vectors
+                smem_vector = vector % row_vectors
+                row, col = tile_row + smem_row, tile_col + smem_vector * width
+                if row < m and col < n:
+                    address = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
+                    values = sum_vector(address)
+                    if adds_c and beta != 0:
+                        values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
+                    values = finish_vector(values, matrix, row, col, extra)
+                    put(address, values, out_gmem, out_start + row * out_stride_m + col)
+        else:
+            # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
+            # a thread reads for all members of a patch is on its way together. Indices are computed
+            # where they are used: hoisted, they cost `tuned` 3 %, by another order of its mainloop.
+            for patch in range(first, rows // down * patches, threads):
+                smem_row = rank * rows + patch // patches * down
+                smem_col: int32 = patch % patches // lanes * across * lanes + patch % lanes
+                row, col = tile_row + smem_row, tile_col + smem_col
+                address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
+                values = ()
+                for member in static_range(down * across):
+                    below, right = member // across, member % across * lanes
+                    place = address + below * smem_row_bytes + right * item_bytes
+                    value = sum_element(place)[0]
+                    is_inside = row + below < m and col + right < n
+                    if adds_c and beta != 0 and is_inside:
+                        index = (row + below) * c_stride_m + (col + right) * c_stride_n
+                        value += beta * c_gmem[c_start + index]
+                    values = values + (scalar(value),)
+                for member in static_range(down * across):
+                    below, right = member // across, member % across * lanes
+                    if row + below < m and col + right < n:
+                        result = finish(values[member], matrix, row + below, col + right, extra)
+                        if is_reduced:
+                            place = address + below * smem_row_bytes + right * item_bytes
+                            store_shared(place, 0, (result,))
+                        if is_stored:
+                            index = (row + below) * out_stride_m + (col + right) * out_stride_n
+                            out_gmem[out_start + index] = result
+
+    finish_tile = inlined(unroll(finish_tile))
+    if not is_reduced:
+        return finish_tile
+
+    def read_vector(address, row, col):
+        place = int32(address + row * smem_row_bytes + col * item_bytes)
+        return load_shared(scalar, width, place, 0)
+
+    def read_element(address, row, col):
+        return load_shared(scalar, 1, int32(address + row * smem_row_bytes + col * item_bytes), 0)
+
+    reduce_tile = make_reduce_tile(
+        epilogue, rows, tile_n, threads, split_k, dtype, width,
+        inlined(read_vector), inlined(read_element),
+    )  # fmt: skip
+
+    def reduce_from_smem(
+        smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        if is_finished_first or beta != 0:
+            finish_tile(
+                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, extra,
+            )  # fmt: skip
+            cuda.syncthreads()
+        thread, own = int32(cuda.threadIdx.x & 1023), int32(rank * rows)
+        start = int32(smem + own * smem_row_bytes)
+        reduce_tile(start, thread, matrix, tile_row + own, tile_col, m, n, extra)
+
+    return inlined(reduce_from_smem)
+
+
+def make_store_tile(
+    config: Any,
+    row_width: int,
+    row_group: int,
+    col_group: int,
+    dtype: str,
+    epilogue: Any = None,
+    split_k: int = 1,
+) -> Callable[..., Any]:
+    """A device function: scale the accumulators of a block, finish them, and write them.
+
+    A thread's columns come in vectors of 16 bytes, col_group columns apart, and its rows row_width
+    neighbours at a time, row_group rows apart; `thread_row` and `thread_col` are its first. All
+    threads of the block, and of the cluster if split_k > 1, must call it together, when no copy is
+    under way to shared memory any more and nobody needs what is in it.
+
+    Args:
+        config: has the extents of a block's and a thread's tile, and the threads of a block.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import (
+        cluster_sync,
+        load_vector,
+        store_shared,
+        store_vector,
+    )
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    scalar = np.dtype(dtype).type
+    item_size = np.dtype(dtype).itemsize
+    width = VECTOR_BYTES // item_size
+    tile_m, tile_n = config.tile_m, config.tile_n
+    thread_m, thread_n = config.thread_m, config.thread_n
+    col_vectors = thread_n // width
+    smem_row_bytes = row_bytes(tile_n, dtype)
+    allows_vectors = make_allows_vectors(dtype)
+    # An epilogue works on the tile in shared memory: written out for each element that a thread
+    # keeps, it would be a hundred times as long.
+    is_direct = split_k == 1 and epilogue is None
+    store_from_smem = make_store_from_smem(
+        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
+    )
+
+    def store_tile(
+        acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
+        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        extra,
+    ):  # fmt: skip
+        is_vector = allows_vectors(
+            beta, c_gmem, c_start, c_stride_m, c_stride_n,
+            out_gmem, out_start, out_stride_m, out_stride_n,
+        )  # fmt: skip
+        is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        if is_direct and is_inside and is_vector:
+            out_first = out_start + (tile_row + thread_row) * out_stride_m + tile_col + thread_col
+            c_first = c_start + (tile_row + thread_row) * c_stride_m + tile_col + thread_col
+            for i in static_range(thread_m):
+                for j in static_range(col_vectors):
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    if beta != 0:
+                        added = load_vector(
+                            scalar, width, c_gmem,
+                            c_first + (i // row_width * row_group + i % row_width) * c_stride_m
+                            + j * col_group,
+                        )  # fmt: skip
+                        sums = ()
+                        for element in static_range(width):
+                            sums = sums + (values[element] + beta * added[element],)
+                        values = sums
+                    store_vector(
+                        out_gmem,
+                        out_first + (i // row_width * row_group + i % row_width) * out_stride_m
+                        + j * col_group,
+                        values,
+                    )  # fmt: skip
+        else:
+            cuda.syncthreads()  # the tile of the result overwrites those of a and b
+            target: int32 = smem + thread_row * smem_row_bytes + thread_col * item_size
+            for i in static_range(thread_m):
+                for j in static_range(col_vectors):
+                    # Scaled here, not after the sum over blocks: a vector of bare accumulators
+                    # would tie these to neighbouring registers, and slow down the mainloop.
+                    values = ()
+                    for element in static_range(width):
+                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    store_shared(
+                        target,
+                        (i // row_width * row_group + i % row_width) * smem_row_bytes
+                        + j * col_group * item_size,
+                        values,
+                    )
+            if split_k == 1:
+                cuda.syncthreads()
+            else:
+                cluster_sync()
+            store_from_smem(
+                smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
+                c_gmem, c_start, c_stride_m, c_stride_n,
+                out_gmem, out_start, out_stride_m, out_stride_n, extra,
+            )  # fmt: skip
+            if split_k > 1:
+                cluster_sync()  # until then, others read this block's shared memory
+
+    return cuda.jit(device=True, forceinline=True)(unroll(store_tile))

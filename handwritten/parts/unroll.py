@@ -1,0 +1,279 @@
+"""What is written once and compiled many times: kernels are rewritten before numba sees them.
+
+Loops. NVVM does not unroll the loop over a tile's k: its body is too long. Left rolled, the loop
+counts and compares on every step, and registers cannot be told apart by its counter. `static_range`
+writes it out, like `#pragma unroll`:
+
+    for kk in static_range(tile_k):
+        if kk < tile_k - 1:
+            a_next = load_shared(scalar, 4, a_address, (kk + 1) * row_bytes)
+
+Casts. numba computes integers in 64 bits; most of a kernel wants 32. A name's annotation casts
+whatever is assigned to it, here and later: `left: int32 = k`, then `left -= tile_k`.
+
+Steps. A function inside a kernel that takes nothing and returns nothing, such as `fetch`, is put in
+the place of its calls.
+
+Operands. A `gemm_kernel` takes a, b, c and out, each with `data`, `batch`, `row` and `col`: a
+pointer and the strides of its matrices, rows and columns, in elements. What is launched has a
+parameter for each. As an argument, such as in `store(c, out)`, an operand is an `Operand`.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+static_range = range
+
+
+class Operand(NamedTuple):
+    """A matrix, or a batch of them: a pointer, and strides in elements."""
+
+    data: Any
+    batch: Any
+    row: Any
+    col: Any
+
+
+_OPERANDS = ("a", "b", "c", "out")
+_STRIDES = tuple(f"stride_{field}" for field in Operand._fields[1:])
+_OWN = (*_OPERANDS, "alpha", "beta", "m", "n", "k", "batch", "extra")
+# Those of `dxgemm.compiler.PARAMETERS`: what changes from call to call comes first.
+_FLAT = (
+    *(f"{operand}_gmem" for operand in _OPERANDS),
+    *_OWN[4:10],
+    *(f"{operand}_{stride}" for operand in _OPERANDS for stride in _STRIDES),
+    "extra",
+)
+_FOLDED = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Subscript, ast.Attribute)
+_CASTS = ("int32", "int64", "float32")
+
+
+def gemm_kernel(function: Callable[..., None]) -> Callable[..., None]:
+    """A kernel, with its operands as parameters of their own and `unroll` applied.
+
+    Args:
+        function: takes (a, b, c, out, alpha, beta, m, n, k, batch, extra).
+    """
+    return _rewritten(function, is_kernel=True)
+
+
+def unroll(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a device function with its `static_range` loops written out and its names cast.
+
+    What is known when the function is made (numbers, strings and tuples of its closure, loop
+    counters, and what is computed from these alone) becomes a literal, and an `if` on such a value
+    keeps only the branch that is taken.
+
+    Args:
+        function: defined by `def`, with its source at hand.
+
+    Raises:
+        NameError: the bounds of a static_range are not known when the function is made.
+    """
+    return _rewritten(function)
+
+
+def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callable[..., Any]:
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(definition, ast.FunctionDef)
+    definition.decorator_list = []
+    known = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
+    _inline_steps(definition)
+    casts = _cast_names(definition)
+    if casts:
+        import numba
+
+        known |= {name: getattr(numba, name) for name in casts}
+    if is_kernel:
+        arguments = definition.args.args
+        assert tuple(argument.arg for argument in arguments) == _OWN, function.__qualname__
+        definition.args.args = [ast.copy_location(ast.arg(name), arguments[0]) for name in _FLAT]
+        definition = _Operands().visit(definition)
+        known["Operand"] = Operand
+    assigned = {argument.arg for argument in definition.args.args} | {
+        node.id
+        for node in ast.walk(definition)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+    constants = {name: value for name, value in known.items() if name not in assigned}
+    unrolled = _Unroller(constants).visit(definition)
+    # Numbers of lines stay those of the file, so that numba's errors point to the kernel's source.
+    ast.increment_lineno(unrolled, function.__code__.co_firstlineno - 1)
+    module = ast.fix_missing_locations(ast.Module([unrolled], []))
+    namespace = dict(known)
+    exec(compile(module, function.__code__.co_filename, "exec"), namespace)
+    return namespace[function.__name__]
+
+
+def _inline_steps(definition: ast.FunctionDef) -> None:
+    """Put the bodies of functions without parameters in the place of their calls."""
+    steps = {
+        node.name: [line for line in node.body if not isinstance(line, ast.Nonlocal)]
+        for node in definition.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+    class Inliner(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> Any:
+            call = node.value
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                return node
+            if call.func.id not in steps:
+                return node
+            return [self.visit(_copied(line)) for line in steps[call.func.id]]
+
+    if steps:
+        body = [line for line in definition.body if not isinstance(line, ast.FunctionDef)]
+        definition.body = body
+        Inliner().visit(definition)
+
+
+def _cast_names(definition: ast.FunctionDef) -> set[str]:
+    """Cast what is assigned to annotated names; return the names of the casts."""
+    types = {
+        node.target.id: node.annotation.id
+        for node in ast.walk(definition)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Name)
+    }
+
+    def cast(node: ast.expr, name: str) -> ast.expr:
+        function = ast.Name(types[name], ast.Load())
+        return ast.copy_location(ast.Call(function, [node], []), node)
+
+    class Caster(ast.NodeTransformer):
+        def visit_AnnAssign(self, node: ast.AnnAssign) -> Any:
+            assert isinstance(node.target, ast.Name) and node.value is not None
+            value = cast(node.value, node.target.id)
+            return ast.copy_location(ast.Assign([node.target], value), node)
+
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            for target in node.targets:
+                if isinstance(target, ast.Name) and target.id in types:
+                    node.value = cast(node.value, target.id)
+            return node
+
+        def visit_AugAssign(self, node: ast.AugAssign) -> Any:
+            name = node.target.id if isinstance(node.target, ast.Name) else ""
+            if name not in types:
+                return node
+            loaded = ast.copy_location(ast.Name(name, ast.Load()), node)
+            total = ast.copy_location(ast.BinOp(loaded, node.op, node.value), node)
+            return ast.copy_location(ast.Assign([node.target], cast(total, name)), node)
+
+    if types:
+        assert set(types.values()) <= set(_CASTS), types
+        Caster().visit(definition)
+    return set(types.values())
+
+
+class _Operands(ast.NodeTransformer):
+    """`a.row` becomes a parameter, and a bare `a` an `Operand` of all four."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        if not (isinstance(node.value, ast.Name) and node.value.id in _OPERANDS):
+            return self.generic_visit(node)
+        return ast.copy_location(_parameter(node.value.id, node.attr, node.ctx), node)
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id not in _OPERANDS:
+            return node
+        assert isinstance(node.ctx, ast.Load), f"{node.id} is an operand"
+        fields: list[ast.expr] = [_parameter(node.id, field) for field in Operand._fields]
+        call = ast.Call(ast.Name("Operand", ast.Load()), fields, [])
+        return ast.copy_location(call, node)
+
+
+def _parameter(operand: str, field: str, context: ast.expr_context | None = None) -> ast.expr:
+    name = "gmem" if field == "data" else f"stride_{field}"
+    return ast.Name(f"{operand}_{name}", context or ast.Load())
+
+
+class _Unroller(ast.NodeTransformer):
+    def __init__(self, constants: dict[str, Any]) -> None:
+        self._constants = constants
+
+    def visit(self, node: ast.AST) -> Any:
+        if isinstance(node, _FOLDED) and not isinstance(getattr(node, "ctx", None), ast.Store):
+            is_known, value = self._value(node)
+            if is_known and _is_literal(value):
+                return ast.copy_location(_literal(value), node)
+        return super().visit(node)
+
+    def visit_For(self, node: ast.For) -> Any:
+        loop = node.iter
+        if not (
+            isinstance(loop, ast.Call)
+            and isinstance(loop.func, ast.Name)
+            and loop.func.id == "static_range"
+        ):
+            return self.generic_visit(node)
+        assert isinstance(node.target, ast.Name)
+        bounds = [eval(_expression(bound), {}, self._constants) for bound in loop.args]
+        statements = []
+        for value in range(*bounds):
+            inner = _Unroller(self._constants | {node.target.id: value})
+            for statement in node.body:
+                unrolled = inner.visit(_copied(statement))
+                statements += unrolled if isinstance(unrolled, list) else [unrolled]
+        return statements
+
+    def visit_If(self, node: ast.If) -> Any:
+        is_known, value = self._value(node.test)
+        if not is_known:
+            return self.generic_visit(node)
+        statements = []
+        for statement in node.body if value else node.orelse:
+            visited = self.visit(statement)
+            statements += visited if isinstance(visited, list) else [visited]
+        return statements
+
+    def visit_IfExp(self, node: ast.IfExp) -> Any:
+        is_known, value = self._value(node.test)
+        if not is_known:
+            return self.generic_visit(node)
+        return self.visit(node.body if value else node.orelse)
+
+    def _value(self, node: ast.AST) -> tuple[bool, Any]:
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            parts = [self._value(part) for part in node.values]
+            if any(is_known and not value for is_known, value in parts):
+                return True, False  # whatever the others are
+        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+        calls = any(isinstance(inner, ast.Call) for inner in ast.walk(node))
+        if calls or not all(
+            _is_literal(self._constants.get(name, self._constants)) for name in names
+        ):
+            return False, None
+        return True, eval(_expression(node), {}, self._constants)
+
+
+def _is_literal(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_literal, value))
+    return value is None or isinstance(value, int | float | str)
+
+
+def _literal(value: Any) -> ast.expr:
+    return ast.parse(repr(value), mode="eval").body
+
+
+def _expression(node: ast.AST) -> Any:
+    return compile(ast.Expression(_copied(node)), "<static_range>", "eval")
+
+
+def _copied(node: Any) -> Any:
+    copied = type(node)()
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            value = [_copied(item) if isinstance(item, ast.AST) else item for item in value]
+        elif isinstance(value, ast.AST):
+            value = _copied(value)
+        setattr(copied, name, value)
+    return ast.copy_location(copied, node) if hasattr(node, "lineno") else copied

@@ -1,0 +1,254 @@
+"""How `wgmma` stores a tile: from the registers of a warp, through shared memory, to whole lines.
+
+A wgmma leaves a thread two neighbouring columns of every eighth row: stored as they are, eight
+lines of memory would get 32 bytes each (16 in float16). So a warp writes 16 rows x 32 columns to
+shared memory, in the direction in which the result is contiguous, and reads them back 16 bytes of
+the result a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+CHUNK_COLS = 32
+SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
+ROUNDED_BYTES = 144  # of a line of 64 16-bit elements, padded against bank conflicts
+_LANES = 32
+
+
+def make_store(
+    out_dtype: str, along_rows: bool, rows_are_split: bool, has_edges: bool, epilogue: Any = None
+) -> tuple[Callable[..., Any], ...]:
+    """The device functions that store a chunk of a warp's result, as vectors or as elements.
+
+    The chunk begins at the addresses c and out; rows x cols of it, or more, are in the result.
+
+    Args:
+        out_dtype: of the result and of c.
+        along_rows: whether a row of the chunk is contiguous in the result, else a column is.
+        rows_are_split: whether the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
+            thread's are neighbours: what `wgmma` makes of an a in registers.
+        has_edges: whether chunks stored as vectors may lie across an edge of the result.
+        epilogue: what `parts.epilogue` takes; the function that stores elements, and the last one,
+            which stores vectors, apply it.
+    """
+    from numba import cuda, float32, int32, uint16
+
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.hopper import pack_pair, unpack_pair
+    from dxgemm.handwritten.parts.intrinsics import (
+        load_global,
+        load_shared,
+        store_global,
+        store_shared,
+    )
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    kind = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[out_dtype]
+    is_float = kind == "f32"
+    lines, line_items, line_bytes = (16, 32, 160) if along_rows else (32, 16, 80)
+    vector_items = 4 if is_float else 8
+    item_bytes = 4 if is_float else 2
+    lanes_per_line = line_items // vector_items
+    lines_per_step = _LANES // lanes_per_line
+    steps = lines // lines_per_step
+    finish = make_finish(epilogue, "float32", "float32")
+    finish_vector = make_finish(epilogue, "float32", "float32", vector_items)
+
+    @cuda.jit(device=True, forceinline=True)
+    def sum_pair(alpha, x, y, beta, old):
+        c = unpack_pair(kind, old)
+        return pack_pair(kind, alpha * x + beta * c[0], alpha * y + beta * c[1])
+
+    @cuda.jit(device=True, forceinline=True)
+    def load_element(address):
+        if is_float:
+            return load_global(float32, 1, address, 0)[0]
+        return unpack_pair(kind, int32(load_global(uint16, 1, address, 0)[0]))[0]
+
+    @cuda.jit(device=True, forceinline=True)
+    def store_element(address, value):
+        if is_float:
+            store_global(address, 0, (value,))
+        else:
+            store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def write_chunk(chunk_smem, lane, frag):
+        cuda.syncwarp()  # the chunk before has been read
+        quad: int32 = lane // 4
+        member: int32 = lane % 4
+        if rows_are_split:
+            row = int32((quad & 2) * 4 + (quad >> 2) * 4 + (quad & 1) * 2)
+        else:
+            row = quad
+        for j in static_range(CHUNK_COLS // 8):
+            col: int32 = 8 * j + 2 * member
+            if along_rows:
+                start: int32 = chunk_smem + row * line_bytes + col * 4
+                store_shared(start, 0, (frag[4 * j], frag[4 * j + 1]))
+                below = line_bytes if rows_are_split else 8 * line_bytes
+                store_shared(start, below, (frag[4 * j + 2], frag[4 * j + 3]))
+            else:
+                start = chunk_smem + col * line_bytes + row * 4
+                store_shared(start, 0, (frag[4 * j], frag[4 * j + 2]))
+                store_shared(start, line_bytes, (frag[4 * j + 1], frag[4 * j + 3]))
+        cuda.syncwarp()
+
+    @cuda.jit(device=True, forceinline=True)
+    def place(line, item):
+        """Row and column in the tile of an item of a line of the chunk."""
+        if along_rows:
+            row, col = line, item
+        else:
+            row, col = item, line
+        if rows_are_split:
+            row = int32(row + (row & 8))
+        return row, col
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_vectors(
+        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes
+    ):
+        """16 bytes at a time, each whole inside the result or outside. c of 16 bits is added."""
+        write_chunk(chunk_smem, lane, frag)
+        item: int32 = lane % lanes_per_line * vector_items
+        row, col = place(int32(lane // lanes_per_line), item)
+        if not has_edges:
+            lines: int32 = 4 * _LANES
+        elif along_rows:
+            lines = rows if col < cols else 0
+        else:
+            lines = cols if row < rows else 0
+        for step in static_range(steps):
+            line = int32(lane // lanes_per_line + step * lines_per_step)
+            source: int32 = chunk_smem + line * line_bytes + item * 4
+            row, col = place(line, item)
+            line, along = (row, col) if along_rows else (col, row)
+            if line < lines:
+                target = out + int32(line * out_line_bytes + along * item_bytes)
+                old = c + int32(line * c_line_bytes + along * item_bytes)
+                x = load_shared(float32, 4, source, 0)
+                if is_float:
+                    if beta != 0:
+                        z = load_global(float32, 4, old, 0)
+                        sums = (
+                            alpha * x[0] + beta * z[0], alpha * x[1] + beta * z[1],
+                            alpha * x[2] + beta * z[2], alpha * x[3] + beta * z[3],
+                        )  # fmt: skip
+                    else:
+                        sums = (alpha * x[0], alpha * x[1], alpha * x[2], alpha * x[3])
+                else:
+                    y = load_shared(float32, 4, source, 16)
+                    z = load_global(int32, 4, old, 0)
+                    sums = (
+                        sum_pair(alpha, x[0], x[1], beta, z[0]),
+                        sum_pair(alpha, x[2], x[3], beta, z[1]),
+                        sum_pair(alpha, y[0], y[1], beta, z[2]),
+                        sum_pair(alpha, y[2], y[3], beta, z[3]),
+                    )
+                store_global(target, 0, sums)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_rounded(frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
+        """Two chunks side by side, of 16-bit elements to which no c is added.
+
+        They are rounded before they go through shared memory, which halves its traffic.
+        """
+        quad: int32 = lane // 4
+        member: int32 = lane % 4
+        start: int32 = chunk_smem + quad * ROUNDED_BYTES + member * 4
+        cuda.syncwarp()  # the chunk before has been read
+        for j in static_range(2 * CHUNK_COLS // 8):
+            above = pack_pair(kind, alpha * frag[4 * j], alpha * frag[4 * j + 1])
+            below = pack_pair(kind, alpha * frag[4 * j + 2], alpha * frag[4 * j + 3])
+            store_shared(start, 16 * j, (above,))
+            store_shared(start, 16 * j + 8 * ROUNDED_BYTES, (below,))
+        cuda.syncwarp()
+        line: int32 = lane // 8
+        piece: int32 = lane % 8
+        source: int32 = chunk_smem + line * ROUNDED_BYTES + piece * 16
+        target = out + int32(line * out_line_bytes + piece * 16)
+        for step in static_range(4):
+            if line + 4 * step < rows and piece * 8 < cols:
+                store_global(target, 0, load_shared(int32, 4, source, 4 * step * ROUNDED_BYTES))
+            target += int32(4 * out_line_bytes)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_finished(
+        frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
+        matrix, top, left, extra,
+    ):  # fmt: skip
+        """`store_vectors` of what the epilogue makes of the chunk, which begins at (top, left)."""
+        write_chunk(chunk_smem, lane, frag)
+        item: int32 = lane % lanes_per_line * vector_items
+        for step in static_range(steps):
+            line = int32(lane // lanes_per_line + step * lines_per_step)
+            source: int32 = chunk_smem + line * line_bytes + item * 4
+            row, col = place(line, item)
+            if row < rows and col < cols:
+                line, along = (row, col) if along_rows else (col, row)
+                old = c + int32(line * c_line_bytes + along * item_bytes)
+                target = out + int32(line * out_line_bytes + along * item_bytes)
+                sums, added, values = load_shared(float32, 4, source, 0), (), ()
+                if not is_float:
+                    sums = sums + load_shared(float32, 4, source, 16)
+                for i in static_range(vector_items):
+                    values = values + (alpha * sums[i],)
+                if beta != 0:
+                    if is_float:
+                        added = load_global(float32, 4, old, 0)
+                    else:
+                        pairs = load_global(int32, 4, old, 0)
+                        for i in static_range(4):
+                            added = added + unpack_pair(kind, pairs[i])
+                    totals = ()
+                    for i in static_range(vector_items):
+                        totals = totals + (float32(values[i] + beta * added[i]),)
+                    values = totals
+                if along_rows:
+                    values = finish_vector(values, matrix, top + row, left + col, extra)
+                else:
+                    values = finish_vector(values, matrix, left + col, top + row, extra)
+                if is_float:
+                    store_global(target, 0, values)
+                else:
+                    packed = ()
+                    for i in static_range(4):
+                        packed = packed + (pack_pair(kind, values[2 * i], values[2 * i + 1]),)
+                    store_global(target, 0, packed)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_elements(
+        frag, chunk_smem, lane, rows, cols, alpha, beta,
+        c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
+        matrix, top, left, extra,
+    ):  # fmt: skip
+        """One element a thread and step: of a result that allows no vectors."""
+        write_chunk(chunk_smem, lane, frag)
+        line: int32 = lane // line_items
+        item: int32 = lane % line_items
+        source: int32 = chunk_smem + line * line_bytes + item * 4
+        inside: int32 = min(lines, rows if along_rows else cols)
+        while line < inside:
+            row, col = place(line, item)
+            if row < rows and col < cols:
+                value = alpha * load_shared(float32, 1, source, 0)[0]
+                if beta != 0:
+                    old = c + row * c_row_bytes + col * c_col_bytes
+                    value += beta * load_element(old)
+                if along_rows:
+                    value = finish(value, matrix, top + row, left + col, extra)
+                else:
+                    value = finish(value, matrix, left + col, top + row, extra)
+                store_element(out + row * out_row_bytes + col * out_col_bytes, value)
+            line += _LANES // line_items
+            source += _LANES // line_items * line_bytes
+
+    return store_vectors, store_rounded, store_elements, store_finished

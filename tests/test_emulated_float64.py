@@ -1,0 +1,428 @@
+"""float64 precision="split": remainders, verdict and reconstruction, by a model in NumPy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+from math import gcd, prod
+
+import numpy as np
+import pytest
+from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
+
+import dxgemm
+from dxgemm._gpu import simulator_enabled
+from dxgemm._parts import operand_residues, parts_of_problem
+from dxgemm._problem import MODULI_COUNTS, Strides, contiguous_problem
+from dxgemm._split import native_config
+from dxgemm._split_int8 import reconstruct_spec
+from dxgemm.handwritten.kernels import emulated_float64, reconstruct, residues
+from dxgemm.handwritten.parts import moduli
+from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
+from dxgemm.runtime.binding import launch_kernel
+from dxgemm.runtime.device import device_facts
+from dxgemm.testing import residue_model
+from dxgemm.testing.residue_model import combine, is_accepted, remainders, scale_rows
+
+SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (4, 32), (13, 33), (9, 40)]
+
+
+def test_moduli_are_coprime_and_as_many_as_may_be_asked_for():
+    assert residue_model.MODULI == moduli.MODULI
+    assert all(gcd(x, y) == 1 for x, y in combinations(moduli.MODULI, 2))
+    assert MODULI_COUNTS[0] == 2 and MODULI_COUNTS[-1] == len(moduli.MODULI)
+
+
+@pytest.mark.parametrize("count", MODULI_COUNTS)
+def test_sums_stay_below_half_the_product_of_the_moduli(count):
+    product = prod(moduli.MODULI[:count])
+    for k in (1, 2, 3, 64, 1000, 8192, moduli.LONGEST_K):
+        bits = moduli.operand_bits(count, k)
+        assert bits == residue_model.operand_bits(count, k) or bits < 0
+        if bits >= 0:
+            assert 2 * k * 4**bits < product
+            assert bits == moduli.MOST_BITS or 2 * k * 4 ** (bits + 1) >= product * (1 - 2**-31)
+
+
+def test_the_number_of_moduli_keeps_53_bits_unless_one_is_named():
+    for k in (1, 64, 1024, 8192, moduli.LONGEST_K):
+        problem = contiguous_problem("float64", 8, 8, k, precision="split")
+        count = moduli.moduli_count(problem)
+        assert moduli.operand_bits(count, k) >= 53 > moduli.operand_bits(count - 1, k)
+        assert moduli.moduli_count(replace(problem, precision="split12")) == 12
+
+
+def test_sums_of_the_longest_k_fit_int32():
+    assert moduli.LONGEST_K * max(m // 2 for m in moduli.MODULI if m % 2) ** 2 < 2**31
+
+
+def test_remainders_by_float32_are_exact():
+    """`make_remainder`, in NumPy, for every number that it may be given."""
+    total = np.arange(2**20, dtype=np.int32)
+    value = (total + moduli.TOTAL_BITS).view(np.float32) - np.float32(moduli.TOTAL)
+    np.testing.assert_array_equal(value, total)
+    for modulus in moduli.MODULI:
+        inverse = np.float32(1 / modulus)
+        quotient = (value * inverse + np.float32(moduli.ROUNDING)).view(np.int32)
+        nearest = total - modulus * (quotient - moduli.ROUNDING_BITS)
+        assert (np.abs(nearest) <= modulus // 2).all()
+        # Whether the compiler rounds between multiplication and addition does not matter.
+        fused = np.rint(value.astype(float) * inverse)
+        assert (np.abs(total - modulus * fused) <= modulus // 2).all()
+
+
+def bytes_of(value, width):
+    return [value >> 8 * i & 255 for i in range(width)]
+
+
+@pytest.mark.parametrize(("bias", "width"), [(2**31, 4), (2**62, 8)])
+def test_weights_of_bytes_sum_up_to_a_remainder(bias, width):
+    rng = np.random.default_rng(0)
+    values = [-bias, -1, 0, 1, bias - 1, *(int(x) for x in rng.integers(-bias, bias, 50))]
+    for modulus in moduli.MODULI:
+        packed, offset = moduli.byte_weights(modulus, bias, width)
+        weights = [w for word in packed for w in word.to_bytes(4, "little", signed=True)]
+        weights = [w - 256 if w > 127 else w for w in weights]
+        least = offset + 255 * sum(w for w in weights if w < 0)
+        most = offset + 255 * sum(w for w in weights if w > 0)
+        assert least >= 0 and most < 2**20
+        for value in values:
+            total = offset + sum(
+                w * x for w, x in zip(weights, bytes_of(value + bias, width), strict=True)
+            )
+            assert (total - value) % modulus == 0
+
+
+def residues_by_kernel(home, x, across, count):
+    """Remainders, factors and status of the rows of x."""
+
+    def parts_of(strides, rows, k):
+        return operand_residues(strides, rows, k, 1, 16 if k % 2 == 0 else 8, count)
+
+    parts, memory, factors, status = split_by_kernel(home, parts_of, x, across)
+    rows, k = x.shape
+    by_modulus = memory.buffer(0, parts.part_items, np.int8).reshape(count, rows, -1)[..., :k]
+    return by_modulus, factors, status
+
+
+@pytest.mark.parametrize("across", ACROSS.values(), ids=ACROSS)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_an_operand_is_split_as_the_model_splits_it(home, size, across):
+    rng = np.random.default_rng(0)
+    for count, spread, tiny in ((2, 0, 1.0), (15, 300, 1.0), (16, 30, 2.0**-40), (20, 5, 2.0**-60)):
+        x = rows_of(rng, size, spread)
+        x[:, -1] *= tiny
+        found, factors, (weak, is_lax) = residues_by_kernel(home, x, across, count)
+        expected = scale_rows(x, residue_model.operand_bits(count, size[1]))
+        np.testing.assert_array_equal(found, remainders(expected.integers, count))
+        np.testing.assert_array_equal(factors, np.ldexp(1.0, expected.exponents))
+        assert (weak, is_lax) == (max(expected.weak), expected.is_lax)
+
+
+@pytest.mark.parametrize("across", ACROSS.values(), ids=ACROSS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e308, 2.0**400, 5e-324])
+def test_a_row_out_of_range_is_unfit(home, value, across):
+    x = np.ones((6, 9))
+    x[4, :8], x[4, 8] = 0, value
+    assert residues_by_kernel(home, x, across, 4)[2][0] == UNFIT
+    assert scale_rows(x, 10).weak[4] is None
+
+
+@pytest.mark.parametrize(("exponent", "fits"), [(-401, False), (-400, True), (399, True)])
+def test_the_range_of_a_row(home, exponent, fits):
+    x = np.full((4, 8), 2.0**exponent)
+    assert (residues_by_kernel(home, x, False, 15)[2][0] != UNFIT) == fits
+    assert (scale_rows(x, 53).weak[0] is not None) == fits
+
+
+def extremes(count):
+    """Integers from -P / 2 to P / 2, near both ends, around 0 and powers of two, and at random."""
+    product = prod(moduli.MODULI[:count])
+    most = (product - 1 - product // 2**32) // 2
+    rng = np.random.default_rng(count)
+    near = [0, 1, most, most - 1, *(2**i for i in range(most.bit_length()))]
+    near += [2**i - 1 for i in range(1, most.bit_length())]
+    random = [int.from_bytes(rng.bytes(24), "little") % most for _ in range(50)]
+    shorter = [value >> int(rng.integers(0, most.bit_length())) for value in random]
+    return [sign * value for value in (*near, *random, *shorter) for sign in (1, -1)]
+
+
+def nearest(value, modulus):
+    return (value + modulus // 2) % modulus - modulus // 2
+
+
+@pytest.mark.parametrize("count", MODULI_COUNTS)
+def test_sums_of_limbs_are_exact(count):
+    weights, product = reconstruct.weights_of(count)
+    limbs = range(len(product))
+    whole = [
+        sum(int(limb) << reconstruct.LIMB_BITS * i for i, limb in enumerate(parts))
+        for parts in (*weights, product)
+    ]
+    total = prod(moduli.MODULI[:count])
+    assert whole[-1] == total
+    for index, weight in enumerate(whole[:-1]):
+        remainder = [weight % modulus for modulus in moduli.MODULI[:count]]
+        assert remainder == [int(i == index) for i in range(count)]
+        assert abs(weight) <= total / 2
+    quotient = 1 + 128 * sum(abs(weight) for weight in whole[:-1]) // total
+    for limb in limbs:
+        most = 128 * sum(abs(weight[limb]) for weight in weights)
+        assert most + quotient * abs(product[limb]) + 2**12 < 2**53
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="calls a device function")
+@pytest.mark.parametrize("count", MODULI_COUNTS)
+def test_an_integer_is_found_by_its_remainders(count):
+    find = reconstruct.make_combine(count)
+    for value in extremes(count):
+        signed = [nearest(value, modulus) for modulus in moduli.MODULI[:count]]
+        assert combine(signed) == value
+        found = find(tuple(np.float64(remainder) for remainder in signed))
+        error = abs(Fraction(float(found)) - value)
+        unit = Fraction(float(np.spacing(abs(float(value)))))
+        assert error <= unit / 2 * (1 + Fraction(1, 2**40)) and (value or found == 0)
+        # An even modulus has two remainders that are nearest.
+        other = (-signed[0] if abs(signed[0]) == 128 else signed[0], *signed[1:])
+        assert find(tuple(np.float64(remainder) for remainder in other)) == found
+
+
+@pytest.mark.parametrize("count", [2, 9, 16])
+@pytest.mark.parametrize("size", [(1, 1), (3, 5), (4, 9), (2, 20)], ids=str)
+def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
+    m, n = size
+    rng = np.random.default_rng(count)
+    product = prod(moduli.MODULI[:count])
+    integers = [
+        [int(rng.integers(0, 2**62)) ** 2 % (product // 4) for _ in range(n)] for _ in range(m)
+    ]
+    pitch = residues.row_bytes(n)
+    stored = np.zeros((count, m, pitch), np.int8)
+    for index, modulus in enumerate(moduli.MODULI[:count]):
+        stored[index, :, :n] = np.array(
+            [[nearest(x, modulus) & 255 for x in row] for row in integers], np.uint8
+        ).view(np.int8)
+    factors = [np.ldexp(1.0, rng.integers(-99, 0, -(-s // PADDING) * PADDING)) for s in size]
+    c = rng.standard_normal(size)
+    problem = replace(
+        contiguous_problem("float64", m, n, 8, precision=f"split{count}"), reads_c=True
+    )
+    spec = reconstruct_spec(problem)
+    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
+    problem = replace(problem, epilogue=spec.epilogue)
+    launch = launch_kernel(spec, problem, blocks, device_facts(0).arch, 0)
+    sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
+    for verdict in (1, 0):
+        flag, out = home.send(np.full(1, verdict, np.int32)), home.send(np.full(size, 7.0))
+        extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
+        pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
+        launch(*pointers, 0.5, 2.0, 0, tuple(extra))
+        if verdict:
+            assert (home.fetch(out) == 7).all()
+    exact = np.array([[float(x) for x in row] for row in integers])
+    exact *= factors[0][:m, None] * factors[1][:n]
+    np.testing.assert_allclose(home.fetch(out), 0.5 * exact + 2.0 * c, rtol=4e-16, atol=1e-300)
+
+
+@pytest.mark.parametrize("count", [3, 14, 16])
+def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
+    m, n, k = 5, 7, 33
+    rng = np.random.default_rng(12)
+    a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
+    problem = contiguous_problem("float64", m, n, k, precision=f"split{count}")
+    arch, stored, factors = device_facts(0).arch, {}, ()
+    memories = []
+    for (name, parts), x in zip(parts_of_problem(problem).items(), (a, b), strict=True):
+        sent, memory = home.send(x), home.send(np.zeros(parts.size, np.uint8))
+        base = pointer_of(memory)
+        parts.bind(arch, 0)(*(pointer_of(sent),) * 4, 0, 0, 0, parts.arguments(base))
+        lines = home.fetch(memory)[: parts.part_items].view(np.int8)
+        stored[name] = lines.reshape(count, parts.problem.m, -1)[..., :k].astype(np.int64)
+        factors += parts.factors(base)
+        memories.append(memory)
+    sums = stored["a"] @ stored["b"].swapaxes(1, 2)
+    by_modulus = np.zeros((count, m, residues.row_bytes(n)), np.int8)
+    for index, modulus in enumerate(moduli.MODULI[:count]):
+        by_modulus[index, :, :n] = ((sums[index] + modulus // 2) % modulus - modulus // 2).astype(
+            np.int8
+        )
+    sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
+    verdict = home.send(np.zeros(1, np.int32))
+    spec = reconstruct_spec(problem)
+    blocks = reconstruct.KERNEL.block_count(spec.config, problem)
+    launch = launch_kernel(spec, replace(problem, epilogue=spec.epilogue), blocks, arch, 0)
+    extra = pointer_of(sent), sent.size, *factors, pointer_of(verdict), 1
+    launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
+    bits = residue_model.operand_bits(count, k)
+    expected = residue_model.residue_product(scale_rows(a, bits), scale_rows(b.T, bits), count)
+    np.testing.assert_array_equal(home.fetch(out), expected)
+
+
+def exact(a, b):
+    """a @ b.T and |a| @ |b|.T, as fractions."""
+    rows, cols = ([[Fraction(float(v)) for v in row] for row in x] for x in (a, b))
+    sums = [[sum(x * y for x, y in zip(r, c, strict=True)) for c in cols] for r in rows]
+    sizes = [[sum(abs(x * y) for x, y in zip(r, c, strict=True)) for c in cols] for r in rows]
+    return sums, sizes
+
+
+@pytest.mark.parametrize("count", [2, 5, 10, 14, 15, 16, 18, 20])
+def test_what_is_accepted_is_within_the_bound(count):
+    rng = np.random.default_rng(count)
+    accepted = refused = 0
+    for _ in range(60):
+        k = int(rng.integers(1, 60))
+        bits = residue_model.operand_bits(count, k)
+        a, b = (
+            rng.standard_normal((2, k))
+            * 2.0 ** (rng.uniform(-1, 1, (2, k)) * rng.choice([0, 2, 10, 40]))
+            * (rng.random((2, k)) < rng.choice([0.1, 0.6, 1]))
+            for _ in range(2)
+        )
+        rows = scale_rows(a, bits), scale_rows(b, bits)
+        if not is_accepted(*rows):
+            refused += 1
+            continue
+        accepted += 1
+        found = residue_model.residue_product(*rows, count)
+        sums, sizes = exact(a, b)
+        for i, j in np.ndindex(found.shape):
+            error = abs(Fraction(float(found[i, j])) - sums[i][j])
+            bound = Fraction(2) ** (residue_model.LOST_BITS - bits) * sizes[i][j]
+            assert error <= bound + Fraction(float(np.spacing(abs(found[i, j])))) / 2
+    assert min(accepted, refused) > 5
+
+
+@pytest.mark.parametrize("k", [64, 256, 1024])
+@pytest.mark.parametrize("data", ["normal", "uniform", "rows over 60 binades"])
+def test_the_model_is_as_right_as_float64(data, k):
+    rng = np.random.default_rng(3)
+    a, b = (
+        rng.random((6, k)) if data == "uniform" else rng.standard_normal((6, k)) for _ in range(2)
+    )
+    if data == "rows over 60 binades":
+        a *= 2.0 ** rng.uniform(-30, 30, (6, 1))
+    problem = contiguous_problem("float64", 6, 6, k, precision="split")
+    count = moduli.moduli_count(problem)
+    bits = moduli.operand_bits(count, k)
+    rows = scale_rows(a, bits), scale_rows(b, bits)
+    assert is_accepted(*rows)
+    sums, sizes = exact(a, b)
+    native = np.zeros((6, 6))
+    for x, y in zip(a.T, b.T, strict=True):
+        native = native + np.multiply.outer(x, y)
+
+    def errors_of(result):
+        return np.array(
+            [
+                [float(abs(Fraction(float(r)) - s) / t) for r, s, t in zip(*line, strict=True)]
+                for line in zip(result, sums, sizes, strict=True)
+            ]
+        )
+
+    found = errors_of(residue_model.residue_product(*rows, count))
+    assert found.max() <= errors_of(native).max()
+    assert (found**2).mean() <= (errors_of(native) ** 2).mean()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"precision": "split2"}, None),
+        ({"a_alignment": 8, "b": Strides(0, 3, 200)}, None),
+        ({"precision": None}, "precision='split'"),
+        ({"k": 2**17}, None),
+        ({"k": 2**17 + 1}, "k up to 131072"),
+        ({"k": 2**16, "precision": "split2"}, "no bit of the operands"),
+        ({"k": 0}, None),
+        ({"m": 2**31}, "32-bit"),
+    ],
+)
+def test_what_the_kernel_refuses(change, reason):
+    problem = contiguous_problem("float64", 128, 128, 128, precision="split")
+    refusal = emulated_float64.KERNEL.supports(replace(problem, **change))
+    assert refusal is None if reason is None else reason in refusal
+
+
+def test_the_accuracy_is_stated():
+    problem = contiguous_problem("float64", 8192, 8192, 8192, precision="split")
+    assert emulated_float64.accuracy(problem) == (
+        "16 moduli, 55 bits below the largest of a row of a or column of b; "
+        "error at most 2**-42 |A| |B|"
+    )
+
+
+def test_the_kernels_of_a_problem():
+    problem = contiguous_problem("float64", 512, 256, 1000, precision="split13")
+    parts = parts_of_problem(problem)
+    assert [part.spec.variant for part in parts.values()] == [
+        ("k", "vector", "13"),
+        ("mn", "element", "13"),
+    ]
+    assert parts["a"].part_items == 13 * 512 * 1008
+    assert native_config(problem).tile_left
+    a_map, _ = emulated_float64.KERNEL.tensor_maps(emulated_float64.KERNEL.configs[0], problem)
+    assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
+
+
+COMPILE = """
+import json
+from dxgemm._parts import parts_of_problem
+from dxgemm._problem import contiguous_problem
+from dxgemm._split_int8 import product_spec
+from dxgemm.compiler import compile_kernel
+from dxgemm.handwritten.kernels import emulated_float64
+problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
+specs = [part.spec for part in parts_of_problem(problem).values()]
+specs.append(product_spec(emulated_float64.KERNEL.configs[0], problem))
+for spec in specs:
+    kernel = compile_kernel(spec, "sm_90a")
+    record = kernel.record
+    calls = kernel.ptx.count("call"), kernel.ptx.count("dp4a"), kernel.ptx.count("k32.s32.s8.s8")
+    print(json.dumps((record.registers, record.stack_bytes, *calls)))
+"""
+
+
+def test_kernels_stay_in_their_registers(run_python):
+    compiled = [json.loads(line) for line in run_python(COMPILE).splitlines()]
+    *splitting, product = compiled
+    for registers, stack_bytes, calls, sums_of_bytes, _ in splitting:
+        # Two blocks share a multiprocessor; remainders by 256 need no upper bytes.
+        assert (registers <= 64, stack_bytes, calls) == (True, 0, 0)
+        assert sums_of_bytes >= 4 * 2 * 15
+    registers, stack_bytes, calls, _, steps = product
+    # In a kernel that calls anything, ptxas makes wgmmas wait for each other.
+    assert (stack_bytes, calls, steps) == (0, 0, 4)
+    assert registers * emulated_float64.KERNEL.configs[0].threads <= 65536
+
+
+def split_gemm(hopper, a, b, precision):
+    sent = hopper.asarray(a), hopper.asarray(b)
+    return dxgemm.gemm(*sent, implementation="emulated_float64", precision=precision).get()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", MODULI_COUNTS)
+def test_small_integers_are_exact_by_any_number_of_moduli(hopper, count):
+    k = 96
+    most = 2 ** min(residue_model.operand_bits(count, k), 20) - 1
+    rng = np.random.default_rng(count)
+    a, b = (rng.integers(-most, most + 1, shape) for shape in ((130, k), (k, 260)))
+    a[0, :], b[:, 0] = most, most
+    result = split_gemm(hopper, a.astype(float), b.astype(float), f"split{count}")
+    np.testing.assert_array_equal(result, (a @ b).astype(float))
+
+
+@pytest.mark.gpu
+def test_a_product_is_that_of_the_model(hopper):
+    rng = np.random.default_rng(11)
+    for count in (4, 11, 16, 20):
+        a, b = rng.standard_normal((9, 200)), rng.standard_normal((200, 17))
+        bits = residue_model.operand_bits(count, 200)
+        rows = scale_rows(a, bits), scale_rows(b.T, bits)
+        expected = residue_model.residue_product(*rows, count)
+        result = split_gemm(hopper, a, b, f"split{count}")
+        np.testing.assert_array_equal(result, expected)
