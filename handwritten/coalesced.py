@@ -12,41 +12,12 @@ Source: CUDA C++ Programming Guide, "Shared Memory", the version without shared 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Elements of the result a block computes, one a thread."""
-
-    tile_m: int
-    tile_n: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-
-    @property
-    def threads(self) -> int:
-        return self.tile_m * self.tile_n
-
-    def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: all its 2048 threads."""
-        return 2048 // self.threads
-
-    def smem_bytes(self, dtype: str) -> int:
-        return 0
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}"
+from dxgemm.handwritten.parts.configs import ElementConfig as Config
+from dxgemm.handwritten.parts.kernel import Kernel
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
@@ -58,9 +29,6 @@ def make_kernel(
     config: Config, dtype: str, a_row: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda
 
     from dxgemm.handwritten.parts.epilogue import make_finish
@@ -69,27 +37,27 @@ def make_kernel(
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n = config.tile_m, config.tile_n
-    # A distance of 1 that the compiler knows spares it half of the loop's address arithmetic.
+    # A stride of 1 that the compiler knows spares it half of the loop's address arithmetic.
     is_unit = a_row == "unit"
-    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
-    int31 = 0x7FFFFFFF
+    int31 = 0x7FFFFFFF  # see `naive`
 
     @gemm_kernel
     def coalesced_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's tile, this thread's element ---
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
         thread = cuda.threadIdx.x & 1023
-        # Neighbouring threads walk along a row.
+        # New: neighbouring threads walk along a row.
         row = tile // tiles_n * tile_m + thread // tile_n
         col = tile % tiles_n * tile_n + thread % tile_n
         if row >= m or col >= n:
             return
 
+        # --- Main loop ---
         a_index = matrix * a.batch + row * a.row
         b_index = matrix * b.batch + col * b.col
         acc = scalar(0)
-        # Counted down, because numba's range() costs more than the multiplication it counts.
         left = k
         while left > 0:
             acc += a.data[a_index] * b.data[b_index]
@@ -97,6 +65,7 @@ def make_kernel(
             b_index += b.row
             left -= 1
 
+        # --- Epilogue ---
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
             value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]

@@ -13,91 +13,34 @@ Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Software pipelining".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, PARKED_BYTES, WarpVectorConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
+    layouts_of,
     make_find_tile,
     make_load_fragment,
     make_store_result,
     make_tile_copy,
-    min_blocks,
-    operand_modes,
     padded_layout,
     smem_alignment,
 )
 
-LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
-PARKED_BYTES = 24  # the block's place, from the start to the end
 
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
-
-    The warp tile follows from the thread tile and the lanes.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
-        if self.thread_m % 4 or self.thread_n % 4 or self.tile_k % 4:
-            raise ValueError(f"{self}: thread tiles and tile_k must be multiples of 4 for vectors")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-        for tile in (self.tile_m, self.tile_n):
-            if tile * self.tile_k % (4 * self.threads):
-                raise ValueError(f"{self}: vectors of 4 must be shared evenly by {self.threads}")
-
-    @property
-    def warp_m(self) -> int:
-        return LANES_M * self.thread_m
-
-    @property
-    def warp_n(self) -> int:
-        return LANES_N * self.thread_n
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-
-    def min_blocks(self, dtype: str) -> int:
-        return min_blocks(self.threads, self.thread_m * self.thread_n, dtype)
-
+class Config(WarpVectorConfig):
     def smem_bytes(self, dtype: str) -> int:
-        rows = (padded_layout(tile, dtype).row for tile in (self.tile_m, self.tile_n))
-        return 2 * self.tile_k * sum(rows) * np.dtype(dtype).itemsize + PARKED_BYTES
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
-
-
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b lie in memory."""
-    return operand_modes(problem)
+        """Two buffers."""
+        return 2 * super().smem_bytes(dtype) + PARKED_BYTES
 
 
 def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
@@ -128,7 +71,7 @@ def make_kernel(
     def double_buffer_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = cuda.shared.array(2 * stage_size, scalar, alignment)
 
-        # Where am I: the block's tile of the result, and this thread's first element in it.
+        # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
@@ -154,40 +97,49 @@ def make_kernel(
         rows: int32 = min(m - tile_row, tile_m) - a_row
         cols: int32 = min(n - tile_col, tile_n) - b_col
 
-        # First tile, into registers. Tiles that need no guards come first.
-        full: int32 = k // tile_k if is_inside else 0
+        # --- Prologue: the first tile, into registers ---
+        full: int32 = k // tile_k if is_inside else 0  # tiles without edges, which come first
         done: int32 = 0
-        is_full, depth = full > 0, int32(min(k, tile_k))
-        a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, int32(depth - a_k))
-        b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, int32(depth - b_k))
+        a_values, b_values = (), ()
 
+        def fetch():
+            nonlocal a_values, b_values
+            is_full = done < full
+            depth: int32 = min(k - int64(done) * tile_k, tile_k)
+            a_depth: int32 = depth - a_k
+            b_depth: int32 = depth - b_k
+            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, a_depth)
+            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, b_depth)
+
+        fetch()
+
+        # --- Main loop ---
         acc = zeros(scalar, thread_m * thread_n)
         stage: int32 = 0
         while int64(done) * tile_k < k:
             a_store(smem, stage, a_row, a_k, a_values)
-            b_store(smem, int32(stage + a_size), b_col, b_k, b_values)
+            b_stage: int32 = stage + a_size
+            b_store(smem, b_stage, b_col, b_k, b_values)
             # The only barrier: who stores to this buffer again has passed the next one, and so have
             # all that read it here.
             cuda.syncthreads()
             done += 1
             a_index += tile_k * a.col
             b_index += tile_k * b.row
-            is_full, depth = done < full, int32(min(k - int64(done) * tile_k, tile_k))
-            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, int32(depth - a_k))
-            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, int32(depth - b_k))
+            fetch()  # New: it comes while this tile is multiplied.
             for kk in static_range(tile_k):
                 a_frag = load_a_frag(smem, stage, thread_row, kk)
-                b_frag = load_b_frag(smem, int32(stage + a_size), thread_col, kk)
+                b_frag = load_b_frag(smem, b_stage, thread_col, kk)
                 acc = outer_product(acc, a_frag, b_frag)
             stage = stage_size - stage  # the other buffer
 
+        # --- Epilogue ---
         cuda.syncthreads()
         matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         store_result(
             acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c.data, matrix * c.batch, c.row, c.col,
-            out.data, matrix * out.batch, out.row, out.col, matrix, extra,
+            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
         )  # fmt: skip
 
     return double_buffer_kernel
@@ -200,5 +152,5 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
     ),
     simulator_configs=(Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),),
-    variant=variant,
+    variant=layouts_of,
 )

@@ -15,52 +15,23 @@ Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory": what
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import ElementConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 
 
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Elements of the result a block computes, one a thread."""
-
-    tile_m: int
-    tile_n: int
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-
-    @property
-    def threads(self) -> int:
-        return self.tile_m * self.tile_n
-
+class Config(ElementConfig):
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: of 1024 threads, all 2048.
-
-        The threads of small blocks get more registers, and keep more loads on their way.
-        """
+        """Two of 1024 threads fill an SM; small blocks get more registers, for loads under way."""
         return 2
-
-    def smem_bytes(self, dtype: str) -> int:
-        return 0
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}"
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
-    from numba import cuda
+    from numba import cuda  # here: a kernel that is already on disk launches without numba
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel
@@ -73,6 +44,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
     @gemm_kernel
     def naive_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's tile, this thread's element ---
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
@@ -83,6 +55,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         if row >= m or col >= n:
             return
 
+        # --- Main loop ---
         a_index = matrix * a.batch + row * a.row
         b_index = matrix * b.batch + col * b.col
         acc = scalar(0)
@@ -94,6 +67,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             b_index += b.row
             left -= 1
 
+        # --- Epilogue ---
         value = alpha * acc
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
             value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]

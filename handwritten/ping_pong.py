@@ -13,88 +13,16 @@ Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", section "Pipelining".
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
+from dxgemm.handwritten.parts.configs import RingConfig as Config
+from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-
-LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
-
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
-
-    Attributes:
-        stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-    stages: int
-
-    dynamic_smem = True
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
-        if not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
-        if self.thread_m % 4 or self.thread_n % 4:
-            raise ValueError(f"{self}: thread tiles must be multiples of 4 for 16-byte accesses")
-        if self.stages < 2 or self.tile_k < 2:
-            raise ValueError(f"{self}: a pipeline needs two stages of two k or more")
-
-    @property
-    def warp_m(self) -> int:
-        return LANES_M * self.thread_m
-
-    @property
-    def warp_n(self) -> int:
-        return LANES_N * self.thread_n
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-
-    def a_row_bytes(self, dtype: str) -> int:
-        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
-        return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
-
-    def b_row_bytes(self, dtype: str) -> int:
-        return self.tile_n * np.dtype(dtype).itemsize + VECTOR_BYTES
-
-    def stage_bytes(self, dtype: str) -> int:
-        return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
-
-    def smem_bytes(self, dtype: str) -> int:
-        """The pipeline's, or the tile of the result that takes its place in the end."""
-        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
-        return max(self.stages * self.stage_bytes(dtype), result)
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
-    def min_blocks(self, dtype: str) -> int:
-        """Two blocks share a multiprocessor where their accumulators leave room."""
-        return 2 if self.accumulator_bytes(dtype) <= 256 else 1
-
-    def __str__(self) -> str:
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
-
-
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b are copied."""
-    return ways_to_copy(config, problem)
 
 
 def make_kernel(
@@ -153,11 +81,11 @@ def make_kernel(
     def ping_pong_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
-        # Where am I: the block's tile of the result, and this thread's place in it.
+        # --- This block's tile, this thread's place ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
-        matrix = divide(block, int32(tiles_m * tiles_n))
+        matrix = divide(block, tiles_m * tiles_n)
         tile: int32 = block - matrix * tiles_m * tiles_n
         row = divide(tile, tiles_n)
         tile_row, tile_col = int64(row) * tile_m, int64(tile - row * tiles_n) * tile_n
@@ -170,6 +98,7 @@ def make_kernel(
         thread_row: int32 = warp // warps_n * warp_m + lane_row * width
         thread_col: int32 = warp % warps_n * warp_n + lane_col * width
 
+        b_smem: int32 = smem + a_bytes
         a_copying, a_source = a_begin(
             thread,
             smem,
@@ -180,7 +109,7 @@ def make_kernel(
         )
         b_copying, b_source = b_begin(
             thread,
-            int32(smem + a_bytes),
+            b_smem,
             global_address(b.data) + (matrix * b.batch + tile_col * b.col) * item_size,
             n - tile_col,
             b.col * item_size,
@@ -189,13 +118,14 @@ def make_kernel(
         a_tile_step, b_tile_step = a.col * tile_k_bytes, b.row * tile_k_bytes
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         # Tiles still to copy, and how many of them, at the end, need predicates.
-        k_tiles = to_copy = int32((k + tile_k - 1) // tile_k)
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        to_copy: int32 = k_tiles
         last_depth: int32 = k - int64(k_tiles - 1) * tile_k
         predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
 
-        # Prologue: all stages but one are on their way.
-        write_stage: int32 = 0
-        for _ in range(stages - 1):
+        def fetch():
+            """Start copying the next tile of a and of b."""
+            nonlocal a_source, b_source, to_copy, write_stage
             if to_copy > predicated:
                 a_copy(a_copying, write_stage, a_source)
                 b_copy(b_copying, write_stage, b_source)
@@ -206,13 +136,19 @@ def make_kernel(
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
-            to_copy = int32(to_copy - 1)
+            to_copy -= 1
             write_stage += stage_bytes
+
+        # --- Prologue: all stages but one are on their way ---
+        write_stage: int32 = 0
+        for _ in range(stages - 1):
+            fetch()
         wait_copies(stages - 2)
         cuda.syncthreads()
 
-        # Mainloop. The fragments of the next k are read while this one's are multiplied, across
-        # the border of tiles too.
+        # --- Main loop ---
+        # The fragments of the next k are read while this one's are multiplied, across the border
+        # of tiles too.
         acc = zeros(scalar, thread_m * thread_n)
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
@@ -238,28 +174,17 @@ def make_kernel(
                 for j in static_range(col_vectors):
                     b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
                 if kk == 0:  # every thread has left the stage that this overwrites
-                    if to_copy > predicated:
-                        a_copy(a_copying, write_stage, a_source)
-                        b_copy(b_copying, write_stage, b_source)
-                    elif to_copy > 0:
-                        depth = last_depth if to_copy == 1 else tile_k
-                        a_copy_predicated(a_copying, write_stage, a_source, depth)
-                        b_copy_predicated(b_copying, write_stage, b_source, depth)
-                    commit_copies()
-                    a_source += a_tile_step
-                    b_source += b_tile_step
-                    to_copy = int32(to_copy - 1)
-                    write_stage += stage_bytes
+                    fetch()
                     if write_stage == ring_bytes:
                         write_stage = 0
                 acc = outer_product(acc, a_frag, b_frag)
                 a_frag, b_frag = a_next, b_next
 
+        # --- Epilogue ---
         wait_copies(0)
         store_tile(
             acc, smem, 0, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c.data, matrix * c.batch, c.row, c.col,
-            out.data, matrix * out.batch, out.row, out.col, extra,
+            c, matrix * c.batch, out, matrix * out.batch, extra,
         )  # fmt: skip
 
     return ping_pong_kernel
@@ -272,6 +197,6 @@ KERNEL = Kernel(
         Config(64, 64, 8, 8, 4, stages=4),
     ),
     minimum_arch=80,
-    variant=variant,
+    variant=ways_to_copy,
     reductions=Reductions.ALL,
 )

@@ -13,7 +13,7 @@ Source: CUDA C++ Programming Guide, "Shared Memory".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,9 @@ class Config(BaseConfig):
     tile: int
     tile_k: int
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile_k % self.tile:
-            raise ValueError(f"{self}: tile_k must be a multiple of {self.tile}")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+            yield f"tile_k must be a multiple of {self.tile}"
 
     @property
     def tile_m(self) -> int:
@@ -48,7 +46,6 @@ class Config(BaseConfig):
         return self.tile * self.tile
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: all its 2048 threads."""
         return 2048 // self.threads
 
     def smem_bytes(self, dtype: str) -> int:
@@ -63,29 +60,25 @@ class Config(BaseConfig):
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda
-    from numba.core.config import ENABLE_CUDASIM
 
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
     tile_size, tile_k = config.tile, config.tile_k
     copies = tile_k // tile_size
-    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
-    int31 = 0x7FFFFFFF
-    # Lets the compiler read several elements at a time. numba's simulator takes no alignment.
-    alignment = None if ENABLE_CUDASIM else 16
+    int31 = 0x7FFFFFFF  # see `naive`
+    alignment = smem_alignment()  # lets the compiler read several elements at a time
 
     @gemm_kernel
     def shared_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
 
+        # --- This block's tile, this thread's element ---
         tiles_m = (m + tile_size - 1) // tile_size & int31
         tiles_n = (n + tile_size - 1) // tile_size & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
@@ -97,12 +90,14 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         col = tile % tiles_n * tile_size + thread_col
         is_row, is_col = row < m, col < n
 
+        # --- Main loop ---
         # The first elements this thread copies: those at its own place in either tile.
         a_index = matrix * a.batch + row * a.row + thread_col * a.col
         b_index = matrix * b.batch + thread_row * b.row + col * b.col
         acc = scalar(0)
         left = k
         while left > 0:
+            # New: the block copies a tile of each operand together, then reads only that.
             for copy in static_range(copies):
                 a_value = b_value = scalar(0)
                 if is_row and thread_col + copy * tile_size < left:
@@ -116,14 +111,14 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             cuda.syncthreads()
             for kk in static_range(tile_k):
                 acc += a_smem[thread_row, kk] * b_smem[kk, thread_col]
-            cuda.syncthreads()
+            cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
+        # --- Epilogue ---
         if is_row and is_col:
             value = alpha * acc
             if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                c_index = matrix * c.batch + row * c.row + col * c.col
-                value += beta * c.data[c_index]
+                value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
             value = finish(value, matrix, row, col, extra)
             out.data[matrix * out.batch + row * out.row + col * out.col] = value
 

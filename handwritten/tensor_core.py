@@ -432,8 +432,7 @@ def make_kernel(
         else:
             store_through_smem(
                 acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
-                c.data, result * c.batch, c.row, c.col,
-                out.data, result * out.batch, out.row, out.col, extra,
+                c, result * c.batch, out, result * out.batch, extra,
             )  # fmt: skip
 
     return tensor_core_kernel

@@ -10,7 +10,7 @@ Source: S. Boehm, "How to Optimize a CUDA Matmul Kernel", kernel 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +27,11 @@ class Config(BaseConfig):
     tile_k: int
     thread_m: int
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile % self.thread_m:
-            raise ValueError(f"{self}: thread_m must divide tile")
+            yield "thread_m must divide tile"
         if self.threads % self.tile_k or self.tile_k * self.thread_m % self.tile:
-            raise ValueError(f"{self}: {self.threads} threads must copy whole rows of the tiles")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+            yield f"{self.threads} threads must copy whole rows of the tiles"
 
     @property
     def tile_m(self) -> int:
@@ -53,7 +51,7 @@ class Config(BaseConfig):
         return self.tile * self.tile_k // self.threads
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: half of its 2048 threads."""
+        """Half of an SM's 2048 threads: they need the registers."""
         return 1024 // self.threads
 
     def smem_bytes(self, dtype: str) -> int:
@@ -68,40 +66,31 @@ class Config(BaseConfig):
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda
-    from numba.core.config import ENABLE_CUDASIM
 
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
     finish = make_finish(epilogue, dtype, dtype)
     tile_size, tile_k, thread_m = config.tile, config.tile_k, config.thread_m
     copies = config.copies
-    a_rows, b_rows = (
-        config.threads // tile_k,
-        config.threads // tile_size,
-    )  # that are copied at a time
-    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
-    int31 = 0x7FFFFFFF
-    # Lets the compiler read several elements at a time. numba's simulator takes no alignment.
-    alignment = None if ENABLE_CUDASIM else 16
+    a_rows, b_rows = config.threads // tile_k, config.threads // tile_size  # copied at a time
+    int31 = 0x7FFFFFFF  # see `naive`
+    alignment = smem_alignment()
 
     @gemm_kernel
     def thread_tile_1d_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_size, tile_k), scalar, alignment)
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
-        acc = cuda.local.array(thread_m, scalar)
+        acc = cuda.local.array(thread_m, scalar)  # New: several elements, in registers
 
+        # --- This block's tile, this thread's elements ---
         tiles_m = (m + tile_size - 1) // tile_size & int31
         tiles_n = (n + tile_size - 1) // tile_size & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
         tile_row, tile_col = tile // tiles_n * tile_size, tile % tiles_n * tile_size
-        # The mask proves to the compiler that no index is negative: without it, each access to an
-        # array pays for Python's wraparound.
         thread = cuda.threadIdx.x & 1023
         # A warp owns neighbouring columns, and reads one element of a_smem at a time: a broadcast.
         thread_row, thread_col = thread // tile_size * thread_m, thread % tile_size
@@ -115,6 +104,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         for i in range(thread_m):
             acc[i] = scalar(0)
 
+        # --- Main loop ---
         left = k
         while left > 0:
             for copy in static_range(copies):
@@ -129,12 +119,14 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             b_index += tile_k * b.row
             cuda.syncthreads()
             for kk in static_range(tile_k):
+                # New: an element of b, once read, serves thread_m multiplications.
                 b_value = b_smem[kk, thread_col]
                 for i in range(thread_m):
                     acc[i] += a_smem[thread_row + i, kk] * b_value
             cuda.syncthreads()
             left -= tile_k
 
+        # --- Epilogue ---
         col = tile_col + thread_col
         c_index = matrix * c.batch + col * c.col
         out_index = matrix * out.batch + col * out.col

@@ -12,58 +12,28 @@ Source: V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import ThreadTileConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
+class Config(ThreadTileConfig):
+    """A `ThreadTileConfig` whose threads walk whole rows or columns of both tiles."""
 
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
-            raise ValueError(f"{self}: thread tiles must fill the block tile")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-        for name in ("tile_m", "tile_n", "tile_k"):
-            size = getattr(self, name)
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        tiles = {"tile_m": self.tile_m, "tile_n": self.tile_n, "tile_k": self.tile_k}
+        for name, size in tiles.items():
             if self.threads % size:
-                raise ValueError(f"{self}: {self.threads} threads must be a multiple of {name}")
-        for name in ("tile_m", "tile_n"):
-            if getattr(self, name) * self.tile_k % self.threads:
-                raise ValueError(f"{self}: {name} * tile_k must be a multiple of {self.threads}")
-
-    @property
-    def threads_m(self) -> int:
-        return self.tile_m // self.thread_m
-
-    @property
-    def threads_n(self) -> int:
-        return self.tile_n // self.thread_n
-
-    @property
-    def threads(self) -> int:
-        return self.threads_m * self.threads_n
-
-    def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for.
-
-        A thread needs room for its elements, 32 operands, and 32 addresses and counters.
-        """
-        elements = self.thread_m * self.thread_n
-        registers = min(32 + (32 + elements) * np.dtype(dtype).itemsize // 4, 255)
-        return max(1, 65536 // (self.threads * registers))
+                yield f"{self.threads} threads must be a multiple of {name}"
+            if name != "tile_k" and size * self.tile_k % self.threads:
+                yield f"{name} * tile_k must be a multiple of {self.threads}"
 
     def padding(self, dtype: str) -> int:
         """Elements that lengthen a row of shared memory.
@@ -74,21 +44,12 @@ class Config(BaseConfig):
         return max(1, 128 // (self.tile_k * np.dtype(dtype).itemsize))
 
     def smem_bytes(self, dtype: str) -> int:
-        row = self.tile_m + self.tile_n + 2 * self.padding(dtype)
-        return self.tile_k * row * np.dtype(dtype).itemsize
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
+        padding = 2 * self.tile_k * self.padding(dtype) * np.dtype(dtype).itemsize
+        return super().smem_bytes(dtype) + padding
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import make_finish
@@ -98,13 +59,11 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
-    threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
+    threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
-
-    # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
-    int31 = 0x7FFFFFFF
+    int31 = 0x7FFFFFFF  # see `naive`
 
     @gemm_kernel
     def thread_tile_2d_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -114,13 +73,11 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         b_frag = cuda.local.array(thread_n, scalar)
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
-        # Where am I: the block's tile of the result, and this thread's first element in it.
+        # --- This block's tile, this thread's first element ---
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
         tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
-        # The mask proves to the compiler that no index is negative: without it, each access to an
-        # array pays for Python's wraparound.
         thread = cuda.threadIdx.x & 1023
         thread_row, thread_col = thread // threads_n, thread % threads_n
 
@@ -157,16 +114,20 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             for j in range(thread_n):
                 acc[i, j] = scalar(0)
 
+        # --- Main loop ---
         left = k
         while left > 0:
             depth: int32 = min(left, tile_k)
-            row, col, index = a_row, a_col, a_index
+            row: int32 = a_row
+            col: int32 = a_col
+            index = a_index
             for _ in range(a_copies):
                 value = scalar(0)
                 if row < rows and col < depth:
                     value = a.data[index]
                 a_smem[col, row] = value
-                row, col = int32(row + a_row_step), int32(col + a_col_step)
+                row += a_row_step
+                col += a_col_step
                 index += a_index_step
             row, col, index = b_row, b_col, b_index
             for _ in range(b_copies):
@@ -174,12 +135,14 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
                 if row < depth and col < cols:
                     value = b.data[index]
                 b_smem[row, col] = value
-                row, col = int32(row + b_row_step), int32(col + b_col_step)
+                row += b_row_step
+                col += b_col_step
                 index += b_index_step
             a_index += tile_k * a.col
             b_index += tile_k * b.row
             cuda.syncthreads()
 
+            # New: thread_m + thread_n reads feed thread_m * thread_n multiplications.
             # Thread tiles are interleaved: a warp reads neighbouring columns of b_smem, free of
             # bank conflicts, and one or two elements of a_smem, which are broadcast.
             for kk in static_range(tile_k):
@@ -193,18 +156,19 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
+        # --- Epilogue ---
         c_tile = matrix * c.batch
         out_tile = matrix * out.batch
         for i in static_range(thread_m):
-            row = tile_row + thread_row + i * threads_m
+            out_row = tile_row + thread_row + i * threads_m
             for j in static_range(thread_n):
-                col = tile_col + thread_col + j * threads_n
-                if row < m and col < n:
+                out_col = tile_col + thread_col + j * threads_n
+                if out_row < m and out_col < n:
                     value = alpha * acc[i, j]
                     if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                        value += beta * c.data[c_tile + row * c.row + col * c.col]
-                    value = finish(value, matrix, row, col, extra)
-                    out.data[out_tile + row * out.row + col * out.col] = value
+                        value += beta * c.data[c_tile + out_row * c.row + out_col * c.col]
+                    value = finish(value, matrix, out_row, out_col, extra)
+                    out.data[out_tile + out_row * out.row + out_col * out.col] = value
 
     return thread_tile_2d_kernel
 

@@ -17,7 +17,7 @@ S. Boehm, "How to Optimize a CUDA Matmul Kernel for cuBLAS-like Performance", fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,88 +25,40 @@ import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
+from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 SWIZZLE_ROWS = 8  # tile rows that are worked on together
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
+class Config(RingConfig):
+    """A `RingConfig` whose tile of the result several blocks may share.
 
     Attributes:
-        stages: tiles of a and b in shared memory, of which stages - 1 are being copied.
         split_k: blocks, of one cluster, that share the k of a tile of the result.
     """
 
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-    stages: int
     split_k: int = 1
 
-    dynamic_smem = True
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
-        if not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
-        if self.thread_m % 2 or self.thread_n % 4:
-            raise ValueError(f"{self}: a thread has rows in twos and columns in fours")
-        if self.stages < 2 or self.tile_k < 2:
-            raise ValueError(f"{self}: a pipeline needs two stages of two k or more")
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
         if self.split_k not in (1, 2, 4, 8):
-            raise ValueError(f"{self}: a cluster has 1, 2, 4 or 8 blocks, not {self.split_k}")
-
-    @property
-    def warp_m(self) -> int:
-        return LANES_M * self.thread_m
-
-    @property
-    def warp_n(self) -> int:
-        return LANES_N * self.thread_n
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+            yield f"a cluster has 1, 2, 4 or 8 blocks, not {self.split_k}"
 
     @property
     def cluster(self) -> int:
         return self.split_k
 
-    def a_row_bytes(self, dtype: str) -> int:
-        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
-        return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
-
-    def b_row_bytes(self, dtype: str) -> int:
-        return self.tile_n * np.dtype(dtype).itemsize + VECTOR_BYTES
-
-    def stage_bytes(self, dtype: str) -> int:
-        return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
-
-    def smem_bytes(self, dtype: str) -> int:
-        """The pipeline's, or the tile of the result that takes its place in the end."""
-        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
-        return max(self.stages * self.stage_bytes(dtype), result)
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
     def min_blocks(self, dtype: str) -> int:
-        """That shall share a multiprocessor: of 512 threads where registers allow, or of 256."""
+        """Those of 512 threads where registers allow it, or of 256."""
         fragments = 2 * (self.thread_m + self.thread_n) * np.dtype(dtype).itemsize
         threads = 512 if self.accumulator_bytes(dtype) + fragments <= 384 else 256
         return max(threads // self.threads, 1)
 
     def __str__(self) -> str:
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        split = f" split {self.split_k}" if self.split_k > 1 else ""
-        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}{split}"
+        return super().__str__() + (f" split {self.split_k}" if self.split_k > 1 else "")
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
@@ -184,16 +136,17 @@ def make_kernel(
     def tuned_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, scalar))
 
-        # Where am I: the tile of the result, this block's share of its k, this thread's place.
+        # --- This block's tile, its share of k, this thread's place ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
         rank: int32 = block % split_k
         block = block // split_k
-        matrix = divide(block, int32(tiles_m * tiles_n))
+        matrix = divide(block, tiles_m * tiles_n)
         tile: int32 = block - matrix * tiles_m * tiles_n
-        group = divide(tile, int32(SWIZZLE_ROWS * tiles_n))
-        swizzle_rows = min(int32(tiles_m - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+        group = divide(tile, SWIZZLE_ROWS * tiles_n)
+        rows_left: int32 = tiles_m - group * SWIZZLE_ROWS
+        swizzle_rows = min(rows_left, int32(SWIZZLE_ROWS))
         place: int32 = tile - group * SWIZZLE_ROWS * tiles_n
         col = divide(place, swizzle_rows)
         tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
@@ -202,12 +155,15 @@ def make_kernel(
         if is_sliced:
             part: int32 = cuda.blockIdx.y
             parts: int32 = cuda.gridDim.y
-            share = divide(int32(k_tiles + parts - 1), parts)
-            first = min(int32(share * part), k_tiles)
-            end = min(int32(first + share), k_tiles)
+            share = divide(k_tiles + parts - 1, parts)
+            first: int32 = share * part
+            first = min(first, k_tiles)
+            end: int32 = first + share
+            end = min(end, k_tiles)
             out_start = (part * batch + matrix) * out.batch
         else:
-            first, end = int32(k_tiles * rank // split_k), int32(k_tiles * (rank + 1) // split_k)
+            first = k_tiles * rank // split_k
+            end = k_tiles * (rank + 1) // split_k
             out_start = matrix * out.batch
         first_k = int64(first) * tile_k
         thread: int32 = cuda.threadIdx.x & 1023
@@ -219,6 +175,7 @@ def make_kernel(
         thread_row: int32 = warp // warps_n * warp_m + lane_row * row_width
         thread_col: int32 = warp % warps_n * warp_n + lane_col * width
 
+        b_smem: int32 = smem + a_bytes
         a_copying, a_source = a_begin(
             thread,
             smem,
@@ -230,7 +187,7 @@ def make_kernel(
         )
         b_copying, b_source = b_begin(
             thread,
-            int32(smem + a_bytes),
+            b_smem,
             global_address(b.data)
             + (matrix * b.batch + tile_col * b.col + first_k * b.row) * item_size,
             n - tile_col,
@@ -244,26 +201,37 @@ def make_kernel(
         last_depth: int32 = min(k - int64(end - 1) * tile_k, tile_k)
         predicated: int32 = (0 if last_depth == tile_k else 1) if is_inside else to_copy
 
-        # Prologue: all stages but one are on their way.
-        write_stage: int32 = 0
-        for _ in range(stages - 1):
-            if to_copy > predicated:
-                a_copy(a_copying, write_stage, a_source)
-                b_copy(b_copying, write_stage, b_source)
-            elif to_copy > 0:
-                depth: int32 = last_depth if to_copy == 1 else tile_k
-                a_copy_predicated(a_copying, write_stage, a_source, depth)
-                b_copy_predicated(b_copying, write_stage, b_source, depth)
+        def copy_exact():
+            a_copy(a_copying, write_stage, a_source)
+            b_copy(b_copying, write_stage, b_source)
+
+        def copy_edge():
+            depth: int32 = last_depth if to_copy == 1 else tile_k
+            a_copy_predicated(a_copying, write_stage, a_source, depth)
+            b_copy_predicated(b_copying, write_stage, b_source, depth)
+
+        def advance():
+            nonlocal a_source, b_source, to_copy, write_stage
             commit_copies()
             a_source += a_tile_step
             b_source += b_tile_step
             to_copy -= 1
             write_stage += stage_bytes
+
+        # --- Prologue: all stages but one are on their way ---
+        write_stage: int32 = 0
+        for _ in range(stages - 1):
+            if to_copy > predicated:
+                copy_exact()
+            elif to_copy > 0:
+                copy_edge()
+            advance()
         wait_copies(stages - 2)
         cuda.syncthreads()
 
-        # Mainloop. The fragments of the next k are read while this one's are multiplied, across
-        # the border of tiles too.
+        # --- Main loop ---
+        # The fragments of the next k are read while this one's are multiplied, across the border
+        # of tiles too.
         acc = zeros(scalar, thread_m * thread_n)
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
@@ -276,7 +244,8 @@ def make_kernel(
         # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
         exact: int32 = max(to_copy - predicated, 0)
         for phase in static_range(2):
-            for _ in range(exact if phase == 0 else int32(end - first - exact)):
+            turns: int32 = exact if phase == 0 else end - first - exact
+            for _ in range(turns):
                 for kk in static_range(tile_k):
                     if kk == tile_k - 1:
                         read_stage += stage_bytes
@@ -294,27 +263,20 @@ def make_kernel(
                         b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
                     if kk == 0:  # every thread has left the stage that this overwrites
                         if phase == 0:
-                            a_copy(a_copying, write_stage, a_source)
-                            b_copy(b_copying, write_stage, b_source)
+                            copy_exact()
                         elif to_copy > 0:
-                            depth = last_depth if to_copy == 1 else tile_k
-                            a_copy_predicated(a_copying, write_stage, a_source, depth)
-                            b_copy_predicated(b_copying, write_stage, b_source, depth)
-                        commit_copies()
-                        a_source += a_tile_step
-                        b_source += b_tile_step
-                        to_copy -= 1
-                        write_stage += stage_bytes
+                            copy_edge()
+                        advance()
                         if write_stage == ring_bytes:
                             write_stage = 0
                     acc = outer_product(acc, a_frag, b_frag)
                     a_frag, b_frag = a_next, b_next
 
+        # --- Epilogue ---
         wait_copies(0)
         store_tile(
             acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c.data, matrix * c.batch, c.row, c.col,
-            out.data, out_start, out.row, out.col, extra,
+            c, matrix * c.batch, out, out_start, extra,
         )  # fmt: skip
 
     return tuned_kernel

@@ -14,77 +14,28 @@ Source: S. Boehm, "How to Optimize a CUDA Matmul Kernel", kernel 6.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import VectorConfig as Config
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
+    layouts_of,
     make_find_tile,
     make_load_fragment,
     make_store_result,
     make_tile_copy,
-    min_blocks,
-    operand_modes,
     plain_layout,
     smem_alignment,
 )
-
-PARKED_BYTES = 24  # the block's place, from the start to the end
-
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
-            raise ValueError(f"{self}: thread tiles must fill the block tile")
-        if self.thread_m % 4 or self.thread_n % 4 or self.tile_k % 4:
-            raise ValueError(f"{self}: thread tiles and tile_k must be multiples of 4 for vectors")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-        for tile in (self.tile_m, self.tile_n):
-            if tile * self.tile_k % (4 * self.threads):
-                raise ValueError(f"{self}: vectors of 4 must be shared evenly by {self.threads}")
-
-    @property
-    def threads(self) -> int:
-        return self.tile_m // self.thread_m * (self.tile_n // self.thread_n)
-
-    def min_blocks(self, dtype: str) -> int:
-        return min_blocks(self.threads, self.thread_m * self.thread_n, dtype)
-
-    def smem_bytes(self, dtype: str) -> int:
-        return self.tile_k * (self.tile_m + self.tile_n) * np.dtype(dtype).itemsize + PARKED_BYTES
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
-
-
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b lie in memory."""
-    return operand_modes(problem)
 
 
 def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
@@ -114,7 +65,7 @@ def make_kernel(
         a_smem = cuda.shared.array(a_size, scalar, alignment)
         b_smem = cuda.shared.array(b_size, scalar, alignment)
 
-        # Where am I: the block's tile of the result, and this thread's first element in it.
+        # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         thread: int32 = cuda.threadIdx.x & 1023
         thread_row: int32 = thread // threads_n * thread_m
@@ -134,12 +85,17 @@ def make_kernel(
         rows: int32 = min(m - tile_row, tile_m) - a_row
         cols: int32 = min(n - tile_col, tile_n) - b_col
 
+        # --- Main loop ---
         acc = zeros(scalar, thread_m * thread_n)
         left = k
         while left > 0:
-            is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
-            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, int32(depth - a_k))
-            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, int32(depth - b_k))
+            is_full = is_inside and left >= tile_k
+            depth: int32 = min(left, tile_k)
+            a_depth: int32 = depth - a_k
+            b_depth: int32 = depth - b_k
+            # New: 16 bytes at a time, from global memory to shared memory to registers.
+            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, a_depth)
+            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, b_depth)
             a_store(a_smem, 0, a_row, a_k, a_values)
             b_store(b_smem, 0, b_col, b_k, b_values)
             a_index += tile_k * a.col
@@ -152,13 +108,13 @@ def make_kernel(
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
+        # --- Epilogue ---
         cuda.syncthreads()
         matrix, tile_row, tile_col = parked[0], parked[1], parked[2]
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         store_result(
             acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c.data, matrix * c.batch, c.row, c.col,
-            out.data, matrix * out.batch, out.row, out.col, matrix, extra,
+            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
         )  # fmt: skip
 
     return vectorized_kernel
@@ -174,5 +130,5 @@ KERNEL = Kernel(
         Config(tile_m=8, tile_n=8, tile_k=4, thread_m=4, thread_n=4),
         Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4),
     ),
-    variant=variant,
+    variant=layouts_of,
 )

@@ -15,91 +15,34 @@ Optimize a CUDA Matmul Kernel", kernel 10.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, WarpVectorConfig, min_blocks
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import (
+    layouts_of,
     make_find_tile,
     make_load_fragment,
     make_store_result,
     make_tile_copy,
-    min_blocks,
-    operand_modes,
     padded_layout,
     smem_alignment,
 )
 
-LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
-
-    The warp tile follows from the thread tile and the lanes.
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    thread_m: int
-    thread_n: int
-
-    def __post_init__(self) -> None:
-        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            raise ValueError(f"{self}: warp tiles {self.warp_m}x{self.warp_n} must fill the tile")
-        if self.thread_m % 4 or self.thread_n % 4 or self.tile_k % 4:
-            raise ValueError(f"{self}: thread tiles and tile_k must be multiples of 4 for vectors")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
-        for tile in (self.tile_m, self.tile_n):
-            if tile * self.tile_k % (4 * self.threads):
-                raise ValueError(f"{self}: vectors of 4 must be shared evenly by {self.threads}")
-
-    @property
-    def warp_m(self) -> int:
-        return LANES_M * self.thread_m
-
-    @property
-    def warp_n(self) -> int:
-        return LANES_N * self.thread_n
-
-    @property
-    def threads(self) -> int:
-        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
-
+class Config(WarpVectorConfig):
     def min_blocks(self, dtype: str) -> int:
         addresses = 16  # more than without warps
         return min_blocks(self.threads, self.thread_m * self.thread_n + addresses, dtype)
-
-    def smem_bytes(self, dtype: str) -> int:
-        rows = (padded_layout(tile, dtype).row for tile in (self.tile_m, self.tile_n))
-        return self.tile_k * sum(rows) * np.dtype(dtype).itemsize
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
-
-    def __str__(self) -> str:
-        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-        return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
-
-
-def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """How a and b lie in memory."""
-    return operand_modes(problem)
 
 
 def make_kernel(
     config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate."""
-    # Imported here and not above: a kernel that is already on disk launches without numba. Global,
-    # because numba's simulator replaces `cuda` among the kernel's globals.
-    global cuda
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import outer_product, zeros
@@ -130,11 +73,12 @@ def make_kernel(
         a_smem = cuda.shared.array(a_size, scalar, alignment)
         b_smem = cuda.shared.array(b_size, scalar, alignment)
 
-        # Where am I: the block's tile of the result, and this thread's first element in it.
+        # --- This block's tile, this thread's first element ---
         matrix, tile_row, tile_col = find_tile(cuda.blockIdx.x, m, n)
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
         warp: int32 = thread // 32
+        # New: a warp's threads form a tile of their own.
         # Any eight lanes that are served together read two places of a and four of b: with 1 and 8,
         # shared memory would be busy for longer.
         lane_row: int32 = lane >> 1 & 3
@@ -151,12 +95,16 @@ def make_kernel(
         rows: int32 = min(m - tile_row, tile_m) - a_row
         cols: int32 = min(n - tile_col, tile_n) - b_col
 
+        # --- Main loop ---
         acc = zeros(scalar, thread_m * thread_n)
         left = k
         while left > 0:
-            is_full, depth = is_inside and left >= tile_k, int32(min(left, tile_k))
-            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, int32(depth - a_k))
-            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, int32(depth - b_k))
+            is_full = is_inside and left >= tile_k
+            depth: int32 = min(left, tile_k)
+            a_depth: int32 = depth - a_k
+            b_depth: int32 = depth - b_k
+            a_values = a_load(a.data, a_index, a.row, a.col, is_full, rows, a_depth)
+            b_values = b_load(b.data, b_index, b.col, b.row, is_full, cols, b_depth)
             a_store(a_smem, 0, a_row, a_k, a_values)
             b_store(b_smem, 0, b_col, b_k, b_values)
             a_index += tile_k * a.col
@@ -169,10 +117,10 @@ def make_kernel(
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
+        # --- Epilogue ---
         store_result(
             acc, tile_row + thread_row, tile_col + thread_col, is_inside, m, n, alpha, beta,
-            c.data, matrix * c.batch, c.row, c.col,
-            out.data, matrix * out.batch, out.row, out.col, matrix, extra,
+            c, matrix * c.batch, out, matrix * out.batch, matrix, extra,
         )  # fmt: skip
 
     return warp_tile_kernel
@@ -186,5 +134,5 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=64, tile_k=8, thread_m=8, thread_n=4),
     ),
     simulator_configs=(Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),),
-    variant=variant,
+    variant=layouts_of,
 )

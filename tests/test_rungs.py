@@ -10,8 +10,9 @@ import pytest
 
 from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten import conflict_free, double_buffer, thread_tile_1d, vectorized, warp_tile
+from dxgemm.handwritten.parts.configs import min_blocks
 from dxgemm.handwritten.parts.mma_operands import choose_sides
-from dxgemm.handwritten.parts.tiles import min_blocks, padded_layout, plain_layout, swizzled_layout
+from dxgemm.handwritten.parts.tiles import padded_layout, plain_layout, swizzled_layout
 
 BANKS, BANK_BYTES = 32, 4
 TILE = 128

@@ -31,11 +31,14 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "conflict_free": (
         Excerpt("row_group, col_group =", "row_group, col_group ="),
         Excerpt("def padded_layout", "return SmemLayout", "parts/tiles"),
-        Excerpt("if xor > 0:", "target = int32", "parts/tiles"),
+        Excerpt("if xor > 0:", "target", "parts/tiles"),
     ),
-    "warp_tile": (Excerpt("lane, warp =", "thread_col ="),),
+    "warp_tile": (Excerpt("lane: int32 =", "thread_col: int32 ="),),
     "double_buffer": (Excerpt("while int64(done) * tile_k < k", "outer_product"),),
-    "async_copy": (Excerpt("for _ in range(k_tiles)", "commit_copies()"),),
+    "async_copy": (
+        Excerpt("def fetch", "write_stage += stage_bytes"),
+        Excerpt("for _ in range(k_tiles)", "write_stage = 0"),
+    ),
     "ping_pong": (
         Excerpt("a_next, b_next = (), ()", "b_next = b_next +"),
         Excerpt("acc = outer_product", "a_frag, b_frag = a_next"),

@@ -292,7 +292,7 @@ def make_kernel(
                         )  # fmt: skip
                     reduce_fragments(
                         scaled, lane, matrix, slots, top, col, m, n, alpha, beta,
-                        c.data, matrix * c.batch, c.row, c.col, extra,
+                        c, matrix * c.batch, extra,
                     )  # fmt: skip
                 else:
                     for chunk in static_range(chunks):

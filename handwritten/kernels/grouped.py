@@ -112,9 +112,8 @@ def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
         compute_tile(
             thread, int32(shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes),
             exists, 0, tile_row, tile_col, int32((k + tile_k - 1) // tile_k), alpha, beta, m, n, k,
-            a.data, a_start, a.row, a.col, b.data, b_start, b.row, b.col,
-            c.data, c_start, c.row, c.col,
-            out.data, out_start, out.row, out.col, (),
+            a, a_start, b, b_start,
+            c, c_start, out, out_start, (),
         )  # fmt: skip
 
     return alike_kernel
@@ -128,7 +127,7 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import divide, shared_address
-    from dxgemm.handwritten.parts.unroll import gemm_kernel
+    from dxgemm.handwritten.parts.unroll import Operand, gemm_kernel
 
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
@@ -166,10 +165,10 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
             thread, smem, found < batch, 0, tile_row * tile_m, tile_col * tile_n,
             int32((longest + tile_k - 1) // tile_k),
             scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k,
-            a.data, table[row + 3], table[row + 4], table[row + 5],
-            b.data, table[row + 6], table[row + 7], table[row + 8],
-            c.data, table[row + 9], table[row + 10], table[row + 11],
-            out.data, table[row + 12], table[row + 13], table[row + 14], (),
+            Operand(a.data, 0, table[row + 4], table[row + 5]), table[row + 3],
+            Operand(b.data, 0, table[row + 7], table[row + 8]), table[row + 6],
+            Operand(c.data, 0, table[row + 10], table[row + 11]), table[row + 9],
+            Operand(out.data, 0, table[row + 13], table[row + 14]), table[row + 12], (),
         )  # fmt: skip
 
     return table_kernel

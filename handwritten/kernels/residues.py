@@ -248,14 +248,14 @@ def make_kernel(
                 upper = upper + (uint32(positive >> 32),)
             if is_inside and place_k < k:
                 for which in static_range(moduli_count):
-                    residues = ()
+                    quad = ()
                     for i in static_range(WIDTH):
                         total = int32(weights[which][1])
                         total = dot_bytes(lower[i], int32(weights[which][0][0]), total)
                         total = dot_bytes(upper[i], int32(weights[which][0][1]), total)
                         nearest = residue(total, int32(moduli[which]), float32(inverses[which]))
-                        residues = residues + (int8(nearest),)
-                    store_vector(residues, target + which * m * row_items + place_k, residues)
+                        quad = quad + (int8(nearest),)
+                    store_vector(residues, target + which * m * row_items + place_k, quad)
         if is_lax:
             lax_smem[0] = 1
         numbers_smem[place] = weak

@@ -237,8 +237,8 @@ def make_compute_tile(
 
     def compute_tile(
         thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
-        a_gmem, a_start, a_stride_m, a_stride_k, b_gmem, b_start, b_stride_k, b_stride_n,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        a, a_start, b, b_start,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         if in_eights:
@@ -256,14 +256,14 @@ def make_compute_tile(
         b_smem: int32 = smem + a_bytes
         a_address: int32 = smem + row * a_row_bytes
         b_address: int32 = b_smem + col * item_size
-        a_bytes_m, a_bytes_k = index(a_stride_m * item_size), index(a_stride_k * item_size)
-        b_bytes_n, b_bytes_k = index(b_stride_n * item_size), index(b_stride_k * item_size)
+        a_bytes_m, a_bytes_k = index(a.row * item_size), index(a.col * item_size)
+        b_bytes_n, b_bytes_k = index(b.col * item_size), index(b.row * item_size)
         a_source = (
-            global_address(a_gmem) + a_start * item_size
+            global_address(a.data) + a_start * item_size
             + int64(int32(tile_row)) * int64(a_bytes_m)
         )  # fmt: skip
         b_source = (
-            global_address(b_gmem) + b_start * item_size
+            global_address(b.data) + b_start * item_size
             + int64(int32(tile_col)) * int64(b_bytes_n)
         )  # fmt: skip
 
@@ -329,8 +329,7 @@ def make_compute_tile(
         if exists:
             store_tile(
                 acc, int32(tile_row + row), int32(tile_col + col), is_inside, m, n, alpha, beta,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
+                c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip
 
     return cuda.jit(device=True, forceinline=True)(unroll(compute_tile))

@@ -194,8 +194,8 @@ def make_compute_tile(
 
     def compute_tile(
         thread, smem, exists, matrix, tile_row, tile_col, steps, alpha, beta, m, n, k,
-        a_gmem, a_start, a_stride_m, a_stride_k, b_gmem, b_start, b_stride_k, b_stride_n,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        a, a_start, b, b_start,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         warp: int32 = thread // 32
@@ -208,13 +208,13 @@ def make_compute_tile(
         left: int32 = k
         is_inside = rows >= tile_m and cols >= tile_n
         b_smem: int32 = smem + a_bytes
-        a_bytes_m, a_bytes_k = index(a_stride_m * item), index(a_stride_k * item)
-        b_bytes_n, b_bytes_k = index(b_stride_n * item), index(b_stride_k * item)
+        a_bytes_m, a_bytes_k = index(a.row * item), index(a.col * item)
+        b_bytes_n, b_bytes_k = index(b.col * item), index(b.row * item)
         a_source = (
-            global_address(a_gmem) + a_start * item + int64(int32(tile_row)) * int64(a_bytes_m)
+            global_address(a.data) + a_start * item + int64(int32(tile_row)) * int64(a_bytes_m)
         )
         b_source = (
-            global_address(b_gmem) + b_start * item + int64(int32(tile_col)) * int64(b_bytes_n)
+            global_address(b.data) + b_start * item + int64(int32(tile_col)) * int64(b_bytes_n)
         )
 
         acc = zeros(scalar, mmas_m * mmas_n * 4)
@@ -284,8 +284,7 @@ def make_compute_tile(
             store_tile(
                 sums, int32(tile_row + warp_row + 2 * member),
                 int32(tile_col + warp_col + 2 * group), is_inside, m, n, alpha, beta,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
+                c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip
 
     return cuda.jit(device=True, forceinline=True)(unroll(compute_tile))

@@ -73,7 +73,7 @@ def make_kernel(
     finish = make_finish(epilogue, sums, result)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
-    threads_m, threads_n, threads = config.threads_m, config.threads_n, config.threads
+    threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads

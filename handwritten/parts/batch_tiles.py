@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.configs import MOST_REGISTERS, REGISTERS_PER_SM
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.tiles import MOST_REGISTERS, REGISTERS_PER_SM, make_store_result
+from dxgemm.handwritten.parts.tiles import make_store_result
 
 # What kernels are compiled for besides how a and b lie: strides that need 64 bits, and an a that is
 # the same for a whole batch.
@@ -199,13 +200,13 @@ def make_store_tile(
 
     def store_tile(
         acc, row, col, is_inside, m, n, alpha, beta,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         matrix, extra,
     ):  # fmt: skip
-        target = global_address(out_gmem) + out_start * item_size
-        stride = index(out_stride_m * item_size)
+        target = global_address(out.data) + out_start * item_size
+        stride = index(out.row * item_size)
         if (
-            is_plain and (is_inside or n % width == 0) and beta == 0 and out_stride_n == 1
+            is_plain and (is_inside or n % width == 0) and beta == 0 and out.col == 1
             and (target | stride) % 16 == 0
         ):  # fmt: skip
             rows: int32 = m - row
@@ -224,8 +225,7 @@ def make_store_tile(
         else:
             store_result(
                 acc, row, col, is_inside, m, n, alpha, beta,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n, matrix, extra,
+                c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip
 
     return device_function(unroll(store_tile))
@@ -286,10 +286,8 @@ def make_batch_kernel(config: Any, dtype: str, compute_tile: Any) -> Callable[..
         compute_tile(
             thread, smem, exists, place, tile_row, tile_col, int32((k + tile_k - 1) // tile_k),
             alpha, beta, m, n, k,
-            a.data, place * a.batch, a.row, a.col,
-            b.data, place * b.batch, b.row, b.col,
-            c.data, place * c.batch, c.row, c.col,
-            out.data, place * out.batch, out.row, out.col, extra,
+            a, place * a.batch, b, place * b.batch,
+            c, place * c.batch, out, place * out.batch, extra,
         )  # fmt: skip
 
     return batch_kernel

@@ -86,7 +86,7 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
 
     def store_through_smem(
         acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         cuda.syncthreads()
@@ -108,15 +108,11 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
             cuda.syncthreads()
         else:
             cluster_sync()
-        is_vector = allows_vectors(
-            beta, c_gmem, c_start, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n,
-        )  # fmt: skip
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
         store_from_smem(
             smem, rank, matrix,
             tile_row if pairs_in_rows else tile_col, tile_col if pairs_in_rows else tile_row,
-            m, n, beta, is_vector, c_gmem, c_start, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n, extra,
+            m, n, beta, is_vector, c, c_start, out, out_start, extra,
         )  # fmt: skip
         if split_k > 1:
             cluster_sync()  # until then, others read this block's shared memory

@@ -67,7 +67,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
 
     def reduce_line(
         acc, half, cols, row, left, first_col, matrix, m, alpha, beta,
-        c_gmem, c_row, c_stride_n, extra,
+        c, c_row, extra,
     ):  # fmt: skip
         """One of a thread's two rows, element by element: at an edge, or if there is a c."""
         state = empty()
@@ -78,7 +78,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                     if place < cols:
                         value = alpha * acc[4 * j + 2 * half + side]
                         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-                            value = float32(value + beta * c_gmem[c_row + place * c_stride_n])
+                            value = float32(value + beta * c.data[c_row + place * c.col])
                         value = finish_one(value, matrix, row, left + place, extra)
                         state = step(state, value, place)
         return state
@@ -87,14 +87,14 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
 
     def reduce_fragments(
         acc, lane, matrix, slots, top, left, m, n, alpha, beta,
-        c_gmem, c_start, c_stride_m, c_stride_n, extra,
+        c, c_start, extra,
     ):  # fmt: skip
         cols: int32 = min(n - left, tile_n)
         first_col: int32 = lane % 4 * 2
         upper_row = top + int32(lane // 4)
         lower_row = upper_row + 8
-        upper_c = c_start + upper_row * c_stride_m + left * c_stride_n
-        lower_c = upper_c + 8 * c_stride_m
+        upper_c = c_start + upper_row * c.row + left * c.col
+        lower_c = upper_c + 8 * c.row
         if beta == 0 and top + 16 <= m and cols == tile_n:
             # Four chains of comparisons that do not wait for each other, without a branch between.
             upper, upper_odd, lower, lower_odd = empty(), empty(), empty(), empty()
@@ -112,11 +112,11 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         else:
             upper = reduce_line(
                 acc, 0, cols, upper_row, left, first_col, matrix, m, alpha, beta,
-                c_gmem, upper_c, c_stride_n, extra,
+                c, upper_c, extra,
             )  # fmt: skip
             lower = reduce_line(
                 acc, 1, cols, lower_row, left, first_col, matrix, m, alpha, beta,
-                c_gmem, lower_c, c_stride_n, extra,
+                c, lower_c, extra,
             )  # fmt: skip
         put_line(upper, lane, matrix, slots, upper_row, left, m, n, extra)
         put_line(lower, lane, matrix, slots, lower_row, left, m, n, extra)

@@ -44,23 +44,13 @@ def make_allows_vectors(dtype: str) -> Callable[..., Any]:
 
     item_bytes = np.dtype(stored_type(dtype)).itemsize
 
-    def allows_vectors(
-        beta,
-        c_gmem,
-        c_start,
-        c_stride_m,
-        c_stride_n,
-        out_gmem,
-        out_start,
-        out_stride_m,
-        out_stride_n,
-    ):
+    def allows_vectors(beta, c, c_start, out, out_start):
         # All addresses in one: a multiple of 16 if each of them is.
-        places = global_address(out_gmem) | (out_start | out_stride_m) * item_bytes
-        are_rows_contiguous = out_stride_n == 1
+        places = global_address(out.data) | (out_start | out.row) * item_bytes
+        are_rows_contiguous = out.col == 1
         if beta != 0:
-            places |= global_address(c_gmem) | (c_start | c_stride_m) * item_bytes
-            are_rows_contiguous = are_rows_contiguous and c_stride_n == 1
+            places |= global_address(c.data) | (c_start | c.row) * item_bytes
+            are_rows_contiguous = are_rows_contiguous and c.col == 1
         return are_rows_contiguous and places % VECTOR_BYTES == 0
 
     return cuda.jit(device=True, forceinline=True)(allows_vectors)
@@ -155,19 +145,19 @@ def make_store_from_smem(
 
         return inlined(unroll(sum_neighbours))
 
-    def add_c(values, beta, c_gmem, c_index):
-        added = load_vector(scalar, width, c_gmem, c_index)
+    def add_c(values, beta, c, c_index):
+        added = load_vector(scalar, width, c.data, c_index)
         sums = ()
         for element in static_range(width):
             total = values[element] + beta * added[element]
             sums = sums + (scalar(total),)
         return sums
 
-    def put(address, values, out_gmem, out_index):
+    def put(address, values, out, out_index):
         if is_reduced:
             store_shared(address, 0, values)
         if is_stored:
-            store_vector(out_gmem, out_index, values)
+            store_vector(out.data, out_index, values)
 
     sum_vector, sum_element = make_sum(width), make_sum(1)
     add_c = inlined(unroll(add_c))
@@ -175,7 +165,7 @@ def make_store_from_smem(
 
     def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         first: int32 = cuda.threadIdx.x & 1023
@@ -186,9 +176,9 @@ def make_store_from_smem(
             smem_vector: int32 = first % row_vectors
             address: int32 = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
             row, col = tile_row + smem_row, tile_col + smem_vector * width
-            c_index = c_start + row * c_stride_m + col
-            out_index = out_start + row * out_stride_m + col
-            c_step, out_step = row_step * c_stride_m, row_step * out_stride_m
+            c_index = c_start + row * c.row + col
+            out_index = out_start + row * out.row + col
+            c_step, out_step = row_step * c.row, row_step * out.row
             for _ in range(groups):
                 # Everything is read, then computed, then written: a store would hold back the loads
                 # that follow it.
@@ -200,9 +190,7 @@ def make_store_from_smem(
                 if adds_c and beta != 0:
                     totals = ()
                     for member in static_range(together):
-                        totals = totals + (
-                            add_c(sums[member], beta, c_gmem, c_index + member * c_step),
-                        )
+                        totals = totals + (add_c(sums[member], beta, c, c_index + member * c_step),)
                     sums = totals
                 results = ()
                 for member in static_range(together):
@@ -211,7 +199,7 @@ def make_store_from_smem(
                     )
                 for member in static_range(together):
                     target: int32 = address + member * row_step * smem_row_bytes
-                    put(target, results[member], out_gmem, out_index + member * out_step)
+                    put(target, results[member], out, out_index + member * out_step)
                 address += together * row_step * smem_row_bytes
                 row += together * row_step
                 c_index += together * c_step
@@ -225,9 +213,9 @@ def make_store_from_smem(
                     address = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
                     values = sum_vector(address)
                     if adds_c and beta != 0:
-                        values = add_c(values, beta, c_gmem, c_start + row * c_stride_m + col)
+                        values = add_c(values, beta, c, c_start + row * c.row + col)
                     values = finish_vector(values, matrix, row, col, extra)
-                    put(address, values, out_gmem, out_start + row * out_stride_m + col)
+                    put(address, values, out, out_start + row * out.row + col)
         else:
             # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
             # a thread reads for all members of a patch is on its way together. Indices are computed
@@ -244,8 +232,8 @@ def make_store_from_smem(
                     value = sum_element(place)[0]
                     is_inside = row + below < m and col + right < n
                     if adds_c and beta != 0 and is_inside:
-                        index = (row + below) * c_stride_m + (col + right) * c_stride_n
-                        value += beta * c_gmem[c_start + index]
+                        index = (row + below) * c.row + (col + right) * c.col
+                        value += beta * c.data[c_start + index]
                     values = values + (scalar(value),)
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
@@ -255,8 +243,8 @@ def make_store_from_smem(
                             place = address + below * smem_row_bytes + right * item_bytes
                             store_shared(place, 0, (result,))
                         if is_stored:
-                            index = (row + below) * out_stride_m + (col + right) * out_stride_n
-                            out_gmem[out_start + index] = result
+                            index = (row + below) * out.row + (col + right) * out.col
+                            out.data[out_start + index] = result
 
     finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:
@@ -276,14 +264,13 @@ def make_store_from_smem(
 
     def reduce_from_smem(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         if is_finished_first or beta != 0:
             finish_tile(
                 smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n, extra,
+                c, c_start, out, out_start, extra,
             )  # fmt: skip
             cuda.syncthreads()
         thread, own = int32(cuda.threadIdx.x & 1023), int32(rank * rows)
@@ -339,17 +326,14 @@ def make_store_tile(
 
     def store_tile(
         acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
-        is_vector = allows_vectors(
-            beta, c_gmem, c_start, c_stride_m, c_stride_n,
-            out_gmem, out_start, out_stride_m, out_stride_n,
-        )  # fmt: skip
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if is_direct and is_inside and is_vector:
-            out_first = out_start + (tile_row + thread_row) * out_stride_m + tile_col + thread_col
-            c_first = c_start + (tile_row + thread_row) * c_stride_m + tile_col + thread_col
+            out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
+            c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
             for i in static_range(thread_m):
                 for j in static_range(col_vectors):
                     values = ()
@@ -357,8 +341,8 @@ def make_store_tile(
                         values = values + (alpha * acc[i * thread_n + j * width + element],)
                     if beta != 0:
                         added = load_vector(
-                            scalar, width, c_gmem,
-                            c_first + (i // row_width * row_group + i % row_width) * c_stride_m
+                            scalar, width, c.data,
+                            c_first + (i // row_width * row_group + i % row_width) * c.row
                             + j * col_group,
                         )  # fmt: skip
                         sums = ()
@@ -366,8 +350,8 @@ def make_store_tile(
                             sums = sums + (values[element] + beta * added[element],)
                         values = sums
                     store_vector(
-                        out_gmem,
-                        out_first + (i // row_width * row_group + i % row_width) * out_stride_m
+                        out.data,
+                        out_first + (i // row_width * row_group + i % row_width) * out.row
                         + j * col_group,
                         values,
                     )  # fmt: skip
@@ -393,8 +377,7 @@ def make_store_tile(
                 cluster_sync()
             store_from_smem(
                 smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-                c_gmem, c_start, c_stride_m, c_stride_n,
-                out_gmem, out_start, out_stride_m, out_stride_n, extra,
+                c, c_start, out, out_start, extra,
             )  # fmt: skip
             if split_k > 1:
                 cluster_sync()  # until then, others read this block's shared memory

@@ -16,7 +16,6 @@ import numpy as np
 
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
-REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
 # Vectors of the result that a thread works on at a time, so that it waits for them once: as many as
 # there are registers for. What an epilogue's longer chains hold in between would not fit beside.
 VECTORS_TOGETHER = 4
@@ -27,7 +26,7 @@ VECTOR_MODES = tuple(product(("row16", "col16"), ("row16", "col16")))
 ELEMENT_MODES = tuple(product(("row", "col"), ("row", "col")))
 
 
-def operand_modes(problem: Any) -> tuple[str, str]:
+def layouts_of(config: Any, problem: Any) -> tuple[str, str]:
     """How a and b lie in memory, which a kernel is compiled for.
 
     If one of them does not allow accesses of 16 bytes, they are made to neither.
@@ -36,16 +35,6 @@ def operand_modes(problem: Any) -> tuple[str, str]:
     if (a_mode, b_mode) in VECTOR_MODES:
         return a_mode, b_mode
     return a_mode.removesuffix("16"), b_mode.removesuffix("16")
-
-
-def min_blocks(threads: int, elements: int, dtype: str) -> int:
-    """Blocks that a multiprocessor's registers shall suffice for, at `elements` a thread.
-
-    A thread needs room for its elements, 32 operands, and 32 addresses and counters. Told nothing,
-    the compiler takes all registers that one block leaves, to read further ahead.
-    """
-    registers = 32 + (32 + elements) * np.dtype(dtype).itemsize // REGISTER_BYTES
-    return max(1, REGISTERS_PER_SM // (threads * min(registers, MOST_REGISTERS)))
 
 
 class SmemLayout(NamedTuple):
@@ -255,18 +244,16 @@ def make_store_result(
     )
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
-    def write_element(
-        value, alpha, beta, c_gmem, c_index, out_gmem, out_index, matrix, row, col, extra
-    ):
+    def write_element(value, alpha, beta, c, c_index, out, out_index, matrix, row, col, extra):
         value = alpha * value
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            value += beta * c_gmem[c_index]
-        out_gmem[out_index] = finish(value, matrix, row, col, extra)
+            value += beta * c.data[c_index]
+        out.data[out_index] = finish(value, matrix, row, col, extra)
 
-    def sum_vector(values, alpha, beta, c_gmem, c_index):
+    def sum_vector(values, alpha, beta, c, c_index):
         result = ()
         if beta != 0:
-            added = load_vector(scalar, width, c_gmem, c_index)
+            added = load_vector(scalar, width, c.data, c_index)
             for element in static_range(width):
                 total = (alpha * values[element] + beta * added[element],)
                 result = result + total
@@ -283,24 +270,24 @@ def make_store_result(
 
     def write_apart(
         acc, row, col, alpha, beta,
-        c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+        c, c_start, out, out_start, matrix, extra,
     ):  # fmt: skip
         for place in static_range(vectors):
             i_row, i_col = row_of(row, place), col + place % col_vectors * col_group
-            c_index = c_start + i_row * c_stride_m + i_col
-            out_index = out_start + i_row * out_stride_m + i_col
+            c_index = c_start + i_row * c.row + i_col
+            out_index = out_start + i_row * out.row + i_col
             values = acc[place * width : place * width + width]
             # In branches of its own, so that the compiler leaves it apart.
             if beta != 0:
-                sums = sum_vector(values, alpha, beta, c_gmem, c_index)
-                store_vector(out_gmem, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
+                sums = sum_vector(values, alpha, beta, c, c_index)
+                store_vector(out.data, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
             else:
-                sums = sum_vector(values, alpha, beta, c_gmem, c_index)
-                store_vector(out_gmem, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
+                sums = sum_vector(values, alpha, beta, c, c_index)
+                store_vector(out.data, out_index, finish_vector(sums, matrix, i_row, i_col, extra))
 
     def write_together(
         acc, row, col, alpha, beta,
-        c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+        c, c_start, out, out_start, matrix, extra,
     ):  # fmt: skip
         # Of some vectors everything is read, then computed, then written: a store would hold back
         # the loads that follow it.
@@ -310,8 +297,8 @@ def make_store_result(
                 if place < vectors:
                     i_row = row_of(row, place)
                     sums = sums + sum_vector(
-                        acc[place * width : place * width + width], alpha, beta, c_gmem,
-                        c_start + i_row * c_stride_m + col + place % col_vectors * col_group,
+                        acc[place * width : place * width + width], alpha, beta, c,
+                        c_start + i_row * c.row + col + place % col_vectors * col_group,
                     )  # fmt: skip
             for place in static_range(first, first + VECTORS_TOGETHER):
                 if place < vectors:
@@ -326,8 +313,8 @@ def make_store_result(
                 if place < vectors:
                     i_row = row_of(row, place)
                     store_vector(
-                        out_gmem,
-                        out_start + i_row * out_stride_m + col + place % col_vectors * col_group,
+                        out.data,
+                        out_start + i_row * out.row + col + place % col_vectors * col_group,
                         results[(place - first) * width : (place - first) * width + width],
                     )
 
@@ -339,22 +326,21 @@ def make_store_result(
 
     def store_result(
         acc, row, col, is_inside, m, n, alpha, beta,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         matrix, extra,
     ):  # fmt: skip
         is_vector = (
-            is_inside and out_stride_n == 1
-            and (global_address(out_gmem) | (out_stride_m | out_start) * item_size) % 16 == 0
+            is_inside and out.col == 1
+            and (global_address(out.data) | (out.row | out_start) * item_size) % 16 == 0
         )  # fmt: skip
         if is_vector and beta != 0:
             is_vector = (
-                c_stride_n == 1
-                and (global_address(c_gmem) | (c_stride_m | c_start) * item_size) % 16 == 0
+                c.col == 1 and (global_address(c.data) | (c.row | c_start) * item_size) % 16 == 0
             )
         if is_vector:
             write_vectors(
                 acc, row, col, alpha, beta,
-                c_gmem, c_start, c_stride_m, out_gmem, out_start, out_stride_m, matrix, extra,
+                c, c_start, out, out_start, matrix, extra,
             )  # fmt: skip
         else:
             rows: int32 = min(m - row, far)
@@ -362,17 +348,17 @@ def make_store_result(
             for i in static_range(thread_m):
                 i_step = i // row_width * row_group + i % row_width
                 # Zero says nothing about other rows: the compiler keeps no multiples between rows.
-                c_step = c_stride_n if i_step < rows else 0
-                out_step = out_stride_n if i_step < rows else 0
-                c_row = c_start + (row + i_step) * c_stride_m + col * c_stride_n
-                out_row = out_start + (row + i_step) * out_stride_m + col * out_stride_n
+                c_step = c.col if i_step < rows else 0
+                out_step = out.col if i_step < rows else 0
+                c_row = c_start + (row + i_step) * c.row + col * c.col
+                out_row = out_start + (row + i_step) * out.row + col * out.col
                 for j in static_range(thread_n):
                     j_step = j // width * col_group + j % width
                     if i_step < rows and j_step < cols:
                         write_element(
                             acc[i * thread_n + j], alpha, beta,
-                            c_gmem, c_row + j_step * c_step,
-                            out_gmem, out_row + j_step * out_step,
+                            c, c_row + j_step * c_step,
+                            out, out_row + j_step * out_step,
                             matrix, row + i_step, col + j_step, extra,
                         )  # fmt: skip
 

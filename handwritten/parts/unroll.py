@@ -8,8 +8,9 @@ writes it out, like `#pragma unroll`:
         if kk < tile_k - 1:
             a_next = load_shared(scalar, 4, a_address, (kk + 1) * row_bytes)
 
-Casts. numba computes integers in 64 bits; most of a kernel wants 32. A name's annotation casts
-whatever is assigned to it, here and later: `left: int32 = k`, then `left -= tile_k`.
+Casts. numba computes integers in 64 bits; most of a kernel wants 32. The annotation of a name, or
+of a parameter, casts whatever is assigned to it, here and later: `left: int32 = k`, then
+`left -= tile_k`.
 
 Steps. A function inside a kernel that takes nothing and returns nothing, such as `fetch`, is put in
 the place of its calls.
@@ -142,6 +143,12 @@ def _cast_names(definition: ast.FunctionDef) -> set[str]:
         and isinstance(node.target, ast.Name)
         and isinstance(node.annotation, ast.Name)
     }
+    parameters = {
+        argument.arg: argument.annotation.id
+        for argument in definition.args.args
+        if isinstance(argument.annotation, ast.Name)
+    }
+    types |= parameters
 
     def cast(node: ast.expr, name: str) -> ast.expr:
         function = ast.Name(types[name], ast.Load())
@@ -157,6 +164,10 @@ def _cast_names(definition: ast.FunctionDef) -> set[str]:
             for target in node.targets:
                 if isinstance(target, ast.Name) and target.id in types:
                     node.value = cast(node.value, target.id)
+                elif isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    for place, name in enumerate(target.elts):
+                        if isinstance(name, ast.Name) and name.id in types:
+                            node.value.elts[place] = cast(node.value.elts[place], name.id)
             return node
 
         def visit_AugAssign(self, node: ast.AugAssign) -> Any:
@@ -170,6 +181,11 @@ def _cast_names(definition: ast.FunctionDef) -> set[str]:
     if types:
         assert set(types.values()) <= set(_CASTS), types
         Caster().visit(definition)
+        for name in reversed(parameters):
+            given = ast.copy_location(ast.Name(name, ast.Load()), definition)
+            target = ast.copy_location(ast.Name(name, ast.Store()), definition)
+            cast_it = ast.copy_location(ast.Assign([target], cast(given, name)), definition)
+            definition.body.insert(0, cast_it)
     return set(types.values())
 
 

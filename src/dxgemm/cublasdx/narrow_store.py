@@ -40,7 +40,7 @@ def make_narrow_store(
 
     def narrow_store(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-        c_gmem, c_start, c_stride_m, c_stride_n, out_gmem, out_start, out_stride_m, out_stride_n,
+        c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
         for vector in range(int32(cuda.threadIdx.x & 1023), tile_m * row_vectors, threads):
@@ -49,11 +49,11 @@ def make_narrow_store(
             if row < m and col < n:
                 address = int32(smem + smem_row * smem_row_bytes + smem_vector * (4 * WIDTH))
                 values = load_shared(scalar, 4, address, 0) + load_shared(scalar, 4, address, 16)
-                c_index = c_start + row * c_stride_m + col * c_stride_n
-                out_index = out_start + row * out_stride_m + col * out_stride_n
+                c_index = c_start + row * c.row + col * c.col
+                out_index = out_start + row * out.row + col * out.col
                 if is_vector and col + WIDTH <= n:
                     if adds_c and beta != 0:
-                        added = load_vector(uint16, WIDTH, c_gmem, c_index)
+                        added = load_vector(uint16, WIDTH, c.data, c_index)
                         sums = ()
                         for element in static_range(WIDTH):
                             sums = sums + (values[element] + beta * widen(added[element]),)
@@ -62,14 +62,14 @@ def make_narrow_store(
                     bits = ()
                     for element in static_range(WIDTH):
                         bits = bits + (narrow(values[element]),)
-                    store_vector(out_gmem, out_index, bits)
+                    store_vector(out.data, out_index, bits)
                 else:
                     for element in static_range(WIDTH):
                         if col + element < n:
                             value = values[element]
                             if adds_c and beta != 0:
-                                value += beta * widen(c_gmem[c_index + element * c_stride_n])
+                                value += beta * widen(c.data[c_index + element * c.col])
                             value = finish(value, matrix, row, col + element, extra)
-                            out_gmem[out_index + element * out_stride_n] = narrow(value)
+                            out.data[out_index + element * out.col] = narrow(value)
 
     return cuda.jit(device=True, forceinline=True)(unroll(narrow_store))

@@ -62,6 +62,7 @@ def make_store_result(
 
     from dxgemm.cublasdx.narrow_store import make_narrow_store
     from dxgemm.handwritten.parts.tile_store import make_allows_vectors, make_store_from_smem
+    from dxgemm.handwritten.parts.unroll import Operand
     from dxgemm.handwritten.parts.widening import NARROW, stored_type, view_as
 
     if out_dtype in NARROW:
@@ -80,14 +81,12 @@ def make_store_result(
     ):  # fmt: skip
         c_start, out_start = matrix * c_stride_batch, matrix * out_stride_batch
         c_typed, out_typed = view_as(element, c_gmem), view_as(element, out_gmem)
-        is_vector = allows_vectors(
-            beta, c_typed, c_start, c_stride_m, c_stride_n,
-            out_typed, out_start, out_stride_m, out_stride_n,
-        )  # fmt: skip
+        c = Operand(c_typed, c_stride_batch, c_stride_m, c_stride_n)
+        out = Operand(out_typed, out_stride_batch, out_stride_m, out_stride_n)
+        is_vector = allows_vectors(beta, c, c_start, out, out_start)
         store_from_smem(
             smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
-            c_typed, c_start, c_stride_m, c_stride_n,
-            out_typed, out_start, out_stride_m, out_stride_n, extra,
+            c, c_start, out, out_start, extra,
         )  # fmt: skip
 
     return cuda.jit(device=True, forceinline=True)(store_result)

@@ -1,0 +1,182 @@
+"""Configs that rungs share: tiles of the result by elements, by threads, by warps, in stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts.kernel import BaseConfig
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+
+THREADS_PER_SM = 2048
+LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
+PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
+REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
+
+
+def min_blocks(threads: int, elements: int, dtype: str) -> int:
+    """Minimum resident blocks per SM (`__launch_bounds__`), at `elements` a thread.
+
+    A thread needs room for its elements, 32 operands, and 32 addresses and counters. Told nothing,
+    the compiler takes all registers that one block leaves, to read further ahead.
+    """
+    registers = 32 + (32 + elements) * np.dtype(dtype).itemsize // REGISTER_BYTES
+    return max(1, REGISTERS_PER_SM // (threads * min(registers, MOST_REGISTERS)))
+
+
+@dataclass(frozen=True)
+class ElementConfig(BaseConfig):
+    """Block tile tile_m x tile_n; one element a thread."""
+
+    tile_m: int
+    tile_n: int
+
+    @property
+    def threads(self) -> int:
+        return self.tile_m * self.tile_n
+
+    def min_blocks(self, dtype: str) -> int:
+        return THREADS_PER_SM // self.threads
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}"
+
+
+@dataclass(frozen=True)
+class ThreadTileConfig(BaseConfig):
+    """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+    thread_m: int
+    thread_n: int
+
+    def complaints(self) -> Iterator[str]:
+        if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
+            yield "thread tiles must fill the block tile"
+
+    @property
+    def threads(self) -> int:
+        return self.tile_m // self.thread_m * (self.tile_n // self.thread_n)
+
+    def min_blocks(self, dtype: str) -> int:
+        return min_blocks(self.threads, self.thread_m * self.thread_n, dtype)
+
+    def smem_bytes(self, dtype: str) -> int:
+        return self.tile_k * (self.tile_m + self.tile_n) * np.dtype(dtype).itemsize
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n}x{self.tile_k} thread {self.thread_m}x{self.thread_n}"
+
+
+def vector_complaints(config: ThreadTileConfig) -> Iterator[str]:
+    """Constraints of 16-byte accesses: to four float32, or twice two float64."""
+    if config.thread_m % 4 or config.thread_n % 4 or config.tile_k % 4:
+        yield "thread tiles and tile_k must be multiples of 4 for vectors"
+    for tile in (config.tile_m, config.tile_n):
+        if tile * config.tile_k % (4 * config.threads):
+            yield f"vectors of 4 must be shared evenly by {config.threads}"
+
+
+@dataclass(frozen=True)
+class VectorConfig(ThreadTileConfig):
+    """A `ThreadTileConfig` for 16-byte accesses."""
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from vector_complaints(self)
+
+    def smem_bytes(self, dtype: str) -> int:
+        return super().smem_bytes(dtype) + PARKED_BYTES
+
+
+@dataclass(frozen=True)
+class WarpTileConfig(ThreadTileConfig):
+    """A `ThreadTileConfig` whose threads form warp tiles of LANES_M x LANES_N thread tiles."""
+
+    def complaints(self) -> Iterator[str]:
+        if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
+            yield f"warp tiles {self.warp_m}x{self.warp_n} must fill the tile"
+
+    @property
+    def warp_m(self) -> int:
+        return LANES_M * self.thread_m
+
+    @property
+    def warp_n(self) -> int:
+        return LANES_N * self.thread_n
+
+    @property
+    def threads(self) -> int:
+        return 32 * (self.tile_m // self.warp_m) * (self.tile_n // self.warp_n)
+
+
+@dataclass(frozen=True)
+class WarpVectorConfig(WarpTileConfig):
+    """A `WarpTileConfig` for 16-byte accesses, with padded tiles in shared memory."""
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from vector_complaints(self)
+
+    def smem_bytes(self, dtype: str) -> int:
+        padding = 2 * self.tile_k * VECTOR_BYTES
+        return super().smem_bytes(dtype) + padding
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} warp {self.warp_m}x{self.warp_n} thread {self.thread_m}x{self.thread_n}"
+
+
+@dataclass(frozen=True)
+class RingConfig(WarpTileConfig):
+    """A `WarpTileConfig` with several tiles of a and b in shared memory.
+
+    Attributes:
+        stages: tiles in shared memory, of which stages - 1 are being copied.
+    """
+
+    stages: int
+
+    least_threads = 32
+    dynamic_smem = True
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        if self.thread_m % 2 or self.thread_n % 4:
+            yield "a thread has rows in twos and columns in fours"
+        if self.stages < 2 or self.tile_k < 2:
+            yield "a pipeline needs two stages of two k or more"
+
+    def a_row_bytes(self, dtype: str) -> int:
+        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
+        return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def b_row_bytes(self, dtype: str) -> int:
+        return self.tile_n * np.dtype(dtype).itemsize + VECTOR_BYTES
+
+    def stage_bytes(self, dtype: str) -> int:
+        return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The ring's, or the tile of the result that takes its place in the end."""
+        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
+        return max(self.stages * self.stage_bytes(dtype), result)
+
+    def min_blocks(self, dtype: str) -> int:
+        """Two where their accumulators leave room."""
+        return 2 if self.accumulator_bytes(dtype) <= 256 else 1
+
+    def __str__(self) -> str:
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
+        return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
