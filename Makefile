@@ -11,7 +11,7 @@ PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3
 endif
 
 # cu13, cu12 or none
-GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/_gpu.py))
+GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/gpu/status.py))
 
 ifeq ($(filter cu%,$(GPU)),)
 # Kernels are compiled, and run on numba's simulator.

@@ -22,7 +22,7 @@ from comparison import (
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._problem import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.tuning.sampling import MOST_CALLS, calls_in_sample
 
 OWN = "automatic"

@@ -22,7 +22,7 @@ from interleave import replay, replay_clock
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._problem import contiguous_problem
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.testing.compare import compare
 from dxgemm.testing.inputs import random
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits, numpy_dtype

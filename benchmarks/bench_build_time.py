@@ -22,7 +22,7 @@ import pytest
 from interleave import replay, replay_clock
 
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 
 SMOKE = simulator_enabled()
 ROUNDS = 1 if SMOKE else 2

@@ -19,7 +19,7 @@ from interleave import replay, replay_clock
 from rivals import RIVALS
 
 import dxgemm
-from dxgemm._deterministic import Deterministic
+from dxgemm.choice.batch_invariant import Deterministic
 
 # What the automatic choice may be among for some dtype, the pipelines with all of theirs, the
 # baseline; and what of these is left out of larger products, in which it takes a hundred times as

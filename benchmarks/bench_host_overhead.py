@@ -26,10 +26,10 @@ import pytest
 from interleave import replay, replay_clock
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem
-from dxgemm._route import clear_routes, routes
+from dxgemm.call.route import clear_routes, routes
 from dxgemm.choice.selection import choose
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import interleave

@@ -20,7 +20,7 @@ from interleave import replay, replay_clock
 from twins import find_twin
 
 import dxgemm
-from dxgemm._problem import contiguous_problem
+from dxgemm.problem.define import contiguous_problem
 
 LONGEST_CALL_S = 60 if SMOKE else 0.4
 CONFIG_SAMPLES = 1 if SMOKE else 3

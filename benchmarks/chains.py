@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dxgemm import epilogues as e
-from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues.philox import philox_4x32
+from dxgemm.gpu.status import simulator_enabled
 
 if simulator_enabled():
     from scipy.special import erf

@@ -20,8 +20,8 @@ import numpy as np
 from rivals import RIVALS
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.testing import inputs
 from dxgemm.tuning import sampling
 from dxgemm.tuning.sampling import MOST_CALLS, Name, calls_in_sample, interleave

@@ -7,7 +7,7 @@ from typing import Any
 
 import provenance
 
-from dxgemm import _gpu
+from dxgemm.gpu import status as _gpu
 
 
 def pytest_collection_finish() -> None:

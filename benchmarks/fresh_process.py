@@ -72,9 +72,9 @@ def prepare_kernel(
     implementation: str, dtype: str, arch: str, epilogue: str | None
 ) -> Callable[[], object]:
     from dxgemm import epilogues
-    from dxgemm._fusion import Fusion
-    from dxgemm._registry import find_implementation
+    from dxgemm.choice.registry import find_implementation
     from dxgemm.compiler import obtain_kernel
+    from dxgemm.problem.fusion import Fusion
 
     spec = find_implementation(implementation).common_specs((dtype,))[0]
     if epilogue:

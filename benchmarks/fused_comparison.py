@@ -31,8 +31,11 @@ from comparison import (
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._fused import fuse
-from dxgemm._problem import ITEM_SIZES, Layout, Problem, Strides, contiguous_problem
+from dxgemm.call.epilogue import fuse
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import Layout, Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 

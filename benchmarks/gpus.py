@@ -6,7 +6,7 @@ highest one.
 
 from __future__ import annotations
 
-from dxgemm.runtime.device import DeviceFacts, facts_of
+from dxgemm.gpu.facts import DeviceFacts, facts_of
 
 _KNOWN = (
     facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0),

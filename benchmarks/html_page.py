@@ -12,12 +12,13 @@ from gpus import FACTS
 from result_files import OTHERS, Extra, Results, arithmetic, distinct, extras, gpu_name, sources
 from tables import FULL, README_HOST_SIZE, SHORT, Part, Table, figure, ratio
 
-from dxgemm._errors import UnsupportedProblemError
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES, contiguous_problem
-from dxgemm._roofline import Roofline
 from dxgemm.choice.selection import choose
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.errors import UnsupportedProblemError
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.roofline import Roofline
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
 
 FEWEST_POINTS = 3  # of a line
 # Of m = n = k in the charts of rates. Below it launches are what counts; sizes that are no multiple

@@ -14,10 +14,10 @@ from typing import Any
 from comparison import SMOKE, Case, Timer, sets_of_operands, take_turns, xp
 
 import dxgemm
-from dxgemm._parts import IMPLEMENTATIONS
-from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten.kernels.residues import LOST_BITS
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.launches.emulation_parts import IMPLEMENTATIONS
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.tuning.sampling import calls_in_sample
 
 UNITS = {"float32": 2.0**-23, "float64": 2.0**-52}

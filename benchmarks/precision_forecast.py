@@ -8,10 +8,10 @@ from __future__ import annotations
 from gpus import FACTS, WITHOUT_FLOAT64
 from result_files import Results, extras
 
-from dxgemm._problem import contiguous_problem
+from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels.residues import LOST_BITS
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.problem.define import contiguous_problem
 
 COUNTS = range(12, 19)
 DEPTHS = (64, 256, 1024, 4096, 16384, 65536)

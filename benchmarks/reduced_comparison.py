@@ -25,7 +25,7 @@ from fused_comparison import AUTOMATIC, CASE_S, Call, Measurement, as_tensor, ow
 
 import dxgemm
 from dxgemm import errors, reductions
-from dxgemm._problem import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import cupy as cp
 
-from dxgemm._fusion import Fusion
-from dxgemm._parts import buffers, series_spec
-from dxgemm._problem import Strides, contiguous_problem
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, Scheme, parts_layout
+from dxgemm.launches.emulation_parts import buffers, series_spec
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.layout import Strides
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 

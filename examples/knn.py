@@ -32,11 +32,11 @@ from sklearn.datasets import load_digits
 
 import dxgemm
 from dxgemm import reductions
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, uses_cupy
 from dxgemm.epilogues import bias, bias_column
+from dxgemm.gpu.status import simulator_enabled
 
 NEIGHBOURS, CLASSES = 8, 10
 DTYPES = ("float32", "float64")

@@ -32,11 +32,11 @@ from scipy.special import erf
 from sklearn.datasets import load_digits
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, uses_cupy
 from dxgemm.epilogues import bias, gelu
+from dxgemm.gpu.status import simulator_enabled
 
 HIDDEN, CLASSES = 256, 10
 RIDGE = 0.1

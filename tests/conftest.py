@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dxgemm._gpu import probe
+from dxgemm.gpu.status import probe
 
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
@@ -27,12 +27,13 @@ from contract import CASES_PROPERTY, Contract, inability
 from recorded_runs import run_info, write_run
 
 import dxgemm
-from dxgemm import _deterministic, errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import RESULT_DTYPES
+from dxgemm import errors
+from dxgemm.choice import batch_invariant as _deterministic
 from dxgemm.choice import tables
 from dxgemm.choice.legality import _automatic_kernels
 from dxgemm.choice.selection import forget_candidates
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
@@ -212,7 +213,7 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
     No measurement of a GPU takes part: there are no tables of speeds.
     """
-    monkeypatch.setattr("dxgemm._registry.simulator_enabled", lambda: False)
+    monkeypatch.setattr("dxgemm.choice.registry.simulator_enabled", lambda: False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
     _forget_configs()

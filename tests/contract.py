@@ -9,8 +9,8 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._registry import Pipelined
+from dxgemm.choice.registry import Pipelined
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import abilities
 from dxgemm.testing.cases import Group

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._problem import Strides
+from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
 
 ACROSS = {"along_k": False, "across_k": True}

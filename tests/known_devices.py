@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dxgemm.runtime.device import facts_of
+from dxgemm.gpu.facts import facts_of
 
 H200 = facts_of("NVIDIA H200", (9, 0), sm_count=132, clock_hz=1.98e9, memory_gbytes_per_s=4800.0)
 H100 = facts_of(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm import epilogues, reductions
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 
 ALPHA, BETA = 2.0, -1.0
 

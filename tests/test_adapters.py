@@ -9,7 +9,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.arrays import dtype_name
 from dxgemm.runtime.streams import stream_handle
 

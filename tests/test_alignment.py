@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ALIGNMENTS, MAX_ALIGNMENT
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands

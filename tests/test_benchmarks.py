@@ -34,9 +34,9 @@ from markdown_pages import markdown
 
 import dxgemm
 from dxgemm import epilogues
-from dxgemm._gpu import simulator_enabled
 from dxgemm.choice.tables import read_table
 from dxgemm.epilogues import Epilogue
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning import sampling
 
 BENCHMARKS = Path(charts.__file__).parent

@@ -18,13 +18,13 @@ from stored_functions import counted_builds, forget
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._fusion import Fusion
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation
+from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation
 from dxgemm.choice.selection import choose, rank
 from dxgemm.choice.tables import Speed
 from dxgemm.cublasdx import block_batch, function_store, mathdx
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import Fusion
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import check
 from dxgemm.testing.inputs import planted_zeros, scaled_circulants
@@ -182,7 +182,7 @@ def test_it_is_a_slow_build_and_built_ahead_for_its_size(configs_of_a_gpu, store
 COMPILE = """
 import dataclasses, json
 from importlib import import_module
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import build, compile_kernel
 from dxgemm.cublasdx import block_batch
 

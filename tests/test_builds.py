@@ -21,8 +21,10 @@ from counted_builds import ARCH, DEATH, NAME, PATIENCE_S
 from filelock import FileLock
 
 import dxgemm
-from dxgemm import _registry, _route, compiler, errors
+from dxgemm import compiler, errors
+from dxgemm.call import route as _route
 from dxgemm.choice import legality, selection
+from dxgemm.choice import registry as _registry
 from dxgemm.choice.tables import Speed
 from dxgemm.compiler import (
     BackgroundBuild,

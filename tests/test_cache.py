@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import dxgemm
-from dxgemm._registry import kernel_specs
+from dxgemm.choice.registry import kernel_specs
 from dxgemm.compiler import CompiledKernel, KernelRecord, KernelStore
 from dxgemm.compiler.store import VerifiedFiles
 
@@ -192,7 +192,7 @@ def test_a_process_killed_while_saving_leaves_a_miss_that_is_cleaned_up(run_pyth
 
 def test_the_key_tells_kernels_apart_but_not_processes(run_python):
     program = """
-from dxgemm._registry import kernel_specs
+from dxgemm.choice.registry import kernel_specs
 keys = [spec.key(arch) for spec in kernel_specs() for arch in ("sm_80", "sm_90a")]
 assert len(set(keys)) == len(keys)
 print(*keys)
@@ -219,7 +219,7 @@ def test_public_calls_report_the_cache(monkeypatch, directory, kernel, entry):
 
 BUILD_ONE = """
 import hashlib
-from dxgemm._registry import kernel_specs
+from dxgemm.choice.registry import kernel_specs
 from dxgemm.compiler import kernel_store, obtain_kernel
 spec = kernel_specs(("float32",), ("coalesced",))[0]
 kernel = obtain_kernel(spec, "sm_90a")

@@ -13,11 +13,7 @@ from known_devices import A100, H100, H200
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm._explain import explain_shape
-from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
+from dxgemm.call.explanation import explain_shape
 from dxgemm.choice import legality, selection, tables
 from dxgemm.choice.legality import can_slice, exclusion, legal_kernels, refusal
 from dxgemm.choice.model import (
@@ -30,11 +26,15 @@ from dxgemm.choice.model import (
     predict,
     schedule,
 )
+from dxgemm.choice.registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
 from dxgemm.choice.residual import MOST, UNIT, candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, choose, rank, speed_of, speeds_from
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
 from dxgemm.epilogues.function import bound_epilogue
-from dxgemm.runtime.device import SIMULATED_DEVICE
+from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.tuning.workloads import ARITHMETICS, random_workloads
 
 PACKAGED = tables.PACKAGED  # fixtures put others in its place
@@ -225,7 +225,7 @@ def test_without_corrections_the_choice_is_the_least_of_all_predictions(give_tab
 
 
 def test_explain_shows_the_numbers_of_the_choice(made_up_table, monkeypatch):
-    monkeypatch.setattr("dxgemm._explain.device_facts", lambda ordinal: H200)
+    monkeypatch.setattr("dxgemm.call.explanation.device_facts", lambda ordinal: H200)
     for dtype in DTYPES:
         for m, n, k, batch in ((4096, 4096, 4096, 1), (64, 64, 20_000, 1), (33, 33, 33, 500)):
             explained = explain_shape(m, n, k, dtype, batch=batch)

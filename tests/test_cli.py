@@ -18,10 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 import dxgemm
-from dxgemm._gpu import GpuStatus, probe, simulator_enabled
-from dxgemm._problem import contiguous_problem
 from dxgemm.cli import counters
 from dxgemm.cli.app import app
+from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled
+from dxgemm.problem.define import contiguous_problem
 
 run_command, info_command, demo_command, ladder_command, profile_command, bench_command = map(
     importlib.import_module,

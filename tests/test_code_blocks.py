@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import epilogues, reductions
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.app import app
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.libraries import LIBRARIES
 
 REPOSITORY = Path(__file__).resolve().parent.parent

@@ -12,15 +12,15 @@ from ptx_flow import c_loads
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._registry import IMPLEMENTATIONS, Handwritten, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import HANDWRITTEN, _imports
+from dxgemm.gpu.status import simulator_enabled
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
-from dxgemm._registry import IMPLEMENTATIONS, Handwritten
+from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten
 from dxgemm.compiler import compile_kernel
 
 def compiled(task):
@@ -59,7 +59,7 @@ if __name__ == "__main__":
 
 MAKE_ALL = """
 from importlib import import_module
-from dxgemm._registry import IMPLEMENTATIONS, Handwritten
+from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten
 specs = {
     spec: None
     for implementation in IMPLEMENTATIONS
@@ -167,7 +167,7 @@ def test_the_block_size_is_part_of_the_binary(kernels):
 def test_an_unknown_architecture_is_refused(run_python):
     program = """
 from dxgemm import errors
-from dxgemm._registry import IMPLEMENTATIONS, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
 from dxgemm.compiler import compile_kernel
 for arch in ("hopper", "sm_9", ""):
     try:
@@ -244,7 +244,7 @@ WITHOUT_COMPILER_LIBRARIES = """
 from cuda.pathfinder import DynamicLibNotFoundError
 from numba import cuda
 from dxgemm import errors
-from dxgemm._registry import IMPLEMENTATIONS, kernel_specs
+from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
 from dxgemm.compiler import compile_kernel
 
 def refuse(*arguments, **options):

@@ -12,14 +12,14 @@ from known_devices import H200
 from stored_functions import counted_builds, forget
 
 from dxgemm import errors
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import MOST_ACCUMULATOR_BYTES, find_implementation, kernel_specs
+from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
+from dxgemm.problem.define import contiguous_problem
 
 ARCH = "sm_90a"
 DESCRIPTOR = Descriptor(
@@ -319,7 +319,7 @@ def test_a_library_of_another_version_is_refused(monkeypatch, version):
 
 REFUSE_TOOLKIT = """
 from dxgemm import errors
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import build
 build.toolkit_warnings = lambda: ["nvidia-nvjitlink 13.4 is bad."]
 spec = find_implementation("pipeline").common_specs(("float64",))[0]
@@ -366,7 +366,7 @@ def test_a_wait_is_moved_to_the_instruction_that_begins_it(operation, given, exp
 
 BUILD_ONE = """
 import dataclasses, json, sys
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 from dxgemm.cublasdx.warp_turns import take_turns
 implementation = find_implementation("pipeline")

@@ -9,13 +9,16 @@ import pytest
 from known_devices import H200
 
 import dxgemm
-from dxgemm import _deterministic, epilogues, errors, reductions
-from dxgemm._deterministic import rank_for_any_rows
-from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._problem import ITEM_SIZES, Layout, contiguous_problem, define_problem
-from dxgemm._registry import find_implementation
+from dxgemm import epilogues, errors, reductions
+from dxgemm.choice import batch_invariant as _deterministic
+from dxgemm.choice.batch_invariant import rank_for_any_rows
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of, choose, rank, time_candidates
 from dxgemm.compiler import kernel_store
+from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.problem.define import contiguous_problem, define_problem
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import Layout
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, numpy_dtype
 
 ROWS = (*range(1, 258), 1000, 1024, 4097, 8192, 70_000)

@@ -11,8 +11,9 @@ from contract import inability
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import probe
-from dxgemm._problem import Layout, define_problem
+from dxgemm.gpu.status import probe
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime.device import _cores_per_sm, _tensor_multiply_adds
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case

@@ -15,8 +15,8 @@ import pytest
 from plan_ways import ALPHA, BETA, WAYS
 
 from dxgemm import errors
-from dxgemm._problem import contiguous_problem
-from dxgemm._series import Call, LaunchSeries
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.runtime import binding, capture, device, host, launch, workspace
 from dxgemm.testing.inputs import operands
 
@@ -275,7 +275,7 @@ def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
 @pytest.mark.gpu
 def test_a_gpu_has_no_workspace_that_is_larger_than_it(cupy):
     import dxgemm
-    from dxgemm._registry import MOST_SLICES, find_implementation
+    from dxgemm.choice.registry import MOST_SLICES, find_implementation
 
     config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
     sliced = ("tuned", config, MOST_SLICES)
@@ -408,7 +408,7 @@ def test_a_forked_process_is_told_and_its_parent_goes_on(cupy, run_python):
 LIVE_PLANS = """
 import sys, cupy, dxgemm
 from dxgemm import reductions
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
 a = cupy.ones((256, 256), "float32")
 plans = [

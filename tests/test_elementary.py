@@ -15,16 +15,16 @@ import pytest
 
 import dxgemm
 from dxgemm import epilogues
-from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import logistic, normal_cdf
+from dxgemm.gpu.status import simulator_enabled
 
 mpmath = pytest.importorskip("mpmath")
 FITTING = Path(__file__).parents[1] / "docs" / "elementary.py"
 COUNT_BRANCHES_AND_DIVISIONS = """
 from dataclasses import replace
 from dxgemm import epilogues
-from dxgemm._fusion import Fusion
-from dxgemm._registry import find_implementation
+from dxgemm.problem.fusion import Fusion
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
 (spec, *_) = find_implementation("naive").common_specs(("{dtype}",))

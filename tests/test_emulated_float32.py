@@ -11,13 +11,19 @@ from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
 from dxgemm import reductions
-from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._parts import operand_parts
-from dxgemm._problem import Strides, contiguous_problem
-from dxgemm._split import native_config, partial_results, validity_problem, validity_spec
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import UNFIT
 from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.launches.emulated_float32 import (
+    native_config,
+    partial_results,
+    validity_problem,
+    validity_spec,
+)
+from dxgemm.launches.emulation_parts import operand_parts
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import FusedReduction, Fusion
+from dxgemm.problem.layout import Strides
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.split_model import is_accepted, split_product, split_rows
@@ -256,9 +262,9 @@ def test_both_products_leave_as_many_partial_results():
 NATIVE = """
 import dxgemm
 from dataclasses import replace
-from dxgemm._fusion import Fusion
-from dxgemm._problem import contiguous_problem
-from dxgemm._split import other_specs
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.launches.emulated_float32 import other_specs
 from dxgemm.compiler import compile_kernel
 from dxgemm.epilogues.function import bound_epilogue
 

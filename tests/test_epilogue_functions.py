@@ -14,7 +14,6 @@ import pytest
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm._problem import Layout
 from dxgemm.epilogues import (
     BoundEpilogue,
     ColumnVector,
@@ -47,6 +46,7 @@ from dxgemm.epilogues import (
 )
 from dxgemm.epilogues.kinds import KINDS
 from dxgemm.epilogues.philox import philox_4x32
+from dxgemm.problem.layout import Layout
 
 HALF = 0.5
 PAIR = (0.25, 0.75)

@@ -12,8 +12,8 @@ from contract import inability
 
 import dxgemm
 from dxgemm import epilogues, errors
-from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues import Matrix, RowVector, Scalar
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
 from dxgemm.testing.padded import Padded
@@ -364,8 +364,8 @@ def test_max_and_min_treat_nan_as_python_does(home):
 COMPILE_UNFIT = """
 from dataclasses import replace
 import dxgemm
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._registry import find_implementation
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
 @dxgemm.epilogue
@@ -426,7 +426,7 @@ def test_arithmetic_on_literals_stays_in_the_type_of_sums(make):
     def third(value, row, col, shift: RowVector, other: Matrix):
         return value / 3.0 + 0.1 * shift * math.exp(other * 0.5)
 
-    from dxgemm._registry import find_implementation
+    from dxgemm.choice.registry import find_implementation
     from dxgemm.compiler import compile_kernel
 
     m, n, k = SIZES[0]
@@ -452,8 +452,8 @@ def test_the_same_epilogue_is_one_kernel(make):
 COUNT_PREFETCHES = """
 from dataclasses import replace
 from dxgemm import epilogues
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._registry import find_implementation
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
 (spec, *_) = find_implementation("tensor_core").common_specs(("float64",))

@@ -10,7 +10,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._problem import RESULT_DTYPES
+from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
 def arrays(dtype="float32"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants

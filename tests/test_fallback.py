@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import _registry, errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Layout, contiguous_problem
-from dxgemm._route import Route, clear_routes
+from dxgemm import errors
+from dxgemm.call.route import Route, clear_routes
+from dxgemm.choice import registry as _registry
 from dxgemm.choice.selection import rank
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime.device import device_facts
 
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from dxgemm import _gpu
+from dxgemm.gpu import status as _gpu
 
 
 class FakeDriver:

@@ -10,12 +10,13 @@ import pytest
 from known_devices import H200
 
 import dxgemm
-from dxgemm import _grouped, errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import find_implementation
+from dxgemm import errors
+from dxgemm.call import grouped as _grouped
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import time_candidates
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import grouped
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.padded import Padded
 
@@ -233,7 +234,7 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
 
 COMPILE = """
 import re
-from dxgemm._grouped import _spec
+from dxgemm.call.grouped import _spec
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.handwritten.kernels import grouped, tensor_batch
 largest, *_, smallest = grouped.KERNEL.configs

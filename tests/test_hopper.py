@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hopper_kernels import ROW_BYTES, TILE, Config
 
-from dxgemm._problem import Strides, contiguous_problem
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
 
 BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.float32, "int8": np.int8}
 
@@ -72,7 +73,7 @@ COMPILE = """
 import sys
 sys.path.append(sys.argv[1])
 from hopper_kernels import CASES, Config
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
 options = {"copy": ("2",), "wgmma": ("k", "mn"), "pairs": ("f16",)}
 for case in CASES:

@@ -17,7 +17,7 @@ from filelock import FileLock
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._problem import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.layouts import LAYOUTS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -15,24 +16,17 @@ PACKAGE = Path(dxgemm.__file__).parent
 
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
-    ("_errors", "_fusion", "_gpu", "_occupancy", "_roofline"),
-    ("_problem",),
+    ("errors", "handwritten"),
+    ("gpu",),
+    ("problem",),
     ("epilogues",),
     ("compiler", "reductions"),
     ("runtime",),
-    ("handwritten", "_cublas", "_series"),
-    ("cublasdx", "_parts"),
-    ("_split",),
-    ("_split_int8",),
-    ("_registry",),
-    ("choice", "_fused"),
-    ("_deterministic",),
-    ("_reduced", "_sliced"),
-    ("_route",),
-    ("_host_launch", "_explain", "_prepared"),
-    ("_calls",),
-    ("_grouped",),
-    ("_api",),
+    ("cublasdx",),
+    ("choice",),
+    ("launches",),
+    ("call",),
+    ("api",),
     ("__init__",),
     ("tuning",),
     ("cli", "torch"),
@@ -40,7 +34,7 @@ LAYERS = (
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-TESTING_MAY_IMPORT = {"testing", "_problem", "_errors"}
+TESTING_MAY_IMPORT = {"testing", "problem", "errors"}
 # llvmlite comes with numba, whose intrinsics are written in it.
 KERNEL_FILES_MAY_IMPORT = {
     *sys.stdlib_module_names,
@@ -49,6 +43,7 @@ KERNEL_FILES_MAY_IMPORT = {
     "llvmlite",
     "dxgemm.handwritten",
 }
+MODULE_NAME = r"dxgemm(\.\w+)+"
 HEAVY = ("numba", "llvmlite", "nvmath", "cupy", "torch", "cuda", "scipy", "typer", "rich")
 
 
@@ -60,8 +55,13 @@ def source_files():
 
 
 def imported_names(path):
-    """The dotted names a file imports anywhere, in functions too, `a.b` for `from a import b`."""
+    """The dotted names a file imports anywhere, in functions too, `a.b` for `from a import b`.
+
+    A string that names a module counts as one: what it is for is to import it.
+    """
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and re.fullmatch(MODULE_NAME, str(node.value)):
+            yield node.value
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import _cublas, errors
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import contiguous_problem
+from dxgemm import errors
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches import cublas as _cublas
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.buffers import Arena
 from dxgemm.testing.cases import Case, layout_groups, plain_layouts
 from dxgemm.testing.kinds import KINDS

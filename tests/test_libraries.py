@@ -9,7 +9,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.cases import DTYPES, Case
 from dxgemm.testing.check import assert_right, check
 from dxgemm.testing.inputs import operands

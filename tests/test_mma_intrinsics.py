@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 
 PTX_OF = "import mma_kernels as k; print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}))"
 

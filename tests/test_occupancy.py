@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dxgemm._occupancy import SmLimits, occupancy, sm_limits
+from dxgemm.gpu.occupancy import SmLimits, occupancy, sm_limits
 
 HOPPER = sm_limits("sm_90a")
 

@@ -7,7 +7,7 @@ import pytest
 from contract import inability
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -103,7 +103,8 @@ def test_explain_shape_needs_no_arrays():
 
 
 def test_own_implementations_support_every_problem():
-    from dxgemm._problem import Layout, define_problem
+    from dxgemm.problem.define import define_problem
+    from dxgemm.problem.layout import Layout
 
     layouts = [
         Layout((5, 4), strides, "float32", 0, False)

@@ -10,7 +10,7 @@ from contract import inability
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.kinds import KINDS, numpy_dtype

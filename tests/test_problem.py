@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 
 from dxgemm import errors
-from dxgemm._problem import (
-    Layout,
-    Strides,
-    byte_extent,
-    contiguous_problem,
-    define_problem,
-    share_elements,
-)
+from dxgemm.problem.define import contiguous_problem, define_problem
+from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements
 
 ITEM = 4
 

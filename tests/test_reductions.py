@@ -16,9 +16,9 @@ from contract import inability
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
-from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.epilogues import Matrix
+from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import plain_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype

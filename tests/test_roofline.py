@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 import dxgemm
-from dxgemm import _explain
-from dxgemm._roofline import (
+from dxgemm.call import explanation as _explain
+from dxgemm.gpu.roofline import (
     Roofline,
     bytes_in_flight_needed,
     count_waves,

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten import conflict_free, double_buffer, thread_tile_1d, vectorized, warp_tile
 from dxgemm.handwritten.parts.configs import min_blocks
 from dxgemm.handwritten.parts.mma_operands import choose_sides
 from dxgemm.handwritten.parts.tiles import padded_layout, plain_layout, swizzled_layout
+from dxgemm.problem.define import contiguous_problem
 
 BANKS, BANK_BYTES = 32, 4
 TILE = 128

@@ -8,7 +8,7 @@ import pytest
 import sanitize
 from sanitize import Outcome, read_output, report, run_cases
 
-from dxgemm._gpu import GpuStatus, simulator_enabled
+from dxgemm.gpu.status import GpuStatus, simulator_enabled
 
 CASES = "cases 128 refused 64\n"
 

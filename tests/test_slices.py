@@ -9,9 +9,9 @@ import pytest
 from known_devices import H200
 
 import dxgemm
-from dxgemm._problem import contiguous_problem
 from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
@@ -123,8 +123,9 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dty
 
 
 COMPILE = """
-from dxgemm._problem import contiguous_problem, sliced_problem
-from dxgemm._registry import adding_spec, find_implementation
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import sliced_problem
+from dxgemm.choice.registry import adding_spec, find_implementation
 from dxgemm.compiler import compile_kernel
 
 for name, dtype in (("tuned", "float32"), ("tensor_core", "float64")):

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from dxgemm._problem import contiguous_problem
 from dxgemm.handwritten.kernels import small_batch, tensor_batch
 from dxgemm.handwritten.kernels.small_batch import Config, block_count, variant
+from dxgemm.problem.define import contiguous_problem
 
 CONFIGS = small_batch.KERNEL.configs
 SIZES = [config.tile_m for config in CONFIGS]
@@ -123,7 +123,7 @@ def test_lanes_that_are_served_together_read_different_banks(config):
 
 
 COMPILE = """
-from dxgemm._registry import find_implementation
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 for name, dtype, place, most in (
     ("small_batch", "float32", 0, 0),

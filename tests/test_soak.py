@@ -12,7 +12,7 @@ from soak import Soak
 from soak_problems import FULL_LAYOUTS, draw, kernels
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 
 pytestmark = pytest.mark.skipif(not simulator_enabled(), reason="`make soak` runs it whole")
 SEED = 0

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing import check
 from dxgemm.testing.inputs import operands
 from dxgemm.testing.kinds import FLOAT_KINDS, KINDS, limits

@@ -9,7 +9,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.arrays import library_of
 
 torch = pytest.importorskip("torch", reason="the operators need torch: dxgemm[torch]")

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import errors
-from dxgemm._gpu import GpuStatus, simulator_enabled
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import find_implementation
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose
 from dxgemm.choice.tables import Speed, read_table
 from dxgemm.cli.app import app
-from dxgemm.runtime.device import SIMULATED_DEVICE
+from dxgemm.gpu.facts import SIMULATED_DEVICE
+from dxgemm.gpu.status import GpuStatus, simulator_enabled
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.tuning import measure
 from dxgemm.tuning.observations import Observation, append, read
 from dxgemm.tuning.workloads import (

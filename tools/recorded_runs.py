@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dxgemm._gpu import simulator_enabled
+from dxgemm.gpu.status import simulator_enabled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 

@@ -31,7 +31,7 @@ from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
-from dxgemm._gpu import probe, simulator_enabled
+from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.runtime import workspace
 from dxgemm.testing.buffers import Slot
 from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype

@@ -37,7 +37,7 @@ from recorded_runs import run_info, write_run
 from soak_problems import compute, draw, kernels
 
 from dxgemm import errors
-from dxgemm._gpu import probe, simulator_enabled
+from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.runtime import workspace
 
 THREADS = 1 if simulator_enabled() else 8  # numba's simulator knows one kernel at a time

@@ -12,10 +12,10 @@ import numpy as np
 
 import dxgemm
 from dxgemm import epilogues, reductions
-from dxgemm._fusion import FusedReduction, Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import contiguous_problem
-from dxgemm._registry import Pipelined
+from dxgemm.choice.registry import Pipelined
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.abilities import fitting_layouts, inability
 from dxgemm.testing.compare import compare

@@ -21,8 +21,8 @@ import model
 from measured import REPOSITORY, SIZE, Measured, commits, load_measured
 
 import dxgemm
-from dxgemm._occupancy import Occupancy, occupancy, sm_limits
 from dxgemm.cli.counters import STALLS, busiest_pipe, top_stall
+from dxgemm.gpu.occupancy import Occupancy, occupancy, sm_limits
 
 PAGE = REPOSITORY / "docs" / "ladder.md"
 KERNELS = REPOSITORY / "handwritten"

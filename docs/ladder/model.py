@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm._roofline import tile_intensity
+from dxgemm.gpu.roofline import tile_intensity
 
 SMS = 132
 CLOCK_HZ = 1.98e9

@@ -100,7 +100,7 @@ def make_kernel(
     Args:
         innermost: "k" or "mn": along what the operand lies, and its parts shall.
         access: "vector" if four neighbours can be read at a time, else "element".
-        epilogue: a `dxgemm._fusion.Fusion` of three buffers.
+        epilogue: a `Fusion` of three buffers.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.

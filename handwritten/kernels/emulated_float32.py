@@ -158,7 +158,7 @@ def make_kernel(
     Args:
         scheme_name: of `emulation.SCHEMES`.
         a_innermost, b_innermost: "k" or "mn", the index along which the parts lie.
-        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of row factors,
+        epilogue: a `Fusion`, whose operands end with the buffers of row factors,
             column factors and the flag of validity_check.
     """
     from numba import cuda, float32, int32, uint8

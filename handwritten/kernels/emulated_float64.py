@@ -149,7 +149,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel of one config, as a Python function to compile.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion` of a buffer and a number.
+        epilogue: a `Fusion` of a buffer and a number.
     """
     from numba import cuda, float32, int32, uint8, uint16, uint32
 

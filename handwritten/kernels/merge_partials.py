@@ -66,7 +66,7 @@ def make_kernel(
         dtype: of what was reduced.
         end: AGAIN, LINES or WHOLE.
         written: "values", "indices" or "values indices".
-        epilogue: a `dxgemm._fusion.Fusion` of a reduction alone. Its operands: the buffers of
+        epilogue: a `Fusion` of a reduction alone. Its operands: the buffers of
             values and of indices; of what is written an array each, but with WHOLE for indices one
             of rows and one of columns, and the columns of the matrix.
     """

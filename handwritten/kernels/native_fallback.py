@@ -19,7 +19,7 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
     """The kernel of one config; see the other for its parameters.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffer.
+        epilogue: a `Fusion`, whose operands end with the buffer.
     """
     from numba import cuda
 

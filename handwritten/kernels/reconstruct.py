@@ -137,7 +137,7 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
 
     Args:
         count: of moduli.
-        epilogue: a `dxgemm._fusion.Fusion`, whose operands end with the buffers of residues, row
+        epilogue: a `Fusion`, whose operands end with the buffers of residues, row
             factors, column factors and the flag of validity_check.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,

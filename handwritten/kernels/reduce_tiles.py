@@ -65,7 +65,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     Args:
         dtype: of the matrix.
-        epilogue: a `dxgemm._fusion.Fusion` of a reduction alone.
+        epilogue: a `Fusion` of a reduction alone.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.

@@ -109,7 +109,7 @@ def make_kernel(
         innermost: "k" or "mn": along what the operand lies.
         access: "vector" if two neighbours along k can be read at a time, else "element".
         count: of moduli.
-        epilogue: a `dxgemm._fusion.Fusion` of three buffers and a number.
+        epilogue: a `Fusion` of three buffers and a number.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.

@@ -48,7 +48,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel, as a Python function to compile or to simulate.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion` of four buffers: status of a, of b, invalid, count.
+        epilogue: a `Fusion` of four buffers: status of a, of b, invalid, count.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.

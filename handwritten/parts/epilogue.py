@@ -34,7 +34,7 @@ def make_finish(
     """The device function `finish`.
 
     Args:
-        epilogue: None, or a `dxgemm._fusion.Fusion`.
+        epilogue: None, or a `Fusion`.
         dtype: of sums and of the values given: "float32", "float64" or "int32".
         out_dtype: of the values returned: the same, or "float32" after "int32".
         width: how many neighbours in a row there are, in a tuple; None for one, bare.
@@ -80,7 +80,7 @@ def make_prefetch(
     m, n and extra. None if no matrix is read.
 
     Args:
-        epilogue: None, or a `dxgemm._fusion.Fusion`.
+        epilogue: None, or a `Fusion`.
     """
     from numba import cuda, int32
 

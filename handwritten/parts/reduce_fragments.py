@@ -22,7 +22,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     of the tile; the last tile of a row also fills those that no tile has.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion` with a reduction that is not of columns.
+        epilogue: a `Fusion` with a reduction that is not of columns.
         tile_n: columns of the tile.
     """
     from numba import cuda, float32, int32, int64

@@ -40,7 +40,7 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
     """The device functions of a reduction.
 
     Args:
-        reduction: a `dxgemm._fusion.FusedReduction`.
+        reduction: a `dxgemm.problem.fusion.FusedReduction`.
         dtype: of what is reduced: "float32", "float64" or "int32".
 
     Returns:
@@ -263,7 +263,7 @@ def make_reduce_tile(
     parameter. All threads of the block must have passed a barrier since it was written.
 
     Args:
-        epilogue: a `dxgemm._fusion.Fusion` with a reduction.
+        epilogue: a `Fusion` with a reduction.
         rows, tile_n: extents of what the block reduces.
         split_k: blocks that share the rows of a tile.
         dtype: of the elements.

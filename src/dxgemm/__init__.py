@@ -7,9 +7,8 @@
 Importing touches no GPU and imports neither numba nor any array library but NumPy.
 """
 
-from dxgemm import _errors as errors
-from dxgemm import epilogues
-from dxgemm._api import (
+from dxgemm import epilogues, errors
+from dxgemm.api import (
     GroupedPlan,
     Plan,
     build,
@@ -23,11 +22,11 @@ from dxgemm._api import (
     plan,
     plan_grouped,
 )
-from dxgemm._errors import DxgemmError
-from dxgemm._explain import Explanation
-from dxgemm._prepared import PreparedOperand, prepare
-from dxgemm._split import split_fallbacks
+from dxgemm.call.explanation import Explanation
+from dxgemm.call.prepared_operand import PreparedOperand, prepare
 from dxgemm.epilogues import epilogue
+from dxgemm.errors import DxgemmError
+from dxgemm.launches.emulated_float32 import split_fallbacks
 
 __version__ = "0.1.0"
 

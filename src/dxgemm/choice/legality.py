@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from dxgemm._problem import Problem, sliced_problem, stored_problem
-from dxgemm._registry import IMPLEMENTATIONS, MOST_SLICES, Implementation
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.choice.registry import IMPLEMENTATIONS, MOST_SLICES, Implementation
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # of k, in a slice
 

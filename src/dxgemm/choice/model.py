@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._occupancy import sm_limits
-from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
-from dxgemm._registry import MOST_SLICES, Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
+from dxgemm.choice.registry import MOST_SLICES, Implementation
 from dxgemm.choice.tables import Speed
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import MAX_ALIGNMENT
+from dxgemm.problem.problem import Problem
 
 # The kernel that adds the sums of slices: its launch, and its reading of them, from the L2 cache.
 ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6

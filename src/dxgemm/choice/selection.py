@@ -10,10 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._errors import UnknownImplementationError, UnsupportedProblemError
-from dxgemm._problem import Problem, stored_problem
-from dxgemm._registry import IMPLEMENTATIONS, Implementation, find_implementation
-from dxgemm._roofline import tile_efficiency
 from dxgemm.choice.legality import (
     Candidate,
     can_slice,
@@ -32,9 +28,13 @@ from dxgemm.choice.model import (
     resident_blocks,
     schedule,
 )
+from dxgemm.choice.registry import IMPLEMENTATIONS, Implementation, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.roofline import tile_efficiency
+from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # of the peak, times what a tile's size allows: without any table
 

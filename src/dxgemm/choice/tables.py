@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.gpu.facts import DeviceFacts
 
 PACKAGED = Path(__file__).parents[1] / "tables"
 VERSION = 2

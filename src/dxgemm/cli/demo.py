@@ -13,10 +13,10 @@ import numpy as np
 import typer
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
+from dxgemm.gpu.status import simulator_enabled
 
 DTYPES = ("float32", "float64")
 # The simulator takes seconds for these; a GPU takes all images.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from dxgemm._gpu import probe, simulator_enabled
 from dxgemm.cli.output import note
+from dxgemm.gpu.status import probe, simulator_enabled
 
 
 def enable_simulator_without_gpu() -> None:

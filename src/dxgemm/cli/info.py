@@ -9,10 +9,10 @@ from typing import Any
 import typer
 
 import dxgemm
-from dxgemm._gpu import GpuStatus, probe, simulator_enabled, version_text
 from dxgemm.cli.kernels import cache_dict, cache_text
 from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.compiler import toolkit_warnings
+from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled, version_text
 
 # With cu12 and cu13, these packages have names of their own.
 PACKAGES = (

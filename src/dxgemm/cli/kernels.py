@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 import typer
 
 import dxgemm
-from dxgemm._gpu import probe
 from dxgemm.cli.explain import Dtype
 from dxgemm.cli.output import JsonOption, byte_text, print_json, print_table, progress_bar
 from dxgemm.compiler import CacheInfo, KernelRecord
+from dxgemm.gpu.status import probe
 
 
 def build(

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
@@ -22,6 +21,7 @@ from dxgemm.cli.timing import (
     uses_cupy,
     wall_time_us,
 )
+from dxgemm.gpu.status import simulator_enabled
 
 GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes

@@ -7,15 +7,6 @@ from typing import Annotated
 import typer
 
 import dxgemm
-from dxgemm._occupancy import (
-    REGISTER_UNIT,
-    SMEM_UNIT,
-    WARP_THREADS,
-    WARP_UNIT,
-    Occupancy,
-    sm_limits,
-)
-from dxgemm._occupancy import occupancy as calculate
 from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.cli.rungs import (
     SHOWN_SIZE,
@@ -29,6 +20,15 @@ from dxgemm.cli.rungs import (
     require_support,
 )
 from dxgemm.compiler import KernelRecord, obtain_kernel
+from dxgemm.gpu.occupancy import (
+    REGISTER_UNIT,
+    SMEM_UNIT,
+    WARP_THREADS,
+    WARP_UNIT,
+    Occupancy,
+    sm_limits,
+)
+from dxgemm.gpu.occupancy import occupancy as calculate
 
 
 class UnknownSmError(dxgemm.DxgemmError, ValueError):

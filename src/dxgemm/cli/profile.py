@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm._gpu import probe, simulator_enabled
 from dxgemm.cli.counters import STALLS, busiest_pipe, ncu_command, parse_counters, top_stall
 from dxgemm.cli.output import JsonOption, note, print_json
 from dxgemm.cli.rungs import (
@@ -24,6 +23,7 @@ from dxgemm.cli.rungs import (
     require_support,
 )
 from dxgemm.cli.timing import array_module, to_dtype
+from dxgemm.gpu.status import probe, simulator_enabled
 
 EXPLANATION = """\
 Three counters say most of what there is to know of a GEMM:

@@ -10,10 +10,10 @@ import numpy as np
 import typer
 
 import dxgemm
-from dxgemm._gpu import simulator_enabled
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.matrices import read_matrix, written_atomically
 from dxgemm.cli.output import JsonOption, print_json
+from dxgemm.gpu.status import simulator_enabled
 
 # What the simulator does in a second, in order of magnitude, and what it may be asked for unasked.
 SIMULATED_PER_S = 50_000

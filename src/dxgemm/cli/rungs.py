@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm._gpu import probe, simulator_enabled
-from dxgemm._problem import Problem, contiguous_problem
-from dxgemm._registry import Handwritten
+from dxgemm.choice.registry import Handwritten
+from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import Problem
 
 RungArgument = Annotated[
     str, typer.Argument(metavar="RUNG", help="Number or name, as `dxgemm ladder` lists them.")

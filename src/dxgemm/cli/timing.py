@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import MissingPackageError
-from dxgemm._gpu import simulator_enabled
+from dxgemm.errors import MissingPackageError
+from dxgemm.gpu.status import simulator_enabled
 
 TIMED_CALLS, TIMED_ROUNDS = 20, 7
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any
 import platformdirs
 import typer
 
-from dxgemm._errors import BuildError, GpuUnavailableError, MissingPackageError
-from dxgemm._gpu import probe, simulator_enabled
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.choice.tables import own_folder, table_for
 from dxgemm.cli.output import note, print_table, progress_bar
+from dxgemm.errors import BuildError, GpuUnavailableError, MissingPackageError
+from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
 
-from dxgemm._errors import SettingError
 from dxgemm.compiler.build import CompiledKernel
 from dxgemm.compiler.kernels import find_kernel, obtain_kernel
 from dxgemm.compiler.spec import KernelSpec
+from dxgemm.errors import SettingError
 
 Task = tuple[KernelSpec, str]  # a kernel and its architecture
 Finished = Generator[tuple[Task, CompiledKernel], None, None]

@@ -10,8 +10,8 @@ import os
 import threading
 from collections.abc import Callable
 
-from dxgemm._errors import SettingError
 from dxgemm.compiler.spec import KernelSpec
+from dxgemm.errors import SettingError
 
 BUILD_MODES = ("background", "block", "never")
 

@@ -10,15 +10,15 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-from dxgemm._errors import BuildError, DxgemmError, MissingPackageError
-from dxgemm._fusion import Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import scalar_dtype
 from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.locks import numba_lock
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
+from dxgemm.errors import BuildError, DxgemmError, MissingPackageError
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.dtypes import scalar_dtype
+from dxgemm.problem.fusion import Fusion
 
 # What a kernel writes in inline PTX for its last parameter, see `_parameter_blocks`.
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"

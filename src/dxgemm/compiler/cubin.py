@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from io import BytesIO
 
-from dxgemm._errors import BuildError
+from dxgemm.errors import BuildError
 
 _SIZED_FORMAT = 0x04  # a size and that many bytes follow; other formats are four bytes in all
 _MIN_STACK_SIZE = 0x12

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from dxgemm._fusion import Fusion
+from dxgemm.problem.fusion import Fusion
 
 # Part of every key: raise it when the argument list or the build changes what a cubin means.
 BUILD_VERSION = 3

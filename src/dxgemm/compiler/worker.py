@@ -16,10 +16,10 @@ import tempfile
 import warnings
 from contextlib import suppress
 
-from dxgemm._errors import BuildError, DxgemmError
 from dxgemm.compiler.build import CompiledKernel
 from dxgemm.compiler.kernels import keep_kernel, kernel_store, obtain_kernel
 from dxgemm.compiler.spec import KernelSpec
+from dxgemm.errors import BuildError, DxgemmError
 
 _PROGRAM = "from dxgemm.compiler import worker; worker.answer_requests()"
 

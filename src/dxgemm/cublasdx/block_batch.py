@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_block_functions
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions
+from dxgemm.errors import BuildError
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import operand_mode
 

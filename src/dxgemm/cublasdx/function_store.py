@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any, TypeVar
 
-from dxgemm._errors import BuildError
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.locks import mathdx_lock
 from dxgemm.compiler.toolkit import NVRTC, installed_versions
@@ -22,6 +21,7 @@ from dxgemm.cublasdx.mathdx import (
     build_block_functions,
     build_functions,
 )
+from dxgemm.errors import BuildError
 
 Described = TypeVar("Described", Descriptor, BlockDescriptor)
 Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from dxgemm._errors import BuildError, MissingPackageError
+from dxgemm.errors import BuildError, MissingPackageError
 
 MOST_ERROR_LINES = 3
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is not known before the call

@@ -21,11 +21,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
+from dxgemm.errors import BuildError
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes

@@ -22,10 +22,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dxgemm._errors import BuildError
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
+from dxgemm.errors import BuildError
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes

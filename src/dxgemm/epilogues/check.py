@@ -7,7 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from dxgemm._errors import (
+from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, check_number, fits, fitting_shapes
+from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
     LayoutError,
@@ -16,10 +19,8 @@ from dxgemm._errors import (
     ScalarError,
     ShapeError,
 )
-from dxgemm._problem import ITEM_SIZES, Layout, overlaps_itself, scalar_dtype
-from dxgemm.epilogues.function import BoundEpilogue
-from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, check_number, fits, fitting_shapes
-from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
+from dxgemm.problem.layout import Layout, overlaps_itself
 
 # By the type of sums. A float64 operand would widen float32 arithmetic without a word, a float32
 # one would bring fewer digits into float64 results than they seem to have: neither is accepted.

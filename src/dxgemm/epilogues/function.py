@@ -12,7 +12,6 @@ from typing import Any, overload
 
 import numpy as np
 
-from dxgemm._errors import EpilogueError, ScalarError
 from dxgemm.epilogues.host import apply_on_host
 from dxgemm.epilogues.kinds import (
     OUTPUT,
@@ -26,6 +25,7 @@ from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import FunctionHolder, cell_value, check_unchanged, examine
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import EpilogueShape, StageFunction
+from dxgemm.errors import EpilogueError, ScalarError
 
 LEADING = ("value", "row", "col")
 KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import ShapeError
 from dxgemm.epilogues.kinds import (
     COLUMN,
     KINDS,
@@ -22,6 +21,7 @@ from dxgemm.epilogues.kinds import (
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import dispatched_function, elementary_name
 from dxgemm.epilogues.stages import StageFunction, check_returned
+from dxgemm.errors import ShapeError
 
 # Where NumPy's name of a function of `math` is another.
 _NUMPY_NAMES = {

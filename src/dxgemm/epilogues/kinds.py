@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_origin
 
 import numpy as np
 
-from dxgemm._errors import EpilogueError, ScalarError
+from dxgemm.errors import EpilogueError, ScalarError
 
 
 @dataclass(frozen=True)

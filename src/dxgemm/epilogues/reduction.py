@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm._errors import ShapeError
 from dxgemm.epilogues.kinds import epilogue_error
+from dxgemm.errors import ShapeError
 
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES = "values", "indices"

@@ -8,10 +8,10 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any
 
-from dxgemm._gpu import simulator_enabled
 from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, epilogue_error
 from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.reduction import Reduction
+from dxgemm.gpu.status import simulator_enabled
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import ArrayTypeError, MissingPackageError
-from dxgemm._problem import Layout
+from dxgemm.errors import ArrayTypeError, MissingPackageError
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime.device import device_count
 from dxgemm.runtime.streams import wait_for
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dxgemm._errors import LaunchError
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem
 from dxgemm.compiler import KernelSpec, find_kernel, obtain_kernel
+from dxgemm.errors import LaunchError
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import launch_is_captured
 
 

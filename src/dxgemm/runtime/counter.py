@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dxgemm._errors import LaunchError
+from dxgemm.errors import LaunchError
 from dxgemm.runtime.device import current_device, driver_api
 from dxgemm.runtime.upload import upload_now
 from dxgemm.runtime.workspace import Workspace

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import LaunchError
-from dxgemm._problem import ITEM_SIZES, Layout
+from dxgemm.errors import LaunchError
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import contiguous_strides
 from dxgemm.runtime.device import current_device, driver_api
 

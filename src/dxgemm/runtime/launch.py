@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from dxgemm._errors import LaunchError
-from dxgemm._problem import Problem
 from dxgemm.compiler import PARAMETERS, CompiledKernel
+from dxgemm.errors import LaunchError
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, device_count, driver_api
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._problem import ITEM_SIZES, Problem, Strides, offset_range
 from dxgemm.compiler import PARAMETERS, KernelSpec
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import Strides, offset_range
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm._errors import StreamError
+from dxgemm.errors import StreamError
 
 
 def stream_handle(stream: Any) -> int:

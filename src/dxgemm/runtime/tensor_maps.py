@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
-from dxgemm._errors import LaunchError
+from dxgemm.errors import LaunchError
 from dxgemm.runtime.device import current_device, driver_api
 
 TENSOR_MAP_BYTES = 128

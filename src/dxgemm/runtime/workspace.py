@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import LaunchError
-from dxgemm._gpu import simulator_enabled
+from dxgemm.errors import LaunchError
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 

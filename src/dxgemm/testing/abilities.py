@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm._problem import Problem, contiguous_problem
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import Problem
 from dxgemm.testing.cases import plain_layouts
 from dxgemm.testing.kinds import KINDS
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import MissingPackageError
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
 from dxgemm.choice.residual import candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, speed_of
 from dxgemm.choice.tables import SPEED_NAMES, Chip, Key, Speed, Table, write_table
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.errors import MissingPackageError
+from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.tuning.observations import Observation
 
 # The least and the largest value of each number of a speed that make sense.

@@ -13,19 +13,20 @@ from typing import Any
 import numpy as np
 
 import dxgemm
-from dxgemm._errors import (
+from dxgemm.choice.legality import Candidate, legal_kernels
+from dxgemm.choice.registry import KernelFile, adding_spec
+from dxgemm.choice.selection import time_candidates
+from dxgemm.compiler import KernelSpec, build_kernels
+from dxgemm.errors import (
     BuildError,
     MissingPackageError,
     UnsupportedProblemError,
     WrongResultError,
 )
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, Problem, sliced_problem
-from dxgemm._registry import KernelFile, adding_spec
-from dxgemm.choice.legality import Candidate, legal_kernels
-from dxgemm.choice.selection import time_candidates
-from dxgemm.compiler import KernelSpec, build_kernels
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.problem import Problem, sliced_problem
 from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 from dxgemm.tuning.workloads import Workload

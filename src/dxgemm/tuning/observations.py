@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from dxgemm._errors import SettingError
+from dxgemm.errors import SettingError
 from dxgemm.tuning.workloads import Workload
 
 

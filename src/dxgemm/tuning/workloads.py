@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dxgemm._errors import ShapeError
-from dxgemm._fused import fuse
-from dxgemm._problem import ITEM_SIZES, RESULT_DTYPES, Layout, Problem, define_problem, scalar_dtype
+from dxgemm.call.epilogue import fuse
 from dxgemm.epilogues import gelu_tanh
 from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.errors import ShapeError
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES, scalar_dtype
+from dxgemm.problem.layout import Layout
+from dxgemm.problem.problem import Problem
 
 # dtype and precision: each has kernels of its own. bfloat16 goes by what float16 was measured to
 # reach: its kernels are the same but for the type of the multiplication.

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from dxgemm._errors import UnsupportedProblemError
-from dxgemm._problem import Problem, Strides
-from dxgemm._registry import IMPLEMENTATIONS, Implementation
 from dxgemm.choice.legality import Candidate
+from dxgemm.choice.registry import IMPLEMENTATIONS, Implementation
 from dxgemm.choice.selection import Ranking, rank, time_candidates
-from dxgemm.runtime.device import DeviceFacts
+from dxgemm.errors import UnsupportedProblemError
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 
 TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # for which configs are compared
 

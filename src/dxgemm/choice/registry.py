@@ -10,28 +10,23 @@ from importlib import import_module
 from itertools import product
 from typing import Any, ClassVar
 
-from dxgemm._errors import UnknownImplementationError
-from dxgemm._fusion import Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import (
-    ITEM_SIZES,
-    MAX_ALIGNMENT,
-    PRECISIONS,
-    RESULT_DTYPES,
-    Problem,
-    contiguous_problem,
-    scalar_dtype,
-    sliced_problem,
-)
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
     compute_capability,
     find_kernel,
 )
+from dxgemm.errors import UnknownImplementationError
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_dtype
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.layout import MAX_ALIGNMENT
+from dxgemm.problem.problem import Problem, sliced_problem
 from dxgemm.runtime.binding import Launch, launch_kernel
-from dxgemm.runtime.device import DeviceFacts, device_facts
+from dxgemm.runtime.device import device_facts
 
 # Of the 1020 that a thread's registers hold: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 576
@@ -302,7 +297,7 @@ class SplitProduct(Handwritten):
         series: the module that launches them all.
     """
 
-    series: str = "dxgemm._split"
+    series: str = "dxgemm.launches.emulated_float32"
 
     @property
     def _series(self) -> Any:
@@ -327,7 +322,7 @@ class SplitProduct(Handwritten):
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         if problem.dtype not in self.dtypes:
             return None
-        split = import_module("dxgemm._split")
+        split = import_module("dxgemm.launches.emulated_float32")
         name = split.NATIVE[problem.dtype].__name__.rpartition(".")[2]
         return f"{name} {split.native_config(problem, config)}, decided on the GPU"
 
@@ -361,7 +356,7 @@ class Cublas(Implementation):
 
     @property
     def _binding(self) -> Any:
-        return import_module("dxgemm._cublas")
+        return import_module("dxgemm.launches.cublas")
 
     def supports(self, problem: Problem) -> str | None:
         if problem.epilogue is not None:
@@ -420,7 +415,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "emulated_float64",
         "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
-        series="dxgemm._split_int8",
+        series="dxgemm.launches.emulated_float64",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),

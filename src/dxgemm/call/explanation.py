@@ -6,9 +6,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dxgemm._occupancy import occupancy, sm_limits
-from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem, contiguous_problem
-from dxgemm._roofline import (
+from dxgemm.call.route import Route
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.selection import Ranking, rank, speeds_from
+from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.occupancy import occupancy, sm_limits
+from dxgemm.gpu.roofline import (
     MEMORY_LATENCY_NS,
     Roofline,
     bytes_in_flight_needed,
@@ -16,11 +20,11 @@ from dxgemm._roofline import (
     tail_efficiency,
     tile_intensity,
 )
-from dxgemm._route import Route
-from dxgemm.choice.legality import Candidate
-from dxgemm.choice.selection import Ranking, rank, speeds_from
-from dxgemm.epilogues.stages import EpilogueShape
-from dxgemm.runtime.device import DeviceFacts, device_facts
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import MAX_ALIGNMENT
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.device import device_facts
 
 
 @dataclass(frozen=True)

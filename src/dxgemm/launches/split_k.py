@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm._problem import ITEM_SIZES, Problem, Strides
-from dxgemm._registry import adding_spec
-from dxgemm._series import Call, LaunchSeries
 from dxgemm.choice.legality import Candidate
+from dxgemm.choice.registry import adding_spec
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import launch_kernel
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import LayoutError, OverlapError, ScalarError
-from dxgemm._fused import CallEpilogue, FusedLaunch
-from dxgemm._host_launch import HostLaunch
-from dxgemm._prepared import PreparedOperand
-from dxgemm._problem import ALIGNMENTS, share_elements
-from dxgemm._route import Route, make_route, routes
+from dxgemm.call.epilogue import CallEpilogue, FusedLaunch
+from dxgemm.call.host_operands import HostLaunch
+from dxgemm.call.prepared_operand import PreparedOperand
+from dxgemm.call.route import Route, make_route, routes
+from dxgemm.errors import LayoutError, OverlapError, ScalarError
+from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import Library, libraries, library_of
 from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.streams import stream_handle

@@ -14,22 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._deterministic import Deterministic, rank_for_any_rows
-from dxgemm._errors import (
-    BuildError,
-    DeviceMismatchError,
-    MissingOperandError,
-    MissingPackageError,
-)
-from dxgemm._fused import fuse
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Layout, Strides, byte_extent, define_problem
+from dxgemm.call.epilogue import fuse
+from dxgemm.choice.batch_invariant import Deterministic, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.errors import (
+    BuildError,
+    DeviceMismatchError,
+    MissingOperandError,
+    MissingPackageError,
+)
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, Strides, byte_extent
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
@@ -220,14 +222,14 @@ class Route:
     def _bind(self, candidate: Candidate) -> Launch:
         device = self.device
         if candidate.slices > 1:
-            from dxgemm._sliced import SlicedLaunch
+            from dxgemm.launches.split_k import SlicedLaunch
 
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
         if self.epilogue is None or self.reduction is None:
             return candidate.implementation.bind(
                 candidate.part_of(self.problem), candidate.config, device.arch, self.ordinal
             )
-        from dxgemm._reduced import ReducedLaunch, result_array
+        from dxgemm.launches.reduced import ReducedLaunch, result_array
 
         arrays = {}
         for name, label in self.epilogue.result_labels.items():

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm import _split
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._parts import buffers, first_config, series_spec
-from dxgemm._problem import Problem
-from dxgemm._series import Call
-from dxgemm._split import PartsLaunch, native_launch, with_buffers
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.moduli import moduli_count
+from dxgemm.launches import emulated_float32 as _split
+from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch, with_buffers
+from dxgemm.launches.emulation_parts import buffers, first_config, series_spec
+from dxgemm.launches.series import Call
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from dxgemm._errors import LaunchError
-from dxgemm._fused import CallEpilogue, FusedLaunch
-from dxgemm._route import Route
+from dxgemm.call.epilogue import CallEpilogue, FusedLaunch
+from dxgemm.call.route import Route
+from dxgemm.errors import LaunchError
 from dxgemm.runtime.arrays import HOST, Library, host_view
 from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.host import DeviceCopy

@@ -11,8 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm import _calls
-from dxgemm._errors import (
+from dxgemm.call import prepare as _calls
+from dxgemm.choice.registry import Implementation, common_problems, find_implementation
+from dxgemm.choice.selection import best_of
+from dxgemm.compiler import KernelSpec, compute_capability
+from dxgemm.errors import (
     ArrayTypeError,
     DeviceMismatchError,
     DtypeError,
@@ -22,26 +25,17 @@ from dxgemm._errors import (
     ScalarError,
     ShapeError,
 )
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import (
-    ALIGNMENTS,
-    ITEM_SIZES,
-    Layout,
-    Problem,
-    Strides,
-    byte_extent,
-    contiguous_problem,
-    define_problem,
-    share_elements,
-)
-from dxgemm._registry import Implementation, common_problems, find_implementation
-from dxgemm.choice.selection import best_of
-from dxgemm.compiler import KernelSpec, compute_capability
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.define import contiguous_problem, define_problem
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.layout import ALIGNMENTS, Layout, Strides, byte_extent, share_elements
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.capture import is_captured, launching_on
-from dxgemm.runtime.device import DeviceFacts, device_facts
+from dxgemm.runtime.device import device_facts
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed

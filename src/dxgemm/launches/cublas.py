@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm._errors import UnsupportedProblemError
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem, Strides
+from dxgemm.errors import UnsupportedProblemError
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import current_device
 
 _INT32_MAX = 2**31 - 1

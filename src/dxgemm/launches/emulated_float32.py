@@ -7,9 +7,15 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from dxgemm._fusion import Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._parts import (
+from dxgemm.compiler import KernelSpec
+from dxgemm.gpu.roofline import tile_efficiency
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten import tensor_core, tuned
+from dxgemm.handwritten.kernels import emulated_float32, native_fallback, validity_check
+from dxgemm.handwritten.parts.emulation import CHOSEN
+from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.launches.emulation_parts import (
     NO_STRIDES,
     NUMBER_BYTES,
     buffers,
@@ -17,15 +23,9 @@ from dxgemm._parts import (
     parts_of_problem,
     series_spec,
 )
-from dxgemm._problem import Problem
-from dxgemm._roofline import tile_efficiency
-from dxgemm._series import Call, LaunchSeries
-from dxgemm.compiler import KernelSpec
-from dxgemm.handwritten import tensor_core, tuned
-from dxgemm.handwritten.kernels import emulated_float32, native_fallback, validity_check
-from dxgemm.handwritten.parts.emulation import CHOSEN
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 from dxgemm.runtime.device import device_facts

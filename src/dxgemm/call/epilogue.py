@@ -6,20 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dxgemm._errors import UnsupportedProblemError
-from dxgemm._fusion import FusedOperand, FusedReduction, Fusion
-from dxgemm._problem import (
-    ALIGNMENTS,
-    ITEM_SIZES,
-    MAX_ALIGNMENT,
-    Layout,
-    Problem,
-    Strides,
-)
 from dxgemm.epilogues.check import check_numbers
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.errors import UnsupportedProblemError
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
+from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import Library, libraries, library_of
 
 

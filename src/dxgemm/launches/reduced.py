@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import ITEM_SIZES, Layout, Problem, Strides
-from dxgemm._series import Call, LaunchSeries
-from dxgemm._split import PartsLaunch
 from dxgemm.choice.legality import Candidate
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.emulated_float32 import PartsLaunch
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.layout import Layout, Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 
 MANY_LINES = 64  # from so many on, a few threads merge each of them

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dxgemm import _grouped, _registry, compiler
-from dxgemm._calls import Bound, prepare
-from dxgemm._deterministic import Deterministic
-from dxgemm._errors import BuildError
-from dxgemm._explain import Explanation, explain_route
-from dxgemm._explain import explain_shape as explain_shape  # re-exported
-from dxgemm._grouped import GroupedPlan as GroupedPlan  # re-exported
-from dxgemm._problem import RESULT_DTYPES
-from dxgemm._route import clear_routes
+from dxgemm import compiler
+from dxgemm.call import grouped as _grouped
+from dxgemm.call.explanation import Explanation, explain_route
+from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
+from dxgemm.call.grouped import GroupedPlan as GroupedPlan  # re-exported
+from dxgemm.call.prepare import Bound, prepare
+from dxgemm.call.route import clear_routes
+from dxgemm.choice import registry as _registry
+from dxgemm.choice.batch_invariant import Deterministic
+from dxgemm.errors import BuildError
+from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
 def gemm(

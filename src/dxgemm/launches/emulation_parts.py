@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dxgemm._fusion import FusedOperand, Fusion
-from dxgemm._gpu import simulator_enabled
-from dxgemm._problem import Problem, Strides
 from dxgemm.compiler import KernelSpec
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import decompose, residues
 from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
@@ -21,6 +19,9 @@ from dxgemm.handwritten.parts.emulation import (
     parts_layout,
 )
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm._errors import ArrayTypeError, PrecisionError
-from dxgemm._gpu import simulator_enabled
-from dxgemm._parts import IMPLEMENTATIONS, parts_of_problem
-from dxgemm._problem import ALIGNMENTS, ITEM_SIZES, SPLIT, Layout, define_problem
-from dxgemm._reduced import ReducedLaunch
-from dxgemm._registry import find_implementation
-from dxgemm._split import PartsLaunch
+from dxgemm.choice.registry import find_implementation
+from dxgemm.errors import ArrayTypeError, PrecisionError
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.emulated_float32 import PartsLaunch
+from dxgemm.launches.emulation_parts import IMPLEMENTATIONS, parts_of_problem
+from dxgemm.launches.reduced import ReducedLaunch
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.dtypes import ITEM_SIZES, SPLIT
+from dxgemm.problem.layout import ALIGNMENTS, Layout
 from dxgemm.runtime.arrays import HOST, libraries, library_of
 from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.device import device_facts

@@ -1,0 +1,1 @@
+"""One call, from arrays to a launch."""

@@ -1,0 +1,1 @@
+"""GEMMs of several kernels, and of cuBLAS, as one launch each."""

@@ -1,0 +1,271 @@
+"""From the operands' layouts to a `Problem`, or to a typed error that names the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm.errors import (
+    DeviceMismatchError,
+    DtypeError,
+    LayoutError,
+    MissingOperandError,
+    OverlapError,
+    PrecisionError,
+    ReadOnlyError,
+    ShapeError,
+)
+from dxgemm.problem.dtypes import (
+    DEQUANTISED_DTYPES,
+    ITEM_SIZES,
+    MODULI_COUNTS,
+    OPERAND_DTYPES,
+    PRECISIONS,
+    RESULT_DTYPES,
+    SPLIT,
+)
+from dxgemm.problem.layout import Layout, Strides, overlaps_itself, row_major, used_strides
+from dxgemm.problem.problem import Problem, exchanged, oriented
+
+
+def contiguous_problem(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    batch: int = 1,
+    *,
+    out_dtype: str | None = None,
+    precision: str | None = None,
+) -> Problem:
+    """The problem of row-major, 16-byte aligned operands without padding, beta == 0.
+
+    Args:
+        dtype: of a and b.
+        m, n, k, batch: the sizes.
+        out_dtype: of c and out; None for what `gemm` would allocate.
+        precision: as `gemm` takes it.
+
+    Raises:
+        DtypeError, PrecisionError: as `gemm` would.
+    """
+    given = {} if out_dtype is None else {"out": out_dtype}
+    _check_dtypes({"a": dtype, "b": dtype, **given})
+    if precision is not None:
+        _check_precision(precision, dtype)
+    out = row_major(batch, m, n)
+    return oriented(
+        Problem(
+            dtype=dtype,
+            m=m,
+            n=n,
+            k=k,
+            batch=batch,
+            a=row_major(batch, m, k),
+            b=row_major(batch, k, n),
+            c=out,
+            out=out,
+            out_dtype=out_dtype or RESULT_DTYPES[dtype][0],
+            precision=precision,
+        )
+    )
+
+
+def define_problem(
+    a: Layout,
+    b: Layout,
+    c: Layout | None,
+    out: Layout | None,
+    *,
+    alpha_is_zero: bool,
+    beta_is_zero: bool,
+    precision: Any = None,
+    has_epilogue: bool = False,
+    is_reduced: bool = False,
+    reduced_axis: int | None = None,
+) -> tuple[Problem, tuple[int, ...]]:
+    """Check the operands against each other.
+
+    Args:
+        a, b: layouts of the factors.
+        c: layout of the addend; None if the call has none.
+        out: layout of the array to write; None if that is c, or yet to be allocated.
+        alpha_is_zero, beta_is_zero: which operands are never read.
+        precision: None, or what is permitted instead of the dtype's own arithmetic.
+        has_epilogue: whether int32 sums may become something else.
+        is_reduced: whether c is only read, and nothing is allocated for the result.
+        reduced_axis: of the caller's result, if that is reduced and not stored.
+
+    Returns:
+        The problem, and the shape of the result as the caller sees it.
+
+    Raises:
+        DtypeError, PrecisionError, ShapeError, LayoutError, ReadOnlyError, OverlapError,
+        DeviceMismatchError, MissingOperandError: the first that applies, with the values and the
+        way out.
+    """
+    present = {"a": a, "b": b}
+    if c is not None:
+        present["c"] = c
+    if out is not None:
+        present["out"] = out
+    _check_dtypes({name: layout.dtype for name, layout in present.items()}, has_epilogue)
+    if precision is not None:
+        _check_precision(precision, a.dtype)
+    m, n, k, result_shape = _check_shapes(present)
+    _check_devices(present)
+    target = out or (None if is_reduced else c)
+    target_name = "out" if out else "c"
+    if target is not None:
+        _check_target(target_name, target, result_shape)
+    if c is None and not beta_is_zero:
+        raise MissingOperandError(
+            "gemm: beta is not zero but there is no c to scale; pass c, or leave beta at 0."
+        )
+    batch = result_shape[0] if len(result_shape) == 3 else 1
+    a_strides = _element_strides("a", a)
+    b_strides = _element_strides("b", b)
+    if target is None:
+        out_strides = row_major(batch, m, n)
+    else:
+        out_strides = _element_strides(target_name, target)
+    c_strides = _element_strides("c", c) if c is not None else out_strides
+    # Nothing is rounded to half precision that is not stored.
+    new_dtype = RESULT_DTYPES[a.dtype][-1 if is_reduced else 0]
+    problem = Problem(
+        dtype=a.dtype,
+        m=m,
+        n=n,
+        k=0 if alpha_is_zero else k,
+        batch=batch,
+        a=a_strides,
+        b=b_strides,
+        c=c_strides,
+        out=out_strides,
+        out_dtype=next((given.dtype for given in (target, c) if given), new_dtype),
+        a_alignment=a.alignment,
+        b_alignment=b.alignment,
+        precision=precision,
+        reads_c=not beta_is_zero,
+        in_place=out is None and not (is_reduced and c),
+    )
+    if problem.dtype == "float32" and precision == SPLIT and reduced_axis is not None:
+        # What multiplies parts reduces rows alone, and nothing lies in memory to the contrary.
+        return exchanged(problem) if reduced_axis == 0 else problem, result_shape
+    return oriented(problem), result_shape
+
+
+def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
+    for name, dtype in dtypes.items():
+        supported = RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES
+        if dtype not in supported:
+            fitting = "float32" if name in ("a", "b") else RESULT_DTYPES[dtypes["a"]][0]
+            raise DtypeError(
+                f"gemm: {name} has dtype {dtype}; {', '.join(supported)} in native byte order "
+                f"are supported: convert {name} first, for example {name}.astype('{fitting}')."
+            )
+    a, b = dtypes["a"], dtypes["b"]
+    if a != b:
+        way_out = "convert a and b to one dtype."
+    else:
+        allowed = RESULT_DTYPES[a]
+        if has_epilogue and a == "int8":
+            allowed += DEQUANTISED_DTYPES
+        out = dtypes.get("out") or dtypes.get("c")
+        if out is None or (out in allowed and dtypes.get("c", out) == out):
+            return
+        way_out = f"c and out must both be {' or both '.join(allowed)}."
+    listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+    raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
+
+
+def _check_precision(precision: Any, dtype: str) -> None:
+    is_name = isinstance(precision, str)
+    fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
+    if is_name and precision in {f"{SPLIT}{count}" for count in MODULI_COUNTS}:
+        fitting = ["float64"]
+    if not fitting:
+        names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)
+        known = " or ".join(map(repr, names))
+        raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
+    if dtype not in fitting:
+        raise PrecisionError(
+            f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but a and b "
+            f"are {dtype}; pass None."
+        )
+
+
+def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int, ...]]:
+    for name, layout in operands.items():
+        if len(layout.shape) not in (2, 3):
+            raise ShapeError(
+                f"gemm: {name} has {len(layout.shape)} dimensions, shape {layout.shape}; it must "
+                "be 2-D (a matrix) or 3-D (a batch of matrices)."
+            )
+    a, b = operands["a"].shape, operands["b"].shape
+    m, k = a[-2:]
+    n = b[-1]
+    if b[-2] != k:
+        raise ShapeError(
+            f"gemm: inner dimensions differ: a is {a}, b is {b}; "
+            f"a.shape[{len(a) - 1}] must equal b.shape[{len(b) - 2}]."
+        )
+    result_shape: tuple[int, ...] = (m, n)
+    batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
+    if batches:
+        sizes = {size for size in batches.values() if size != 1} or {1}
+        if len(sizes) > 1:
+            shapes = ", ".join(f"{name} is {operands[name].shape}" for name in batches)
+            raise ShapeError(
+                f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
+            )
+        result_shape = (*sizes, m, n)
+    for name in ("c", "out"):
+        if name in operands and operands[name].shape[-2:] != (m, n):
+            raise ShapeError(
+                f"gemm: {name} is {operands[name].shape}, but a @ b is {result_shape} "
+                f"for a {a} and b {b}; {name} must have that shape."
+            )
+    return m, n, k, result_shape
+
+
+def _check_devices(operands: dict[str, Layout]) -> None:
+    if len({layout.device for layout in operands.values()}) == 1:
+        return
+    # Host operands go wherever the others are.
+    devices = {name: layout.device for name, layout in operands.items() if layout.device >= 0}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on GPU {device}" for name, device in devices.items())
+        raise DeviceMismatchError(
+            f"gemm: operands are spread over GPUs: {listed}; move them to one."
+        )
+
+
+def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> None:
+    if layout.shape != result_shape:
+        raise ShapeError(
+            f"gemm: {name} is {layout.shape}, but the result is {result_shape}; the array that is "
+            "written cannot be broadcast."
+        )
+    if layout.read_only:
+        raise ReadOnlyError(f"gemm: {name} is read-only, but the result is written to it.")
+    if overlaps_itself(layout):
+        raise OverlapError(
+            f"gemm: {name} overlaps itself: shape {layout.shape} with strides {layout.strides} "
+            "bytes reaches one element by several indices; pass an array of its own."
+        )
+
+
+def _element_strides(name: str, layout: Layout) -> Strides:
+    item_size = ITEM_SIZES[layout.dtype]
+    strides = tuple([stride // item_size for stride in layout.strides])
+    if tuple([stride * item_size for stride in strides]) != layout.strides:
+        raise LayoutError(
+            f"gemm: {name} has strides {layout.strides} bytes, which are not multiples of the "
+            f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
+        )
+    if layout.alignment < item_size:
+        raise LayoutError(
+            f"gemm: {name} starts at an address that is not a multiple of the {item_size}-byte "
+            f"{layout.dtype}; copy it to an aligned array first."
+        )
+    return used_strides(layout.shape, strides)

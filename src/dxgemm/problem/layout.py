@@ -1,0 +1,148 @@
+"""Layouts of operands, and the memory that they reach."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+
+from dxgemm.problem.dtypes import ITEM_SIZES
+
+MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
+
+LINE_BYTES = 128  # of a cache line
+
+# The alignment of an address, at its last four bits: a look-up, because each call needs two.
+ALIGNMENTS = (16, 1, 2, 1, 4, 1, 2, 1, 8, 1, 2, 1, 4, 1, 2, 1)
+
+
+class Layout(NamedTuple):
+    """One operand without its data: what validation needs to know of an array.
+
+    Attributes:
+        shape: (rows, columns) or (batch, rows, columns).
+        strides: bytes from one index to the next, one per dimension; any sign, zero allowed.
+        dtype: NumPy's name of the dtype, such as "float32"; other names are refused later.
+        device: CUDA ordinal; -1 for host memory.
+        read_only: whether the library forbids writing to the array.
+        alignment: bytes, the largest power of two up to `MAX_ALIGNMENT` that divides the address.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: int
+    read_only: bool
+    alignment: int = MAX_ALIGNMENT
+
+
+class Strides(NamedTuple):
+    """Elements from one matrix, row and column of an operand to the next."""
+
+    batch: int
+    row: int
+    col: int
+
+    def transposed(self) -> Strides:
+        return Strides(self.batch, self.col, self.row)
+
+    @property
+    def arrangement(self) -> str:
+        """`"row_major"`, `"col_major"` or `"strided"` (neither index is contiguous)."""
+        if self.col == 1:
+            return "row_major"
+        return "col_major" if self.row == 1 else "strided"
+
+
+def byte_extent(layout: Layout) -> tuple[int, int]:
+    """First byte and the byte after the last that a layout touches, relative to its pointer."""
+    if 0 in layout.shape:
+        return 0, 0
+    first, last = offset_range(layout.shape, layout.strides)
+    return first, last + ITEM_SIZES[layout.dtype]
+
+
+def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int]:
+    """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
+    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+
+
+def overlaps_itself(layout: Layout) -> bool:
+    """Whether two different indices reach the same element.
+
+    Exact for one or two dimensions of more than one element: i * s0 == j * s1 has its smallest
+    solution at i = s1 / g, j = s0 / g with g = gcd(s0, s1). For three, dimensions must nest
+    (each stride beyond the extent of the smaller ones), which refuses a few exotic valid layouts.
+    """
+    if 0 in layout.shape:
+        return False
+    if len(layout.shape) == 2:
+        (rows, cols), (row, col) = layout.shape, layout.strides
+        if 0 < col * cols <= row or 0 < row * rows <= col:
+            return False  # rows, or columns, one behind the other
+    dimensions = sorted(
+        (abs(stride), size)
+        for size, stride in zip(layout.shape, layout.strides, strict=True)
+        if size > 1
+    )
+    if any(stride == 0 for stride, _ in dimensions):
+        return True
+    if len(dimensions) == 2:
+        (stride_0, size_0), (stride_1, size_1) = dimensions
+        divisor = gcd(stride_0, stride_1)
+        return stride_1 // divisor < size_0 and stride_0 // divisor < size_1
+    reach = 0
+    for stride, size in dimensions:
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
+    """Of a matrix or a batch.
+
+    The stride of a dimension of one element is arbitrary in every library. It is 0 here, so that
+    a batch of one broadcasts, a single row is aligned, and equal problems compare equal.
+    """
+    if len(sizes) == 2:  # spelled out: every new shape asks for three of these
+        (rows, cols), (row, col) = sizes, strides
+        return Strides(0, row if rows > 1 else 0, col if cols > 1 else 0)
+    return Strides(*(stride if size > 1 else 0 for size, stride in zip(sizes, strides)))
+
+
+def row_major(batch: int, rows: int, cols: int) -> Strides:
+    """Without padding."""
+    return used_strides((batch, rows, cols), (rows * cols, cols, 1))
+
+
+def share_elements(pointer: int, layout: Layout, other_pointer: int, other: Layout) -> bool:
+    """Whether two operands have an element in common: exact, also for interleaved slices.
+
+    Decided by `numpy.shares_memory` on arrays that carry the addresses and are never read.
+    """
+    try:
+        return np.shares_memory(
+            _address_array(pointer, layout),
+            _address_array(other_pointer, other),
+            max_work=10**6,  # type: ignore[arg-type]
+        )
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _AddressArray:
+    def __init__(self, pointer: int, layout: Layout) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": layout.shape,
+            "strides": layout.strides,
+            "typestr": f"|V{ITEM_SIZES[layout.dtype]}",  # NumPy alone has no bfloat16
+            "data": (pointer, True),
+        }
+
+
+def _address_array(pointer: int, layout: Layout) -> np.ndarray:
+    return np.asarray(_AddressArray(pointer, layout))

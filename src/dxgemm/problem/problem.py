@@ -1,0 +1,203 @@
+"""The problem that a call asks for, in the orientation in which kernels compute it.
+
+Everything that decides, builds or explains works on a `Problem` alone, free of any array library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Any
+
+from dxgemm.problem.dtypes import ITEM_SIZES, SPLIT, scalar_dtype
+from dxgemm.problem.fusion import FusedReduction, Fusion
+from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
+
+
+def _quick_to_read(cls: type[Any]) -> type[Any]:
+    """A dataclass without the defaults that its fields leave behind as attributes of the class.
+
+    With them Python 3.12 looks up the class at every reading of an object's own attribute.
+    """
+    for name in cls.__dataclass_fields__.keys() & vars(cls).keys():
+        delattr(cls, name)
+    return cls
+
+
+@_quick_to_read
+@dataclass(frozen=True)
+class Problem:
+    """out = alpha * a @ b + beta * c, batched, in the orientation the kernels compute it.
+
+    Kernels let neighbouring threads write neighbouring columns of `out`. Where the caller's result
+    is contiguous along its rows instead, the transposed product out.T = b.T @ a.T is computed:
+    `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
+
+    Attributes:
+        dtype: of a and b, a key of `RESULT_DTYPES`.
+        m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
+            neither a nor b may be read.
+        batch: number of matrices; 1 for two-dimensional operands.
+        a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
+        out_dtype: of c and out, one of those that `RESULT_DTYPES` has for dtype.
+        a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
+            address: what a kernel variant with wide accesses may rely on.
+        precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, and
+            "split" sums of products of their parts, so that true float32 serves both too. In
+            float64 "split" permits products of rounded numbers; "split14", by fourteen moduli.
+        reads_c: whether beta is nonzero; otherwise c is never touched.
+        in_place: whether out and c are the same memory.
+        is_transposed: whether the roles of a and b are exchanged with respect to the call.
+        epilogue: what is made of alpha * a @ b + beta * c before it is written.
+        must_fuse: whether a reduction has to be made by the product's kernel, or must not be; None
+            leaves it open.
+        slices: equal parts of k, the last ones perhaps shorter, whose sums are left unadded: `out`
+            then has slices * batch matrices.
+    """
+
+    dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int
+    a: Strides
+    b: Strides
+    c: Strides
+    out: Strides
+    out_dtype: str
+    a_alignment: int = MAX_ALIGNMENT
+    b_alignment: int = MAX_ALIGNMENT
+    precision: str | None = None
+    reads_c: bool = False
+    in_place: bool = True
+    is_transposed: bool = False
+    epilogue: Fusion | None = None
+    must_fuse: bool | None = None
+    slices: int = 1
+
+    @property
+    def reduction(self) -> FusedReduction | None:
+        """What the result is reduced to."""
+        return self.epilogue.reduction if self.epilogue else None
+
+    @property
+    def scalar_dtype(self) -> str:
+        """The dtype of sums, alpha and beta."""
+        return scalar_dtype(self.dtype)
+
+    @property
+    def arithmetic(self) -> str:
+        """What products may be computed in: the precision asked for, or else the dtype."""
+        return self.precision if self.precision and self.dtype == "float32" else self.dtype
+
+    @property
+    def moduli(self) -> int | None:
+        """How many moduli the precision names."""
+        digits = (self.precision or "").removeprefix(SPLIT)
+        return int(digits) if digits.isdecimal() else None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result has no elements, so that nothing is launched."""
+        return self.m == 0 or self.n == 0 or self.batch == 0
+
+    @property
+    def flops(self) -> int:
+        """Operations: a multiplication and an addition per inner step."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def a_row_alignment(self) -> int:
+        """Bytes, the largest power of two up to a cache line's that all rows of a are apart."""
+        return _row_alignment(self.a, self.dtype)
+
+    @property
+    def b_row_alignment(self) -> int:
+        """Bytes, the largest power of two up to a cache line's that all rows of b are apart."""
+        return _row_alignment(self.b, self.dtype)
+
+    @property
+    def result_row_alignment(self) -> int:
+        """Bytes, as `a_row_alignment`, for the result."""
+        return _row_alignment(self.out, self.out_dtype)
+
+    @property
+    def read_bytes(self) -> int:
+        """Fewest bytes read from device memory: each operand once."""
+        a, b = self.m * self.k, self.k * self.n
+        if self.batch != 1:
+            a, b = (a * self.batch if self.a.batch else a), (b * self.batch if self.b.batch else b)
+        read = (a + b) * ITEM_SIZES[self.dtype]
+        if self.reads_c:
+            read += self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
+        return read
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of the matrices that are written, without those of the slices of k."""
+        if self.epilogue and self.epilogue.reduction and not self.epilogue.reduction.is_stored:
+            return 0
+        return self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
+
+    @property
+    def bytes_moved(self) -> int:
+        """Fewest bytes through device memory; what a reduction gives is not counted."""
+        return self.read_bytes + self.result_bytes
+
+
+def _row_alignment(strides: Strides, dtype: str) -> int:
+    """Of rows, or of columns where these are contiguous."""
+    step = strides.row if strides.col == 1 else strides.col
+    return gcd(step * ITEM_SIZES[dtype], LINE_BYTES)
+
+
+def stored_problem(problem: Problem) -> Problem:
+    """A reduction's problem as far as the matrix, which another kernel reduces.
+
+    If it is not asked for, it goes to a workspace.
+    """
+    assert problem.epilogue is not None and problem.reduction is not None
+    stages, operands = problem.epilogue.stages, problem.epilogue.stage_operands
+    epilogue = Fusion(stages, operands, problem.epilogue.is_transposed) if stages else None
+    if problem.reduction.is_stored:
+        return replace(problem, epilogue=epilogue)
+    out = _aligned_strides(problem)
+    return replace(problem, epilogue=epilogue, out=out, in_place=not problem.reads_c)
+
+
+def sliced_problem(problem: Problem, slices: int) -> Problem:
+    """A problem as far as the sums of so many slices of k, in a workspace."""
+    return replace(
+        problem, slices=slices, epilogue=None, reads_c=False, out=_aligned_strides(problem)
+    )
+
+
+def _aligned_strides(problem: Problem) -> Strides:
+    """Of matrices in a workspace, whose rows are aligned."""
+    width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
+    row = -(-problem.n // width) * width
+    return Strides(problem.m * row, row, 1)
+
+
+def oriented(problem: Problem) -> Problem:
+    """Exchange a and b where the result's rows, not its columns, are the contiguous direction."""
+    rows_are_contiguous = problem.m > 1 and abs(problem.out.row) < abs(problem.out.col)
+    if (problem.n > 1 and not rows_are_contiguous) or problem.m <= 1:
+        return problem
+    return exchanged(problem)
+
+
+def exchanged(problem: Problem) -> Problem:
+    """The transposed product."""
+    return replace(
+        problem,
+        m=problem.n,
+        n=problem.m,
+        a=problem.b.transposed(),
+        b=problem.a.transposed(),
+        c=problem.c.transposed(),
+        out=problem.out.transposed(),
+        a_alignment=problem.b_alignment,
+        b_alignment=problem.a_alignment,
+        is_transposed=True,
+    )
