@@ -14,9 +14,9 @@ from typing import Any
 from comparison import SMOKE, Case, Timer, sets_of_operands, take_turns, xp
 
 import dxgemm
+from dxgemm.choice.emulation_parts import IMPLEMENTATIONS
 from dxgemm.handwritten.kernels.residues import LOST_BITS
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
-from dxgemm.launches.emulation_parts import IMPLEMENTATIONS
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.tuning.sampling import calls_in_sample
 

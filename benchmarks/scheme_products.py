@@ -12,10 +12,10 @@ from typing import Any
 
 import cupy as cp
 
+from dxgemm.choice.emulation_parts import buffers, series_spec
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, Scheme, parts_layout
-from dxgemm.launches.emulation_parts import buffers, series_spec
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides

@@ -37,6 +37,7 @@ from dxgemm.compiler import (
     kernels,
     obtain_kernel,
 )
+from dxgemm.launches.product import bind_product
 from dxgemm.runtime.device import device_facts
 
 PROCESSES = 16
@@ -253,7 +254,7 @@ def test_a_process_forked_while_a_thread_builds_can_build(run_python):
     run_python(FORKED_BY_ANOTHER_THREAD)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counted(_registry.Implementation):
     """A kernel that takes long to build; what is run in its place is `naive`."""
 
@@ -268,11 +269,6 @@ class Counted(_registry.Implementation):
     def slow_build(self, config, problem, arch):
         return None if find_kernel(self.kernel, arch) else self.kernel
 
-    def bind(self, problem, config, arch, ordinal):
-        obtain_kernel(self.kernel, arch)
-        naive = _registry.find_implementation("naive")
-        return naive.bind(problem, config, arch, ordinal)
-
 
 @pytest.fixture
 def register(monkeypatch, environment):
@@ -280,6 +276,14 @@ def register(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kernels, "compile_kernel", counted_builds.compile_counted)
+
+    def bind(implementation, problem, config, arch, ordinal):
+        if isinstance(implementation, Counted):
+            obtain_kernel(implementation.kernel, arch)
+            implementation = _registry.find_implementation("naive")
+        return bind_product(implementation, problem, config, arch, ordinal)
+
+    monkeypatch.setattr(_route, "bind_product", bind)
 
     def register(mode=None, **options):
         if mode is not None:
@@ -350,14 +354,14 @@ def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds
 
 
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    build, bind = BackgroundBuild(), _registry.KernelFile.bind
+    build, bind = BackgroundBuild(), _route.bind_product
 
-    def bind_as_it_ends(self, *arguments):
+    def bind_as_it_ends(*arguments):
         build.ended.set()
-        return bind(self, *arguments)
+        return bind(*arguments)
 
     monkeypatch.setattr(_route, "build_behind", lambda *arguments: build)
-    monkeypatch.setattr(_registry.KernelFile, "bind", bind_as_it_ends)
+    monkeypatch.setattr(_route, "bind_product", bind_as_it_ends)
     register()
     assert dxgemm.explain(a, a).implementation != NAME
     assert not awaiting()

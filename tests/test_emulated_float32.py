@@ -11,16 +11,11 @@ from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
 from dxgemm import reductions
+from dxgemm.choice.emulation import native_config, partial_results, validity_problem, validity_spec
+from dxgemm.choice.emulation_parts import operand_parts
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import UNFIT
 from dxgemm.handwritten.parts.reduction import slot_count
-from dxgemm.launches.emulated_float32 import (
-    native_config,
-    partial_results,
-    validity_problem,
-    validity_spec,
-)
-from dxgemm.launches.emulation_parts import operand_parts
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import Strides
@@ -264,7 +259,7 @@ import dxgemm
 from dataclasses import replace
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.launches.emulated_float32 import other_specs
+from dxgemm.choice.emulation import other_specs
 from dxgemm.compiler import compile_kernel
 from dxgemm.epilogues.function import bound_epilogue
 

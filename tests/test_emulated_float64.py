@@ -13,13 +13,12 @@ import pytest
 from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 
 import dxgemm
+from dxgemm.choice.emulation import native_config, reconstruct_spec
+from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct, residues
 from dxgemm.handwritten.parts import moduli
 from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
-from dxgemm.launches.emulated_float32 import native_config
-from dxgemm.launches.emulated_float64 import reconstruct_spec
-from dxgemm.launches.emulation_parts import operand_residues, parts_of_problem
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import MODULI_COUNTS
 from dxgemm.problem.layout import Strides
@@ -372,9 +371,9 @@ def test_the_kernels_of_a_problem():
 
 COMPILE = """
 import json
-from dxgemm.launches.emulation_parts import parts_of_problem
+from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.launches.emulated_float64 import product_spec
+from dxgemm.choice.emulation import product_spec
 from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import emulated_float64
 problem = contiguous_problem("float64", 512, 512, 512, precision="split16")

@@ -10,8 +10,8 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice import cublas_limits
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches import cublas as _cublas
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -125,8 +125,8 @@ def test_cublas_says_what_it_cannot_do_with_int8(cupy):
 
 def test_cublas_is_not_given_more_int8_than_it_counts():
     problem = contiguous_problem("int8", 64, 2**25, 64)
-    assert "2147483648" in _cublas._int8_reason(problem)
-    assert _cublas._int8_reason(contiguous_problem("int8", 64, 2**25 - 16, 64)) is None
+    assert "2147483648" in cublas_limits._int8_reason(problem)
+    assert cublas_limits._int8_reason(contiguous_problem("int8", 64, 2**25 - 16, 64)) is None
 
 
 def test_explain_says_what_becomes_what(home, values):

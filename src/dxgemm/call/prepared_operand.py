@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from dxgemm.choice.emulation_parts import IMPLEMENTATIONS, parts_of_problem
 from dxgemm.choice.registry import find_implementation
 from dxgemm.errors import ArrayTypeError, PrecisionError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
-from dxgemm.launches.emulation_parts import IMPLEMENTATIONS, parts_of_problem
 from dxgemm.launches.reduced import ReducedLaunch
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES, SPLIT

@@ -29,6 +29,9 @@ from dxgemm.errors import (
     MissingPackageError,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.product import bind_product
+from dxgemm.launches.reduced import ReducedLaunch, result_array
+from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, Strides, byte_extent
@@ -222,15 +225,15 @@ class Route:
     def _bind(self, candidate: Candidate) -> Launch:
         device = self.device
         if candidate.slices > 1:
-            from dxgemm.launches.split_k import SlicedLaunch
-
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
         if self.epilogue is None or self.reduction is None:
-            return candidate.implementation.bind(
-                candidate.part_of(self.problem), candidate.config, device.arch, self.ordinal
+            return bind_product(
+                candidate.implementation,
+                candidate.part_of(self.problem),
+                candidate.config,
+                device.arch,
+                self.ordinal,
             )
-        from dxgemm.launches.reduced import ReducedLaunch, result_array
-
         arrays = {}
         for name, label in self.epilogue.result_labels.items():
             shape, dtype = self.results[label]

@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import product
 from typing import Any, ClassVar
 
+from dxgemm.choice import cublas_limits, emulation
 from dxgemm.compiler import (
     KernelRecord,
     KernelSpec,
@@ -25,8 +26,6 @@ from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem, sliced_problem
-from dxgemm.runtime.binding import Launch, launch_kernel
-from dxgemm.runtime.device import device_facts
 
 # Of the 1020 that a thread's registers hold: a larger accumulator would not stay in them.
 MOST_ACCUMULATOR_BYTES = 576
@@ -123,10 +122,6 @@ class Implementation(ABC):
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         """Rows and columns of the result that a block's tile has."""
         return config.tile_m, config.tile_n
-
-    @abstractmethod
-    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        """Make everything ready for one problem, building its kernel if need be."""
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         """What computes the problem instead where the operands' values ask for it."""
@@ -264,11 +259,6 @@ class KernelFile(Implementation):
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
-    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        maps = self.kernel.tensor_maps(config, problem)
-        blocks = self.block_count(config, problem, device_facts(ordinal).sm_count)
-        return launch_kernel(self.spec_for(config, problem), problem, blocks, arch, ordinal, maps)
-
 
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """The kernel that adds the sums of so many slices of a problem's k."""
@@ -289,26 +279,14 @@ class Handwritten(KernelFile):
         return f"{self.package}{room}.{self.name}"
 
 
-@dataclass(frozen=True, eq=False)
-class SplitProduct(Handwritten):
-    """The kernel file that multiplies the parts of operands; other kernels make these.
-
-    Attributes:
-        series: the module that launches them all.
-    """
-
-    series: str = "dxgemm.launches.emulated_float32"
-
-    @property
-    def _series(self) -> Any:
-        return import_module(self.series)
+class EmulatedProduct(Handwritten):
+    """The kernel file that multiplies what other kernels decompose operands into."""
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
-        spec: KernelSpec = self._series.product_spec(config, problem)
-        return spec
+        return emulation.product_spec(config, problem)
 
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        return [self.spec_for(config, problem), *self._series.other_specs(problem)]
+        return [self.spec_for(config, problem), *emulation.other_specs(problem)]
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         specs = dict.fromkeys(super().common_specs(dtypes))
@@ -316,26 +294,20 @@ class SplitProduct(Handwritten):
             p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
         ):
             if self.supports(problem) is None:
-                specs |= dict.fromkeys(self._series.other_specs(problem))
+                specs |= dict.fromkeys(emulation.other_specs(problem))
         return list(specs)
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         if problem.dtype not in self.dtypes:
             return None
-        split = import_module("dxgemm.launches.emulated_float32")
-        name = split.NATIVE[problem.dtype].__name__.rpartition(".")[2]
-        return f"{name} {split.native_config(problem, config)}, decided on the GPU"
+        name = emulation.NATIVE[problem.dtype].__name__.rpartition(".")[2]
+        return f"{name} {emulation.native_config(problem, config)}, decided on the GPU"
 
     def partial_results(self, config: Any, problem: Problem) -> int:
-        partial_results: int = self._series.partial_results(config, problem)
-        return partial_results
+        return emulation.partial_results(config, problem)
 
     def accuracy(self, problem: Problem) -> str | None:
         return self.kernel.accuracy(problem)
-
-    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        launch: Launch = self._series.bind(problem, config, arch, ordinal)
-        return launch
 
 
 class Pipelined(KernelFile):
@@ -354,22 +326,13 @@ class Pipelined(KernelFile):
 class Cublas(Implementation):
     """NVIDIA's cuBLAS, called through CuPy."""
 
-    @property
-    def _binding(self) -> Any:
-        return import_module("dxgemm.launches.cublas")
-
     def supports(self, problem: Problem) -> str | None:
         if problem.epilogue is not None:
             return "cuBLAS fuses no function written in Python"
-        reason: str | None = self._binding.supports(problem)
-        return reason
+        return cublas_limits.supports(problem)
 
     def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
         return (None,)
-
-    def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-        launch: Launch = self._binding.CublasLaunch(problem, ordinal)
-        return launch
 
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
@@ -406,16 +369,15 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "small float64 matrices on tensor cores, each read at once",
         multiplies=TENSOR,
     ),
-    SplitProduct(
+    EmulatedProduct(
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
         multiplies={"float32": "float16"},
     ),
-    SplitProduct(
+    EmulatedProduct(
         "emulated_float64",
         "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
-        series="dxgemm.launches.emulated_float64",
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),

@@ -4,78 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from dxgemm.choice.cublas_limits import leading_dimension, operands_of
 from dxgemm.errors import UnsupportedProblemError
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import current_device
-
-_INT32_MAX = 2**31 - 1
 
 # cudaDataType, as library_types.h numbers them.
 _CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}
 
-# What addresses, leading dimensions and batch strides of int8 must be multiples of, in bytes.
-_INT8_ALIGNMENT = 4
 
 # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION on top of the default mode, which CuPy lacks.
 _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
-
-
-def supports(problem: Problem) -> str | None:
-    """None, or why cuBLAS cannot compute this problem as it lies in memory."""
-    if simulator_enabled():
-        return "cuBLAS needs a GPU; this is numba's simulator"
-    if not _is_installed():
-        return "CuPy with cuBLAS is not installed: the cu12-cublas or cu13-cublas extra brings both"
-    if problem.reads_c and not problem.in_place:
-        return "cuBLAS adds to C in place: out= cannot differ from c where beta is not zero"
-    if max(problem.m, problem.n, problem.k, problem.batch) > _INT32_MAX:
-        return "cuBLAS counts in 32 bits"
-    for name, strides, rows, cols in _operands(problem):
-        if _leading_dimension(strides, rows, cols) is None:
-            return (
-                f"cuBLAS needs rows or columns of {name} to be contiguous and not overlapping; its "
-                f"strides are {strides.row} and {strides.col}"
-            )
-    if _leading_dimension(problem.out, problem.m, problem.n, row_major=True) is None:
-        return f"cuBLAS needs the result's strides ({problem.out}) to be those of a matrix"
-    return _int8_reason(problem) if problem.dtype == "int8" else None
-
-
-@cache
-def _is_installed() -> bool:
-    try:
-        from cupy_backends.cuda.libs import cublas  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
-def _int8_reason(problem: Problem) -> str | None:
-    """None, or why cuBLAS cannot multiply these int8 operands.
-
-    Where b lay along k and the result had more than 2**31 elements, cuBLAS 13.1 read outside of
-    them, which ends all work of the process on the GPU.
-    """
-    extents = problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
-    if max(extents) > _INT32_MAX:
-        return f"cuBLAS counts elements of int8 matrices in 32 bits; there are {max(extents)}"
-    alignments = {"a": problem.a_alignment, "b": problem.b_alignment}
-    for name, strides, rows, cols in _operands(problem):
-        _, leading = _leading_dimension(strides, rows, cols) or (True, 1)
-        if (leading | strides.batch | alignments[name]) % _INT8_ALIGNMENT:
-            return (
-                f"cuBLAS needs rows or columns of int8 to start at multiples of {_INT8_ALIGNMENT} "
-                f"bytes; {name} has a leading dimension of {leading} and an alignment of "
-                f"{alignments[name]}"
-            )
-    return None
 
 
 class CublasLaunch:
@@ -112,11 +55,11 @@ class CublasLaunch:
         self._a, self._b = (
             (operations[is_row_major], leading)
             for is_row_major, leading in (
-                _leading_dimension(strides, rows, cols) or (True, 1)
-                for _, strides, rows, cols in _operands(problem)
+                leading_dimension(strides, rows, cols) or (True, 1)
+                for _, strides, rows, cols in operands_of(problem)
             )
         )
-        _, self._out = _leading_dimension(problem.out, problem.m, problem.n, row_major=True) or (
+        _, self._out = leading_dimension(problem.out, problem.m, problem.n, row_major=True) or (
             True,
             1,
         )
@@ -218,25 +161,3 @@ def _cupy_stream(handle: int) -> Any:
     from cupy import cuda
 
     return cuda.Stream.from_external(_RawStream(handle)) if handle else cuda.Stream.null
-
-
-def _operands(problem: Problem) -> tuple[tuple[str, Strides, int, int], ...]:
-    return (
-        ("a", problem.a, problem.m, problem.k),
-        ("b", problem.b, problem.k, problem.n),
-    )
-
-
-def _leading_dimension(
-    strides: Strides, rows: int, cols: int, row_major: bool | None = None
-) -> tuple[bool, int] | None:
-    """(whether row-major, leading dimension); None if neither rows nor columns are contiguous."""
-    if row_major is not False and (cols <= 1 or strides.col == 1):
-        leading = strides.row if rows > 1 else max(cols, 1)
-        if max(cols, 1) <= leading <= _INT32_MAX:
-            return True, leading
-    if row_major is not True and (rows <= 1 or strides.row == 1):
-        leading = strides.col if cols > 1 else max(rows, 1)
-        if max(rows, 1) <= leading <= _INT32_MAX:
-            return False, leading
-    return None

@@ -3,113 +3,27 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from dxgemm.compiler import KernelSpec
-from dxgemm.gpu.roofline import tile_efficiency
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten import tensor_core, tuned
-from dxgemm.handwritten.kernels import emulated_float32, native_fallback, validity_check
-from dxgemm.handwritten.parts.emulation import CHOSEN
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.reduction import slot_count
-from dxgemm.launches.emulation_parts import (
-    NO_STRIDES,
-    NUMBER_BYTES,
-    buffers,
-    first_config,
-    parts_of_problem,
-    series_spec,
+from dxgemm.choice.emulation import (
+    NATIVE,
+    native_config,
+    native_spec,
+    parts_problem,
+    product_spec,
+    validity_problem,
+    validity_spec,
+    with_buffers,
 )
+from dxgemm.choice.emulation_parts import NUMBER_BYTES, parts_of_problem, series_spec
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 from dxgemm.runtime.device import device_facts
-
-# What multiplies a and b themselves.
-NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
-LARGE_GPU_SMS = 128  # about: the config of a fallback may be any
-
-
-def product_spec(config: Any, problem: Problem) -> KernelSpec:
-    """The kernel that multiplies the parts."""
-    parts = parts_of_problem(problem)
-    variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
-    return series_spec(emulated_float32, config, _product_problem(problem), variant)
-
-
-def other_specs(problem: Problem) -> list[KernelSpec]:
-    """The kernels before it, and the one in its place."""
-    parts = parts_of_problem(problem)
-    judged = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-    invalid = validity_spec(judged)
-    return [*(part.spec for part in parts.values()), invalid, native_spec(problem)]
-
-
-def validity_spec(problem: Problem) -> KernelSpec:
-    """The kernel that judges the parts of operands of any dtype, by `validity_problem`."""
-    return series_spec(validity_check, first_config(validity_check), problem, ())
-
-
-def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
-    """What `validity_check` takes for one, of operands that so many blocks split."""
-    return Problem(
-        dtype="float32",
-        m=a_blocks,
-        n=b_blocks,
-        k=k,
-        batch=1,
-        a=NO_STRIDES,
-        b=NO_STRIDES,
-        c=NO_STRIDES,
-        out=NO_STRIDES,
-        out_dtype="float32",
-        epilogue=Fusion((), buffers("int32", "int32", "int32", "int32")),
-    )
-
-
-def native_config(problem: Problem, config: Any = None) -> Any:
-    """Config of the kernel that multiplies a and b themselves: of the least work in whole rounds.
-
-    Where a reduction is fused, it leaves at least as many partial results as the product of parts:
-    that fills what it has no tile for.
-
-    Args:
-        config: of the product of parts; where none is given, a reduction does not matter.
-    """
-    file, reduction = NATIVE[problem.dtype], problem.reduction
-
-    def cost(config: Any) -> float:
-        rounds = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
-        work = config.tile_m * config.tile_n / config.split_k
-        return rounds * work / tile_efficiency(config.tile_m, config.tile_n)
-
-    configs = file.KERNEL.configs
-    if reduction is not None and config is not None:
-        tiles = -(-problem.n // config.tile_n)
-        configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
-    return min(configs, key=cost)
-
-
-def partial_results(config: Any, problem: Problem) -> int:
-    """How many are left of each row: by both products as many, since only the GPU knows which."""
-    return _native_partial_results(native_config(problem, config), problem)
-
-
-def _native_partial_results(config: Any, problem: Problem) -> int:
-    tile, sizes = (config.tile_m, config.tile_n), (problem.m, problem.n)
-    return slot_count(config, tile, problem.reduction, sizes, VECTOR_BYTES // NUMBER_BYTES)
-
-
-def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
-    """The kernel that multiplies a and b themselves if the validity check says so."""
-    file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
-    config = native_config(problem, config)
-    return series_spec(native_fallback, config, own, file.KERNEL.variant(config, own))
 
 
 def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -211,7 +125,7 @@ class SplitLaunch(PartsLaunch):
             arch, ordinal: of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
-        own, spec = _product_problem(problem), product_spec(config, problem)
+        own, spec = parts_problem(problem), product_spec(config, problem)
         self._product = launch_kernel(
             spec,
             own,
@@ -250,14 +164,3 @@ def split_fallbacks(device: int = 0) -> int:
 @cache
 def _counter(ordinal: int) -> Counter:
     return Counter(ordinal)
-
-
-def _product_problem(problem: Problem) -> Problem:
-    return with_buffers(problem, "float32", "float32", "int32")
-
-
-def with_buffers(problem: Problem, *dtypes: str) -> Problem:
-    """The problem with buffers behind the operands of its epilogue."""
-    epilogue = problem.epilogue or Fusion((), (), problem.is_transposed)
-    operands = (*epilogue.operands, *buffers(*dtypes))
-    return replace(problem, epilogue=replace(epilogue, operands=operands))

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from dxgemm.compiler import KernelSpec
+from dxgemm.choice.emulation import (
+    product_spec,
+    reconstruct_problem,
+    reconstruct_spec,
+    residues_problem,
+)
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.moduli import moduli_count
-from dxgemm.launches import emulated_float32 as _split
-from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch, with_buffers
-from dxgemm.launches.emulation_parts import buffers, first_config, series_spec
+from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch
 from dxgemm.launches.series import Call
-from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
-
-
-def product_spec(config: Any, problem: Problem) -> KernelSpec:
-    """The kernel that multiplies residues."""
-    return series_spec(emulated_float64, config, _product_problem(problem), (), problem.dtype)
-
-
-def reconstruct_spec(problem: Problem) -> KernelSpec:
-    """The kernel that finds the result by its residues."""
-    own, count = _reconstruct_problem(problem), str(moduli_count(problem))
-    return series_spec(reconstruct, first_config(reconstruct), own, (count,))
-
-
-def other_specs(problem: Problem) -> list[KernelSpec]:
-    """The kernels before and after the product's, and the one in its place."""
-    return [*_split.other_specs(problem), reconstruct_spec(problem)]
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -58,7 +43,7 @@ class ResidueLaunch(PartsLaunch):
         self._residue_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
         self._product = launch_kernel(
             product_spec(config, problem),
-            _product_problem(problem),
+            residues_problem(problem),
             min(
                 emulated_float64.KERNEL.block_count(config, problem), device_facts(ordinal).sm_count
             ),
@@ -68,7 +53,7 @@ class ResidueLaunch(PartsLaunch):
         )
         spec = reconstruct_spec(problem)
         blocks = reconstruct.KERNEL.block_count(spec.config, problem)
-        own = _reconstruct_problem(problem)
+        own = reconstruct_problem(problem)
         self._reconstruct = launch_kernel(spec, own, blocks, arch, ordinal)
         self._lay_out()
 
@@ -90,12 +75,3 @@ class ResidueLaunch(PartsLaunch):
             Call(self._reconstruct, call, (*operands, *buffers)),
             Call(self._native, call, (*operands, invalid, 1)),
         ]
-
-
-def _product_problem(problem: Problem) -> Problem:
-    operands = *buffers("int32"), FusedOperand("number", "int64")
-    return replace(problem, dtype="int8", out_dtype="int8", epilogue=Fusion((), operands))
-
-
-def _reconstruct_problem(problem: Problem) -> Problem:
-    return with_buffers(problem, "int8", "float64", "float64", "int32")

@@ -13,6 +13,7 @@ from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
+from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -157,7 +158,9 @@ class ReducedLaunch(LaunchSeries):
         """The product's launch, which leaves the partial results."""
         implementation, config = candidate.implementation, candidate.config
         self._partials = self._buffers_of(implementation.partial_results(config, self._problem))
-        self._product = implementation.bind(self._problem, config, self._arch, self._ordinal)
+        self._product = bind_product(
+            implementation, self._problem, config, self._arch, self._ordinal
+        )
         return self._partials
 
     def _bind_split(self, candidate: Candidate) -> Buffers:
@@ -165,8 +168,8 @@ class ReducedLaunch(LaunchSeries):
         from dxgemm.handwritten.parts.reduction import slot_count
 
         problem, way = self._problem, candidate.part_of(self._problem)
-        self._product = candidate.implementation.bind(
-            way, candidate.config, self._arch, self._ordinal
+        self._product = bind_product(
+            candidate.implementation, way, candidate.config, self._arch, self._ordinal
         )
         if not self._reduction.is_stored:
             item_size = ITEM_SIZES[problem.out_dtype]

@@ -7,6 +7,7 @@ from typing import Any
 
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import adding_spec
+from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Strides
@@ -27,7 +28,7 @@ class SlicedLaunch(LaunchSeries):
         """
         super().__init__(ordinal)
         way = candidate.part_of(problem)
-        self._product = candidate.implementation.bind(way, candidate.config, arch, ordinal)
+        self._product = bind_product(candidate.implementation, way, candidate.config, arch, ordinal)
         sheets = way.batch * way.out.batch  # elements of a slice's matrices
         self._sums = self._take(way.slices * sheets * ITEM_SIZES[way.out_dtype])
         adding = replace(

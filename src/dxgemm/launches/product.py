@@ -1,0 +1,39 @@
+"""The launch of a product alone: without the kernels that add slices of k or reduce the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm.choice.registry import Cublas, EmulatedProduct, Implementation, KernelFile
+from dxgemm.launches import emulated_float32, emulated_float64
+from dxgemm.launches.cublas import CublasLaunch
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.device import device_facts
+
+
+def bind_product(
+    implementation: Implementation, problem: Problem, config: Any, arch: str, ordinal: int
+) -> Launch:
+    """Make everything ready for a problem, building kernels that are not there.
+
+    Args:
+        implementation: one that supports the problem.
+        problem: what to compute.
+        config: one of the implementation's.
+        arch, ordinal: of the GPU.
+
+    Raises:
+        BuildError, MissingPackageError: a kernel cannot be built.
+        LaunchError: a kernel is not loaded yet, and the launch is under capture.
+    """
+    if isinstance(implementation, Cublas):
+        return CublasLaunch(problem, ordinal)
+    if isinstance(implementation, EmulatedProduct):
+        emulated = emulated_float64 if problem.dtype == "float64" else emulated_float32
+        return emulated.bind(problem, config, arch, ordinal)
+    assert isinstance(implementation, KernelFile)
+    maps = implementation.kernel.tensor_maps(config, problem)
+    blocks = implementation.block_count(config, problem, device_facts(ordinal).sm_count)
+    spec = implementation.spec_for(config, problem)
+    return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
