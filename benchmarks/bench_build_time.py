@@ -109,10 +109,10 @@ def report_pipeline_kernel(benchmark: Any, state: str, samples: list[dict[str, A
 def cold_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A cache that holds one pipeline kernel, and the sample of its build."""
     if not SMOKE:
-        from dxgemm.cublasdx import mathdx
+        from dxgemm.cublasdx.library import library
 
         try:
-            mathdx.library()
+            library()
         except errors.MissingPackageError as error:
             pytest.skip(str(error))
     cache = tmp_path_factory.mktemp("pipeline")
