@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import epilogues
+from dxgemm import epilogues, errors
 from dxgemm._gpu import simulator_enabled
 from dxgemm.choice.tables import read_table
 from dxgemm.epilogues import Epilogue
@@ -34,7 +34,7 @@ charts, html_page, interleave, pages = map(
 precision_chart, provenance, result_files, tables, twins = map(
     importlib.import_module, ("precision_chart", "provenance", "result_files", "tables", "twins")
 )
-reliability = importlib.import_module("reliability_tables")
+reliability, rivals = map(importlib.import_module, ("reliability_tables", "rivals"))
 extras, markdown = result_files.extras, pages.markdown
 
 
@@ -942,3 +942,25 @@ def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
     assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
     assert pages.NO_RESULTS in pages.render([], README)[0]
+
+
+@pytest.mark.parametrize("rival", rivals.RIVALS)
+def test_a_rival_that_is_not_installed_says_so(monkeypatch: Any, rival: str) -> None:
+    for package in ("torch", "nvmath"):
+        monkeypatch.setitem(sys.modules, package, None)
+    operands = [np.ones(shape) for shape in ((128, 64), (64, 64), (128, 64))]
+    with pytest.raises(errors.MissingPackageError, match=r"torch|nvmath"):
+        rivals.RIVALS[rival](operands)
+
+
+def test_nvmath_device_is_a_rival_on_a_few_squares() -> None:
+    bench_gemm = importlib.import_module("bench_gemm")
+
+    def rivals_of(dtype: str, size: int, result_dtype: str | None = None) -> list[str]:
+        case = bench_gemm.Case(dtype, size, size, size, result_dtype=result_dtype)
+        return bench_gemm.rivals_of(case)
+
+    assert rivals_of("float64", 2048) == ["torch", "nvmath", "nvmath.device"]
+    assert rivals_of("float64", 1000) == ["torch", "nvmath"]
+    assert rivals_of("float16", 4096, "float32") == ["nvmath.device"]
+    assert rivals_of("int8", 4096) == []
