@@ -4,7 +4,8 @@ Every sample is a process of its own, see `fresh_process.py`. Of imports and fir
 is not counted, so that files come from the page cache and byte code is compiled; it also fills the
 warm kernel cache. A cold kernel cache is an empty folder for every process. Long builds are sampled
 once or twice: a kernel of `pipeline` in one process, then the same with an epilogue, for which the
-device functions of cuBLASDx are kept; and all kernels, in as many processes as there are CPUs.
+device functions of cuBLASDx are kept; a kernel of nvmath.device for one shape, up to its first
+result; and all kernels, in as many processes as there are CPUs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ TARGETS_S = {
     "first call, cold cache": 3.0,
     "pipeline kernel, cold cache": 30.0,
     "pipeline kernel, new epilogue": 8.0,
+    "nvmath.device pipeline, one shape": None,
     "build of every kernel": None,
 }
 
@@ -109,10 +111,10 @@ def report_pipeline_kernel(benchmark: Any, state: str, samples: list[dict[str, A
 def cold_build(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A cache that holds one pipeline kernel, and the sample of its build."""
     if not SMOKE:
-        from dxgemm.cublasdx import mathdx
+        from dxgemm.cublasdx.library import library
 
         try:
-            mathdx.library()
+            library()
         except errors.MissingPackageError as error:
             pytest.skip(str(error))
     cache = tmp_path_factory.mktemp("pipeline")
@@ -131,6 +133,19 @@ def bench_pipeline_epilogue(benchmark: Any, cold_build: tuple[Path, dict[str, An
     samples = [build_pipeline_kernel(cache, epilogue) for epilogue in EPILOGUES]
     report_pipeline_kernel(benchmark, "new epilogue", samples)
     assert not any("mathdx" in library for library in samples[-1]["loaded"])
+
+
+def bench_nvmath_device(benchmark: Any, tmp_path: Path) -> None:
+    """A pipeline of nvmath.device and its first result; another shape takes as long again."""
+    if SMOKE:
+        pytest.skip("nvmath.device needs a GPU")
+    problem = {"dtype": "float64", "m": SIZE, "n": SIZE, "k": SIZE}
+    sample = run_fresh(tmp_path, "nvmath.device", "--dtype=float64", f"--size={SIZE}")
+    if "unavailable" in sample:
+        pytest.skip(sample["unavailable"])
+    implementation = "nvmath.device"
+    step = "nvmath.device pipeline, one shape"
+    report(benchmark, step, [sample], implementation=implementation, **problem)
 
 
 def bench_build(benchmark: Any, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ All implementations of a case, cuBLAS among them, are interleaved; `comparison.p
 takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs;
 `naive`, which can be the quickest where m, n or k is a few elements, is among them on small ones.
 On products of few rows "deterministic" is the choice that serves every number of rows; on squares,
-torch and nvmath are compared too.
+torch and nvmath are compared too, and on some of them nvmath.device.
 """
 
 from __future__ import annotations
@@ -71,6 +71,9 @@ TENSOR_CORE_KINDS = [
     ("float32", "split", None, ("row_row_row", "row_col_row")),
     ("int8", None, None, ("row_row_row", "row_col_row")),
 ]
+# What nvmath.device builds a kernel for, minutes each: sizes, and dtype with that of the result.
+DEVICE_SIZES = (2048, 4096)
+DEVICE_KINDS = (("float64", "float64"), ("float16", "float32"))
 
 
 def list_cases() -> list[Case]:
@@ -97,11 +100,16 @@ def is_tried(name: str, case: Case) -> bool:
     return name != FOR_SMALL_ONES or case.flops <= MOST_FLOPS
 
 
-def is_for_rivals(case: Case) -> bool:
-    """Whether other libraries are compared too: on square rows of one floating-point dtype."""
-    is_one_dtype = case.result_dtype is None and case.precision is None and case.dtype != "int8"
+def rivals_of(case: Case) -> list[str]:
+    """Other libraries that are compared too, on square rows in floating point."""
     is_square = case.m == case.n == case.k and case.batch == 1
-    return is_one_dtype and is_square and case.arrangement == "row_row_row"
+    if not is_square or case.arrangement != "row_row_row" or case.precision is not None:
+        return []
+    is_one_dtype = case.result_dtype is None and case.dtype != "int8"
+    rivals = ["torch", "nvmath"] if is_one_dtype else []
+    if case.m in DEVICE_SIZES and (case.dtype, case.out_dtype) in DEVICE_KINDS:
+        rivals.append("nvmath.device")
+    return rivals
 
 
 @dataclass
@@ -130,8 +138,8 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     result = Measurement({name: trial.attempt(name) for name in names})
     if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
         result.attempts[DETERMINISTIC] = trial.attempt(Deterministic(None))
-    if not SMOKE and is_for_rivals(case):
-        result.attempts |= {name: trial.attempt(name) for name in RIVALS}
+    if not SMOKE:
+        result.attempts |= {name: trial.attempt(name) for name in rivals_of(case)}
     right = {n: a for n, a in result.attempts.items() if not (a.refusal or a.is_wrong)}
     fastest_s = min((attempt.call_s for attempt in right.values()), default=0.0)
     timed = {}

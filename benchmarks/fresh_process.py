@@ -5,10 +5,12 @@
     python fresh_process.py kernel --implementation pipeline --dtype float64 --arch sm_90a
     python fresh_process.py kernel --implementation pipeline ... --epilogue relu
     python fresh_process.py build --arch sm_90a
+    python fresh_process.py nvmath.device --dtype float64
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
-libraries it brought into the process. What was there before (NumPy; for `gemm` also CuPy, a CUDA
-context and the operands) counts neither as time nor as loaded.
+libraries it brought into the process; or, under "unavailable", why nvmath.device cannot take the
+step. What was there before (NumPy; for `gemm` and `nvmath.device` also CuPy, a CUDA context and the
+operands) counts neither as time nor as loaded.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ import numpy as np
 
 COMPILER_MODULES = frozenset({"numba", "nvmath"})
 COMPILER_LIBRARY = re.compile(r"lib(?:nvrtc|nvvm|nvJitLink|mathdx|llvmlite)\b[^/\s]*")
+
+
+class Unavailable(Exception):
+    """Another library cannot take the step here."""
 
 
 def loaded_compilers() -> set[str]:
@@ -98,9 +104,30 @@ def prepare_build(arch: str | None, implementation: str | None) -> Callable[[], 
     return step
 
 
+def prepare_nvmath_device(dtype: str, size: int) -> Callable[[], object]:
+    import cupy
+
+    # Before the clock starts: dxgemm's own packages, so that what counts is nvmath's.
+    from rivals import nvmath_device_call
+
+    from dxgemm import errors
+
+    a, b, out = (cupy.ones((size, size), dtype) for _ in range(3))
+    cupy.cuda.Device().synchronize()
+
+    def step() -> None:
+        try:
+            nvmath_device_call((a, b, out))()
+        except errors.MissingPackageError as error:
+            raise Unavailable(error) from error
+        cupy.cuda.Device().synchronize()
+
+    return step
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("step", choices=("import", "gemm", "kernel", "build"))
+    parser.add_argument("step", choices=("import", "gemm", "kernel", "build", "nvmath.device"))
     parser.add_argument("--library", choices=("cupy", "numpy"), default="cupy")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--implementation")
@@ -115,12 +142,18 @@ def main() -> None:
         step, check = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
     elif given.step == "kernel":
         step = prepare_kernel(given.implementation, given.dtype, given.arch, given.epilogue)
-    else:
+    elif given.step == "build":
         step = prepare_build(given.arch, given.implementation)
+    else:
+        step = prepare_nvmath_device(given.dtype, given.size)
 
     before = loaded_compilers()
     start = time.perf_counter()
-    returned = step()
+    try:
+        returned = step()
+    except Unavailable as reason:
+        print(json.dumps({"unavailable": str(reason)}))
+        return
     seconds = time.perf_counter() - start
     loaded = sorted(loaded_compilers() - before)
     if check:

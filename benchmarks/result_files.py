@@ -20,7 +20,7 @@ SUITES = (
     "precision",
     "accuracy",
 )
-OTHERS = ("cublas", "torch", "nvmath")  # of suite gemm, besides dxgemm's own
+OTHERS = ("cublas", "torch", "nvmath", "nvmath.device")  # of suite gemm, besides dxgemm's own
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 Results = dict[str, Any]  # pytest-benchmark's JSON

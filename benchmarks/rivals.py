@@ -1,15 +1,20 @@
-"""How other libraries compute a product of rows: torch, and cuBLASLt through nvmath.
+"""How other libraries compute a product of rows: torch, and nvmath by cuBLASLt or by cuBLASDx.
 
-Neither has dxgemm's other arrangements and results without copies or conversions, so that they are
-compared on rows of one dtype.
+None has dxgemm's other arrangements and results without copies or conversions, so that torch and
+cuBLASLt are compared on rows of one dtype. nvmath.device takes some two minutes to build a kernel
+for each shape, so that it is compared on a few.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from dxgemm import errors
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "examples"))
 
 Call = Callable[[], Any]
 
@@ -46,4 +51,20 @@ def nvmath_call(operands: Sequence[Any]) -> Call:
     return execute
 
 
-RIVALS = {"torch": torch_call, "nvmath": nvmath_call}
+def nvmath_device_call(operands: Sequence[Any]) -> Call:
+    """The pipeline of `nvmath.device.Matmul` as its tutorial writes it, into out."""
+    try:
+        from nvmath_pipeline import nvmath_pipeline
+
+        launch = nvmath_pipeline(*operands)
+    except Exception as error:  # of whatever type: what it lacks shows when it is used
+        raise errors.MissingPackageError(f"nvmath.device does not work here: {error}") from error
+
+    def call() -> Any:
+        launch()
+        return operands[2]
+
+    return call
+
+
+RIVALS = {"torch": torch_call, "nvmath": nvmath_call, "nvmath.device": nvmath_device_call}

@@ -28,12 +28,13 @@ import provenance
 import pytest
 import reliability_tables as reliability
 import result_files
+import rivals
 import tables
 import twins
 from markdown_pages import markdown
 
 import dxgemm
-from dxgemm import epilogues
+from dxgemm import epilogues, errors
 from dxgemm.choice.tables import read_table
 from dxgemm.epilogues import Epilogue
 from dxgemm.gpu.status import simulator_enabled
@@ -781,3 +782,38 @@ def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
         for problem, make in zip(fused.problems_of(case), makers, strict=True):
             plan = make(case, operands)
             assert kernel(problem, plan) == kernel(plan.route.problem, plan), case
+
+
+def test_readme_without_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="results:begin"):
+        pages.render([], "no markers")
+
+
+def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "nvidia-h200").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
+    assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
+    assert pages.NO_RESULTS in pages.render([], README)[0]
+
+
+@pytest.mark.parametrize("rival", rivals.RIVALS)
+def test_a_rival_that_is_not_installed_says_so(monkeypatch: Any, rival: str) -> None:
+    for package in ("torch", "nvmath"):
+        monkeypatch.setitem(sys.modules, package, None)
+    operands = [np.ones(shape) for shape in ((128, 64), (64, 64), (128, 64))]
+    with pytest.raises(errors.MissingPackageError, match=r"torch|nvmath"):
+        rivals.RIVALS[rival](operands)
+
+
+def test_nvmath_device_is_a_rival_on_a_few_squares() -> None:
+    bench_gemm = importlib.import_module("bench_gemm")
+
+    def rivals_of(dtype: str, size: int, result_dtype: str | None = None) -> list[str]:
+        case = bench_gemm.Case(dtype, size, size, size, result_dtype=result_dtype)
+        return bench_gemm.rivals_of(case)
+
+    assert rivals_of("float64", 2048) == ["torch", "nvmath", "nvmath.device"]
+    assert rivals_of("float64", 1000) == ["torch", "nvmath"]
+    assert rivals_of("float16", 4096, "float32") == ["nvmath.device"]
+    assert rivals_of("int8", 4096) == []

@@ -21,7 +21,7 @@ from dxgemm import errors
 from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation
 from dxgemm.choice.selection import choose, rank
 from dxgemm.choice.tables import Speed
-from dxgemm.cublasdx import block_batch, function_store, mathdx
+from dxgemm.cublasdx import block_batch, function_store, library
 from dxgemm.cublasdx.mathdx import BlockDescriptor, BlockFunctions, Storage
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
@@ -206,7 +206,7 @@ print(json.dumps([dataclasses.asdict(kernel.record), linked(config), linked(othe
 def kernels(run_python):
     """The kernel's record, its PTX, and that of one that expects other neighbours."""
     try:
-        mathdx.library()
+        library.library()
     except errors.MissingPackageError as error:
         pytest.skip(str(error))
     return json.loads(run_python(COMPILE))

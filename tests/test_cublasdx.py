@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation, 
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
-from dxgemm.cublasdx import function_store, mathdx, pipeline, pipeline_tma, warp_turns
+from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.problem.define import contiguous_problem
@@ -42,6 +43,15 @@ FUNCTIONS = DeviceFunctions(
 def store(monkeypatch, tmp_path):
     with counted_builds(monkeypatch, tmp_path, "build_functions", FUNCTIONS) as built:
         yield built
+
+
+@pytest.fixture(scope="module")
+def device_libraries():
+    """What device functions are built with: nvmath-python, libmathdx and NVRTC."""
+    try:
+        return library.library()
+    except errors.MissingPackageError as error:
+        pytest.skip(str(error))
 
 
 def obtain_again():
@@ -260,30 +270,17 @@ define void @"kernel"(double* %".1", i64 %".2")
     assert _with_parameter_blocks("define void @f()", {PARAMETER_BLOCK: 576}) == "define void @f()"
 
 
-class Refusing:
-    """A library whose functions fail, as ctypes sees it."""
-
-    def __init__(self, status, message):
-        self.status, self.message = status, message
-
-    def commondxGetLastErrorStrSize(self, size):
-        size._obj.value = len(self.message)
-        return 0
-
-    def commondxGetLastErrorStr(self, code, size, text):
-        code._obj.value = self.status
-        text.value = self.message[: size.value]
-        return 0
-
-    def __getattr__(self, name):
-        return lambda *arguments: self.status
+class Refused(Exception):
+    """What nvmath raises where the library fails."""
 
 
-def test_a_failure_is_told_in_the_words_of_the_library():
-    library = object.__new__(mathdx.Library)
-    library._library = Refusing(3, b"error: no such atom")
-    with pytest.raises(errors.BuildError, match=r"Finalize failed: NVRTC failed. error: no such"):
-        library.call("cublasdxFinalize")
+def test_a_failure_is_told_in_the_words_of_the_library(monkeypatch):
+    monkeypatch.setattr(library, "library", lambda: SimpleNamespace(LibMathDxError=Refused))
+    with (
+        pytest.raises(errors.BuildError, match=r"libmathdx: ERROR: no such atom\ntwo\nthree$"),
+        library.tell_failures(),
+    ):
+        raise Refused("ERROR: no such atom\ntwo\nthree\nof a template")
 
 
 def test_a_missing_library_names_the_extra(monkeypatch):
@@ -293,28 +290,65 @@ def test_a_missing_library_names_the_extra(monkeypatch):
         raise pathfinder.DynamicLibNotFoundError(f'Failure finding "lib{name}.so"')
 
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", find)
-    with pytest.raises(errors.MissingPackageError, match=r"dxgemm\[cu13\]"):
-        mathdx.Library()
+    with pytest.raises(errors.MissingPackageError, match=r"libnvrtc.*dxgemm\[cu13\]"):
+        library.library.__wrapped__()
 
 
-class Versioned:
-    def __init__(self, *version):
-        self.version = version
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Libraries that are found, and nvmath.bindings to put a stand-in for mathdx into."""
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", lambda name: None)
+    monkeypatch.setattr(library, "_libmathdx", lambda: None)
+    monkeypatch.setattr(library, "_bind_without_driver", lambda libmathdx: None)
 
-    def mathdxGetVersionEx(self, *numbers):
-        for number, value in zip(numbers, self.version, strict=True):
-            number._obj.value = value
-        return 0
+    def put(**modules):
+        monkeypatch.setitem(sys.modules, "nvmath", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "nvmath.bindings", SimpleNamespace(**modules))
+
+    return put
+
+
+def test_a_missing_nvmath_names_the_extra(monkeypatch, stand_in):
+    monkeypatch.setitem(sys.modules, "nvmath", None)
+    with pytest.raises(errors.MissingPackageError, match=r"nvmath\.bindings.*dxgemm\[cu13\]"):
+        library.library.__wrapped__()
 
 
 @pytest.mark.parametrize("version", [(0, 3, 0), (0, 4, 1), (1, 0, 0)])
-def test_a_library_of_another_version_is_refused(monkeypatch, version):
-    pathfinder = pytest.importorskip("cuda.pathfinder")
-    found = SimpleNamespace(abs_path="libmathdx.so")
-    monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", lambda name: found)
-    monkeypatch.setattr(mathdx.ctypes, "CDLL", lambda path: Versioned(*version))
+def test_a_library_of_another_version_is_refused(stand_in, version):
+    stand_in(mathdx=SimpleNamespace(get_version_ex=lambda: version))
     with pytest.raises(errors.BuildError, match=r"0\.3\.1 or later, before 0\.4\.0"):
-        mathdx.Library()
+        library.library.__wrapped__()
+
+
+def test_a_failure_of_the_library_itself_is_a_build_error(device_libraries):
+    with pytest.raises(errors.BuildError, match="INVALID_VALUE"), library.tell_failures():
+        library.set_copy_alignment(-1, 16)  # no such function
+
+
+WITHOUT_DRIVER = """
+import ctypes
+
+class Library(ctypes.CDLL):
+    def __init__(self, name, *arguments, **options):
+        if name and "libcuda.so" in name:
+            raise OSError("no driver")
+        super().__init__(name, *arguments, **options)
+
+ctypes.CDLL = Library
+from dxgemm.cublasdx.library import library
+import nvmath.bindings._internal.mathdx as loader
+theirs = dict(loader.__pyx_capi__)
+mathdx = library()
+replaced = [name for name, capsule in theirs.items() if loader.__pyx_capi__[name] is not capsule]
+assert "_cublasdxFinalizeDeviceFunctions" in replaced, replaced
+assert mathdx.cublasdx_create_descriptor() > 0
+"""
+
+
+def test_the_bindings_work_without_a_driver(run_python, device_libraries):
+    run_python(WITHOUT_DRIVER)
 
 
 REFUSE_TOOLKIT = """
@@ -373,19 +407,15 @@ implementation = find_implementation("pipeline")
 config = next(c for c in implementation.configs("float64") if c.blocks_per_sm == 2)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")
-assert "nvmath" not in sys.modules
+assert "nvmath.device" not in sys.modules
 assert take_turns(kernel.cubin) == kernel.cubin, "it has been done"
 print(json.dumps({**dataclasses.asdict(kernel.record), "ptx": kernel.ptx}))
 """
 
 
 @pytest.fixture(scope="module")
-def kernel(run_python):
+def kernel(run_python, device_libraries):
     """A kernel built from nothing: NVRTC, NVVM and nvJitLink, no GPU."""
-    try:
-        mathdx.library()
-    except errors.MissingPackageError as error:
-        pytest.skip(str(error))
     return json.loads(run_python(BUILD_ONE))
 
 

@@ -7,11 +7,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import dxgemm
+from dxgemm.gpu.status import simulator_enabled
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def run_example(name, *arguments):
+    """The output of a program that succeeds."""
+    sources = Path(dxgemm.__file__).parents[1]
+    path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
+    finished = subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
 
 
 @pytest.mark.parametrize(
@@ -25,16 +41,33 @@ def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, 
     for package in ("sklearn", "matplotlib"):
         pytest.importorskip(package, reason=f"{name}.py needs {package}: dxgemm[examples]")
     plot = tmp_path / f"{name}.svg"
-    sources = Path(dxgemm.__file__).parents[1]
-    path = os.pathsep.join([str(sources), os.environ.get("PYTHONPATH", "")])
-    finished = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), str(plot), *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert agreement in finished.stdout
+    printed = run_example(name, str(plot), *arguments)
+    assert agreement in printed
     for dtype in ("float32", "float64"):
-        assert dtype in finished.stdout
+        assert dtype in printed
     assert "<svg" in plot.read_text()
+
+
+def test_the_pipeline_of_nvmath_wants_a_gpu():
+    if not simulator_enabled():
+        pytest.skip("there is a GPU")
+    assert "Nothing was multiplied: " in run_example("nvmath_pipeline")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype, size", [("float64", "128"), ("float16", "256")])
+def test_the_pipeline_of_nvmath_agrees_with_numpy(dtype, size):
+    pytest.importorskip("nvmath", reason="it needs nvmath-python: dxgemm[cu13]")
+    pytest.importorskip("cupy", reason="it needs CuPy: dxgemm[cu13]")
+    printed = run_example("nvmath_pipeline", "--dtype", dtype, "--sizes", size)
+    assert "Every product equals NumPy's" in printed
+    assert "nvmath.device" in printed and "dxgemm pipeline" in printed
+
+
+@pytest.mark.parametrize("m, n, k", [(100, 64, 64), (128, 65, 64), (128, 64, 48)])
+def test_the_pipeline_of_nvmath_takes_whole_tiles_only(monkeypatch, m, n, k):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from nvmath_pipeline import nvmath_pipeline
+
+    with pytest.raises(ValueError, match=rf"m={m}, n={n}, k={k}"):
+        nvmath_pipeline(np.ones((m, k)), np.ones((k, n)), np.ones((m, n)))

@@ -1,0 +1,103 @@
+"""Loads nvmath.bindings.mathdx, which calls libmathdx, and tells its failures as `BuildError`.
+
+Kernels shall be built on machines without an NVIDIA driver too. libmathdx needs none, and the
+bindings are brought to do without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from dxgemm.errors import BuildError, MissingPackageError
+
+MOST_ERROR_LINES = 3
+# The first version that works, and the first that is untried.
+OLDEST_LIBRARY, NEXT_LIBRARY = (0, 3, 1), (0, 4, 0)
+
+
+@cache
+def library() -> Any:
+    """nvmath.bindings.mathdx; the objects it creates, a dozen a build, live as long as the process.
+
+    Raises:
+        MissingPackageError: nvmath-python, libmathdx or NVRTC is not installed.
+        BuildError: libmathdx is of a version that pipelines were not tried with.
+    """
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        load_nvidia_dynamic_lib("nvrtc")  # libmathdx looks for it by name only
+        _bind_without_driver(_libmathdx())
+        from nvmath.bindings import mathdx
+    except (DynamicLibNotFoundError, ImportError) as error:
+        raise MissingPackageError(
+            "cuBLASDx pipelines are built with nvmath-python, libmathdx and NVRTC "
+            f"({str(error).partition(':')[0]}); pip install 'dxgemm[cu13]', or 'dxgemm[cu12]' "
+            "for NVIDIA drivers before 580."
+        ) from error
+    version = tuple(mathdx.get_version_ex())
+    if not OLDEST_LIBRARY <= version < NEXT_LIBRARY:
+        raise BuildError(
+            f"libmathdx {_dotted(version)} is installed; cuBLASDx pipelines need "
+            f"{_dotted(OLDEST_LIBRARY)} or later, before {_dotted(NEXT_LIBRARY)}."
+        )
+    return mathdx
+
+
+@contextmanager
+def tell_failures() -> Iterator[None]:
+    """Raise failures of the library as `BuildError`, in its words; also as a decorator."""
+    failure = library().LibMathDxError
+    try:
+        yield
+    except failure as error:
+        lines = str(error).strip().splitlines()[:MOST_ERROR_LINES]  # the rest names templates
+        raise BuildError("libmathdx: " + "\n".join(lines)) from error
+
+
+def set_copy_alignment(function: int, alignment: int) -> None:
+    """Let a device function that copies move so many bytes at a time.
+
+    nvmath-python 1.0 does not have cublasdxSetDeviceFunctionOptionInt64, which does it.
+    """
+    option = library().CublasdxDeviceFunctionOption.COPY_ALIGNMENT
+    status = _libmathdx().cublasdxSetDeviceFunctionOptionInt64(
+        ctypes.c_longlong(function), int(option), ctypes.c_longlong(alignment)
+    )
+    library().check_status(status)
+
+
+def _libmathdx() -> ctypes.CDLL:
+    from cuda.pathfinder import load_nvidia_dynamic_lib
+
+    return ctypes.CDLL(str(load_nvidia_dynamic_lib("mathdx").abs_path))
+
+
+def _bind_without_driver(libmathdx: ctypes.CDLL) -> None:
+    """Let nvmath.bindings.mathdx call libmathdx where no NVIDIA driver is installed.
+
+    nvmath's loader asks libcuda for the driver's version first, and does not use the answer. Where
+    there is no libcuda, each C function that the bindings import from the loader is replaced by
+    libmathdx's own. It has the same signature, which is the name of its capsule.
+    """
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        return
+    except OSError:
+        import nvmath.bindings._internal.mathdx as loader
+    name_of, new_capsule = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_New
+    name_of.restype, name_of.argtypes = ctypes.c_void_p, [ctypes.py_object]
+    new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
+    for name, capsule in loader.__pyx_capi__.items():
+        function = getattr(libmathdx, name.removeprefix("_"), None)
+        if function is not None:
+            address = ctypes.cast(function, ctypes.c_void_p)
+            loader.__pyx_capi__[name] = new_capsule(address, name_of(capsule), None)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
