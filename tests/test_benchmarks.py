@@ -31,8 +31,8 @@ sys.path.insert(0, str(BENCHMARKS))
 charts, html_page, interleave, pages = map(
     importlib.import_module, ("charts", "html_page", "interleave", "markdown_pages")
 )
-precision_chart, provenance, result_files, tables, twins = map(
-    importlib.import_module, ("precision_chart", "provenance", "result_files", "tables", "twins")
+error_charts, provenance, result_files, tables, twins = map(
+    importlib.import_module, ("error_charts", "provenance", "result_files", "tables", "twins")
 )
 reliability = importlib.import_module("reliability_tables")
 extras, markdown = result_files.extras, pages.markdown
@@ -56,7 +56,7 @@ def results_of(
     suite_rows: list[dict[str, Any]], commit: str = "0123456789abcdef"
 ) -> dict[str, Any]:
     """pytest-benchmark's JSON around some extra_info."""
-    stats = {"min": 0.25, "max": 0.75}
+    stats = {"min": 0.25, "max": 0.75, "median": 0.5, "iqr": 0.1, "rounds": 3}
     return {
         "machine_info": {
             "gpu": {"name": "NVIDIA H200", "driver": "580.1"},
@@ -73,8 +73,8 @@ def gemm_row(implementation: str, tflops: float, vs_cublas: float | None) -> dic
     return {
         "dtype": "float32", "m": 1024, "n": 1024, "k": 1024, "batch": 1,
         "arrangement": "row_row_row", "epilogue": "none", "implementation": implementation,
-        "config": "128x128x8", "gpu_us": 70.5, "tflops": tflops, "gbytes_per_s": 178.0,
-        "vs_cublas": vs_cublas,
+        "precision": None, "result_dtype": None, "config": "128x128x8", "gpu_us": 70.5,
+        "tflops": tflops, "gbytes_per_s": 178.0, "vs_cublas": vs_cublas,
     }  # fmt: skip
 
 
@@ -102,35 +102,34 @@ def epilogue_row(
     return {**gemm_row(implementation, tflops, vs_cublas), **own, **changes}
 
 
-def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> dict[str, Any]:
+def host_row(call: str, dtype: str, host_us: float) -> dict[str, Any]:
     return {
         "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
-        "implementation": "thread_tile_2d", "host_us": host_us, "target_us": target_us,
+        "implementation": "thread_tile_2d", "host_us": host_us,
     }  # fmt: skip
 
 
 GEMM = results_of([gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)])
 HOST = results_of(
     [
-        host_row("gemm(a, b, out=c)", "float32", 9.5, 12.0),
-        host_row("cupy.matmul(a, b, out=c)", "float32", 24.6, None),
-        host_row("gemm(a, b, out=c)", "float64", 12.5, 12.0),
-        host_row("cupy.matmul(a, b, out=c)", "float64", 24.1, None),
+        host_row("gemm(a, b, out=c)", "float32", 9.5),
+        host_row("cupy.matmul(a, b, out=c)", "float32", 24.6),
+        host_row("gemm(a, b, out=c)", "float64", 12.5),
+        host_row("cupy.matmul(a, b, out=c)", "float64", 24.1),
     ]
 )
 BUILD = results_of(
     [
-        {"step": "first call", "seconds": 0.3, "target_s": 0.5, "dtype": "float32", "loaded": []},
-        {"step": "first call", "seconds": 0.4, "target_s": 0.5, "dtype": "float64", "loaded": []},
+        {"step": "first call", "seconds": 0.3, "dtype": "float32", "loaded": []},
+        {"step": "first call", "seconds": 0.4, "dtype": "float64", "loaded": []},
         {
             "step": "kernel",
             "seconds": 41.0,
-            "target_s": 30.0,
             "dtype": "float64",
             "implementation": "pipeline",
             "loaded": ["numba"],
         },
-        {"step": "build", "seconds": 123.4, "target_s": None, "loaded": ["libnvvm.so.4", "numba"]},
+        {"step": "build", "seconds": 123.4, "loaded": ["libnvvm.so.4", "numba"]},
     ]
 )
 LADDER = results_of(
@@ -224,29 +223,23 @@ def test_figures_have_three_digits(value: float, text: str) -> None:
     assert tables.figure(value) == text
 
 
-def test_host_overhead_is_judged_by_its_worst_column() -> None:
-    lines = markdown(tables.host_overhead_full(HOST)).splitlines()
-    assert "| cupy | `gemm(a, b, out=c)` | 9.50 | 12.5 | 12, missed |" in lines
-    assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |  |" in lines
-
-
-def test_build_time_names_the_slowest_of_a_step() -> None:
-    lines = markdown(tables.build_time_short(BUILD)).splitlines()
-    assert "| first call | 0.400 | 0.5, met |" in lines
-    assert "| kernel | 41.0 | 30, missed |" in lines
-    assert "| build | 123 |  |" in lines
+def test_host_time_has_a_row_a_call() -> None:
+    lines = markdown(tables.host_overhead(HOST)).splitlines()
+    assert "| cupy | `gemm(a, b, out=c)` | 9.50 | 12.5 |" in lines
+    assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |" in lines
 
 
 def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
-    lines = markdown(tables.build_time_full(BUILD)).splitlines()
-    assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | 0.5, met | nothing |" in lines
-    assert "| kernel | float64 | pipeline | 41.0 | 0.250 | 0.750 | 30, missed | numba |" in lines
-    assert "| build |  |  | 123 | 0.250 | 0.750 |  | libnvvm.so.4, numba |" in lines
+    lines = markdown(tables.build_time(BUILD)).splitlines()
+    assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | nothing |" in lines
+    assert "| kernel | float64 | pipeline | 41.0 | 0.250 | 0.750 | numba |" in lines
+    assert "| build |  |  | 123 | 0.250 | 0.750 | libnvvm.so.4, numba |" in lines
 
 
 def test_gemm_lists_every_case() -> None:
-    row = "| 1024 x 1024 x 1024 | row_row_row | coalesced | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
-    assert row in markdown(tables.gemm_full(GEMM)).splitlines()
+    size = "1024 x 1024 x 1024"
+    row = f"| float32 | {size} | row_row_row | coalesced | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
+    assert row in markdown(tables.gemm(GEMM)).splitlines()
 
 
 def pipeline_row(implementation: str, tflops: float, vs_cublas: float, **changes: Any) -> Any:
@@ -295,22 +288,9 @@ def test_other_shapes_name_the_best_hand_written_kernel() -> None:
     ]
 
 
-def test_other_libraries_stand_beside_cublas() -> None:
-    rows = [gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)]
-    with_torch = results_of([*rows, gemm_row("torch", 38.3, 1.0)])
-    lines = markdown(tables.gemm_short(with_torch)).splitlines()
-    assert "| 1024 | coalesced | 6.20 | 38.2 | 38.3 | 0.16 |" in lines
-
-
-def test_gemm_compares_the_best_own_kernel_with_cublas() -> None:
-    lines = markdown(tables.gemm_short(GEMM)).splitlines()
-    assert "| m = n = k | best kernel | its rate | cublas | best / cublas |" in lines
-    assert "| 1024 | coalesced | 6.20 | 38.2 | 0.16 |" in lines
-
-
 def test_ladder_names_each_rung_against_its_twin() -> None:
     lines = markdown(tables.ladder_table(LADDER)).splitlines()
-    row = "| 5 | [thread_tile_2d](handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
+    row = "| 5 | [thread_tile_2d](../handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
     assert row + "| 15.0 | 0.25 |" in lines
     assert "|  | cuBLAS | 51.3 | 1.00 |  |  | 62.0 | 1.00 |" in lines
 
@@ -321,31 +301,18 @@ def test_ladder_lists_reduced_precision_apart() -> None:
     assert tables.ladder_reduced_table(results_of([ladder_row("cublas", 51.3, 1.0)])) == []
 
 
-def test_ladder_names_the_best_rung_of_each_size() -> None:
-    lines = markdown(tables.ladder_best_table(LADDER)).splitlines()
-    best = "thread_tile_2d 128x128x8"
-    assert f"| 4096 | {best} | 0.51 | {best} | 0.25 |" in lines
-    assert f"| 8192 | {best} | 0.50 |  |  |" in lines
-
-
-def test_ladder_means_need_every_size() -> None:
-    mean = "Geometric mean over 1024 to 16384, times cuBLAS: thread_tile_2d 0.50 in float32."
-    assert tables.ladder_means(LADDER) == [mean]
-    assert tables.ladder_means(results_of([ladder_row("coalesced", 6.2, 0.12)])) == []
-
-
 def test_ladder_lists_every_case_with_its_resources() -> None:
     row = "| 4096 x 4096 x 4096 | 2 | coalesced | 128x128x8 | 70.5 | 6.20 | 0.12 | 1.00 "
-    assert row + "| 256 | 128 | 16384 | 2 |" in markdown(tables.ladder_full(LADDER)).splitlines()
+    assert row + "| 256 | 128 | 16384 | 2 |" in markdown(tables.ladder_cases(LADDER)).splitlines()
 
 
 def test_epilogues_are_shown_against_the_quickest_other() -> None:
-    (row,) = markdown(tables.epilogue_short(EPILOGUE)).splitlines()[4:]
+    (row,) = markdown(tables.epilogue_best(EPILOGUE)).splitlines()[4:]
     assert row == (
         "| float32 | bias | relu | 1024 x 1024 x 1024 | row_row_row | tuned 64x64x8 "
         "| cuBLAS and a kernel of cupy.fuse | 50.0 | 32.0 | 1.56 | 1.25 | 0.98 |"
     ).replace("bias | relu", "`bias \\| relu`")
-    (empty,) = tables.epilogue_short(results_of([epilogue_row("tuned", 40.0, None)]))
+    (empty,) = tables.epilogue_best(results_of([epilogue_row("tuned", 40.0, None)]))
     assert empty.rows == []
 
 
@@ -360,28 +327,17 @@ def test_costs_of_epilogues_are_percent_of_the_plain_kernel() -> None:
     ]
 
 
-def test_epilogues_list_every_row() -> None:
-    lines = markdown(tables.epilogue_full(EPILOGUE)).splitlines()
-    text = "| `bias \\| relu` | float32 | 1024 x 1024 x 1024 | row_row_row "
-    assert text + "| tuned | 64x64x8 | 20.0 | 50.0 | 178 | 1.56 | 0.98 |" in lines
-    assert text + "| cublas_torch |  | 50.0 | 20.0 | 178 | 0.62 |  |" in lines
-    text = "| `dequantise` | int8 to float32 | 1024 x 1024 x 1024 | row_row_row "
-    assert text + "| pipeline | 128x128x8 | 2.50 | 400 | 178 |  | 0.98 |" in lines
-
-
-def test_reductions_are_shown_fused_and_split_against_the_quickest_other() -> None:
+def test_reductions_are_shown_fused_and_unfused_against_the_quickest_other() -> None:
     results = results_of([*(b["extra_info"] for b in EPILOGUE["benchmarks"]), *REDUCTIONS])
-    (row,) = markdown(tables.reduction_ways(results)).splitlines()[4:]
+    (row,) = markdown(tables.reduction_rows(results)).splitlines()[4:]
     assert row == (
         "| float32 | `sum(axis=1)` | 1024 x 1024 x 1024 | tuned 128x128x8 | cuBLAS and CuPy "
         "| 20.0 | 40.0 | 30.0 | 1.50 | 0.75 | 1.50 | 0.75 |"
     )
     assert tables.epilogue_best(results) == tables.epilogue_best(EPILOGUE)
     assert tables.epilogue_costs(results) == tables.epilogue_costs(EPILOGUE)
-    assert markdown(tables.epilogue_short(results)).endswith(row)
-    last = "| cublas_torch_reduction |  |  | 60.0 | 16.7 | 0.50 |  |"
-    assert markdown(tables.epilogue_full(results)).endswith(last)
-    assert tables.reduction_ways(EPILOGUE) == tables.reduction_full(EPILOGUE) == []
+    assert markdown(tables.epilogue(results)).endswith(row)
+    assert tables.reduction_rows(EPILOGUE) == []
 
 
 def batched_row(implementation: str, way: str, batch: int, vs_cublas: float) -> dict[str, Any]:
@@ -403,7 +359,7 @@ BATCHED = results_of(
 
 
 def test_batches_are_shown_by_size_with_the_mean_over_all() -> None:
-    lines = markdown(tables.batched_short(BATCHED)).splitlines()
+    lines = markdown(tables.batched_squares(BATCHED)).splitlines()
     assert lines[2:] == [
         "| m = n = k | 1,000 |",
         "| --- | ---: |",
@@ -411,7 +367,7 @@ def test_batches_are_shown_by_size_with_the_mean_over_all() -> None:
         "",
         "Geometric mean over these, broadcast batches and lists: 3.00.",
     ]
-    last = markdown(tables.batched_full(BATCHED)).splitlines()[-1]
+    last = markdown(tables.batched_cases(BATCHED)).splitlines()[-1]
     assert last == (
         "| float32 | list | 300 | 4 x 4 x 4, 8 x 8 x 8 | automatic |  | 10.0 | 2.00 | 500 | 4.50 |"
     )
@@ -436,25 +392,25 @@ ACCURACY = results_of(
 
 
 def test_errors_are_shown_by_k_and_their_worst_against_cublas() -> None:
-    assert "| float32 | 1.00 | 2.00 | 8.00 | 0.400 |" in markdown(tables.accuracy_short(ACCURACY))
+    assert "| float32 | 1.00 | 2.00 | 8.00 | 0.400 |" in markdown(tables.accuracy_summary(ACCURACY))
     by_k = markdown([tables.accuracy_by_k(result_files.extras(ACCURACY)[:12])])
     assert "| k | 64 | 256 | 1024 |" in by_k and "| warp_tile | 4.00 | 4.00 | 4.00 |" in by_k
-    assert len(markdown(tables.accuracy_full(ACCURACY)).splitlines()) == 4 + 24
+    assert by_k.splitlines()[2:] == markdown(tables.accuracy(ACCURACY)[1:2]).splitlines()[2:]
 
 
-def test_the_page_of_accuracy_shows_a_chart_for_each_sort_of_data() -> None:
-    page = result_files.REPOSITORY / "docs" / "accuracy.md"
-    assert pages.NO_RESULTS in pages.accuracy_pages([], page)[page]
-    files = pages.accuracy_pages([{"gemm": GEMM}, {"accuracy": ACCURACY}], page)
-    charts_of_page = [path for path in files if path != page]
-    assert [path.name for path in charts_of_page] == [
-        "nvidia-h200-float32-normal.svg",
-        "nvidia-h200-float32-uniform.svg",
+def test_the_site_has_a_page_of_all_results_with_charts() -> None:
+    files = pages.site_pages([{"gemm": GEMM, "accuracy": ACCURACY, "precision": PRECISION}])
+    text = files.pop("results.md")
+    assert list(files) == [
+        "results/nvidia-h200-accuracy-float32-normal-values.svg",
+        "results/nvidia-h200-accuracy-float32-values-between-0-and-1.svg",
     ]
-    for path in charts_of_page:
-        assert f"](accuracy/{path.name})" in files[page]
-        texts = [element.text for element in ElementTree.fromstring(files[path]).iter()]
+    for path, chart in files.items():
+        assert f"]({path})" in text
+        texts = [element.text for element in ElementTree.fromstring(chart).iter()]
         assert "tuned" in texts and "cublas" in texts and "warp_tile" not in texts
+    assert markdown(tables.gemm(GEMM)) in text
+    assert pages.NO_RESULTS in pages.site_pages([])["results.md"]
 
 
 def test_the_choice_is_shown_by_arithmetic() -> None:
@@ -470,11 +426,11 @@ def test_the_choice_is_shown_by_arithmetic() -> None:
         )
     ]  # fmt: skip
     results = results_of(rows)
-    summary = markdown(tables.choice_short(results))
+    summary = markdown(tables.choice_summary(results))
     assert "| float32 | 1 | 0 | 1.000 | 1.00 | 3.00 |" in summary
     assert "| float64 | 2 | 1 | 1.100 | 1.20 | 1.00 |" in summary
-    assert "| float64 split | 1 | 0 | 1.500 | 1.50 |  |" in summary
-    full = markdown(tables.choice_full(results))
+    assert "| emulated float64 | 1 | 0 | 1.500 | 1.50 |  |" in summary
+    full = markdown(tables.choice_regret(results))
     assert summary in full
     assert full.count("| tuned 32x32 | naive 128x1 |") == 4
 
@@ -483,11 +439,6 @@ RUN = {
     "machine_info": {"gpu": {"name": "NVIDIA H200", "driver": "580.1"}},
     "commit_info": {"id": "0123456789abcdef"},
     "date": "2026-11-21",
-}
-TESTS = {
-    **RUN,
-    "contract_cases": 12345,
-    "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
 }
 SANITIZER = {
     "machine_info": RUN["machine_info"],
@@ -511,42 +462,23 @@ SOAK = {
 
 
 def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
-    assert reliability.load_runs("tests", tmp_path) == []
-    assert reliability.tests_text([]) == [reliability.NO_TESTS]
+    assert reliability.load_runs("soak", tmp_path) == []
     assert reliability.sanitizer_text([]) == [reliability.NO_SANITIZER]
     assert reliability.soak_text([]) == [reliability.NO_SOAK]
-    (tmp_path / "nvidia-h200").mkdir()
-    (tmp_path / "nvidia-h200" / "tests.json").write_text(json.dumps(TESTS))
-    text = markdown(reliability.tests_text(reliability.load_runs("tests", tmp_path)))
-    assert "driver 580.1, 2026-11-21, commit 0123456789ab; 12,345 cases of the contract:" in text
-    assert "| the cache and its security | 23 | 0 | 1 | 0 |" in text
-    text = markdown(
-        reliability.tests_text([{**TESTS, "run_again": {"fedcba98765432": ["a", "b"]}}])
-    )
-    assert "commit 0123456789ab, a, b of commit fedcba987654; 12,345 cases" in text
     text = markdown(reliability.sanitizer_text([SANITIZER]))
     assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 | 2026-11-21 | 0123456789ab |" in text
     assert "Failed in memcheck: wgmma, no." in text
     text = markdown(reliability.soak_text([SOAK]))
     assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
-    assert "| tf32 | 234 |" in text
     wrong = markdown(reliability.soak_text([{**SOAK, "failure": "float32 tuned\nmore"}]))
     assert "| 1024 | float32 tuned |" in wrong
 
 
-def test_the_groups_of_tests_are_files_that_there_are() -> None:
-    names = [name for group in reliability.GROUPS.values() for name in group]
-    assert len(set(names)) == len(names)
-    for name in names:
-        assert Path(__file__).with_name(f"test_{name}.py").is_file(), name
-
-
-def test_the_page_of_epilogues_shows_what_there_is() -> None:
-    text = pages.epilogues_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}])
+def test_pages_show_the_suites_that_there_are() -> None:
+    text = pages.suite_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}], "epilogue", tables.epilogue)
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
-    assert markdown(tables.epilogue_short(EPILOGUE)) in text
-    assert markdown(tables.epilogue_costs(EPILOGUE)) in text
-    assert pages.epilogues_text([{"gemm": GEMM}]) == pages.NO_RESULTS
+    assert markdown(tables.epilogue(EPILOGUE)) in text
+    assert pages.suite_text([{"gemm": GEMM}], "epilogue", tables.epilogue) == pages.NO_RESULTS
 
 
 def precision_row(way: str, **changes: Any) -> dict[str, Any]:
@@ -571,20 +503,19 @@ PRECISION = results_of(
 
 def test_precisions_are_shown_by_rate_error_and_scheme() -> None:
     size = "1024 x 1024 x 1024"
-    text = markdown(tables.precision_page(PRECISION)).splitlines()
+    text = markdown(tables.precision(PRECISION)).splitlines()
     assert f"| {size} | 40.0 |  | 120 | 140 |  | 3.00 | 3.50 |" in text
-    assert f"| normal | {size} | parts | 0.751 / 0.123 | 0.751 / 0.123 |  |  |" in text
+    assert f"| normal | {size} | emulated | 0.751 / 0.123 | 0.751 / 0.123 |  |  |" in text
     assert f"| cancelling | {size} | float32 | 0.751 / 0.123 |  | 0.751 / 0.123 |  |" in text
     assert f"| cancelling | {size} | 60.0 | 50.0 | 1.20 |" in text
     scheme = "| bf16x6, promoted every 1 | normal |"
     assert text[-1] == f"{scheme} {size} | 70.5 | 120 | 3.00 | 0.751 / 0.0500 |"
-    assert len(tables.precision_full(PRECISION)[0].rows) == 6
 
 
 def test_the_page_of_precisions_shows_what_there_is() -> None:
     text = pages.precision_text([{"gemm": GEMM}, {"precision": PRECISION}])
     assert "### NVIDIA H200\n\nDriver 580.1" in text
-    assert markdown(tables.precision_page(PRECISION)) in text
+    assert markdown(tables.precision_rates(PRECISION)) in text
     nothing = pages.precision_text([{"gemm": GEMM}])
     assert nothing == f"{markdown(tables.precision_bits())}\n\n{pages.NO_RESULTS}"
 
@@ -605,13 +536,12 @@ def precision_float64() -> Any:
 
 
 def test_precisions_of_float64_follow_those_of_float32() -> None:
-    text = markdown(tables.precision_page(precision_float64()))
+    text = markdown(tables.precision(precision_float64()))
     assert "| 4096 x 4096 x 4096 |  |  | 68.7 | 76.0 |  |  |  | 84.0 | 1.15 | 1.27 |" in text
     assert "in units of `2**-52 |A| |B|`" in text
-    assert "| normal | 4096 x 4096 x 4096 | parts | 0.751 / 0.123 |  | 40.0 / 0.123 |  |  |" in text
-    assert "![Errors of float64 products](precision/nvidia-h200-float64.svg)" in text
-    assert "![Errors of float32" not in text
-    assert len(tables.precision_full(precision_float64())) == 2
+    assert (
+        "| normal | 4096 x 4096 x 4096 | emulated | 0.751 / 0.123 |  | 40.0 / 0.123 |  |  |" in text
+    )
 
 
 def test_a_forecast_gives_back_what_was_measured() -> None:
@@ -629,14 +559,27 @@ def test_bits_are_those_that_the_kernels_keep() -> None:
     assert by_count["taken by `split`"][-1] == "16"
 
 
-def test_the_chart_of_errors_has_a_line_for_each_way() -> None:
-    charts = precision_chart.error_charts(precision_float64())
-    assert list(charts) == ["float64"]
-    svg = ElementTree.fromstring(charts["float64"])
+def test_the_chart_of_errors_has_a_line_for_each_precision() -> None:
+    drawn = error_charts.precision_charts(precision_float64())
+    assert list(drawn) == ["float64, normal"]
+    svg = ElementTree.fromstring(drawn["float64, normal"])
     lines = [e.get("points") for e in svg.iter() if e.tag.endswith("polyline")]
-    assert len(lines) == 4  # of two ways, and beside their names
-    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    assert len(lines) == 2
+    heights = [float(point.split(",")[1]) for point in lines[1].split()]
     assert heights == sorted(heights, reverse=True)  # errors that grow, drawn upwards
+
+
+def test_the_first_page_has_a_chart_and_a_small_table() -> None:
+    rows = [pipeline_row("tuned", 40.0, 1.25, precision="split"), gemm_row("tuned", 40.0, 1.1)]
+    choice = {"dtype": "float32", "precision": None, "vs_cublas": 2.0}
+    suites = {"gemm": results_of(rows), "choice_regret": results_of([choice]), "ladder": LADDER}
+    text = pages.front_text([suites, {"host_overhead": HOST}], "docs/")
+    assert "| x cuBLAS | H200, 1024 | H200, random |" in text
+    assert "| float32 | 1.10 | 2.00 |" in text and "| emulated float32 | 1.25 |  |" in text
+    assert text.startswith("![Every rung") and "](docs/speed.svg)" in text
+    texts = [element.text for element in ElementTree.fromstring(pages.speed_chart([suites])).iter()]
+    assert "5 thread_tile_2d, float32" in texts and "0.51, 26.0 TFLOP/s" in texts
+    assert pages.front_text([{"host_overhead": HOST}], "") == pages.NO_RESULTS
 
 
 def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
@@ -741,7 +684,7 @@ def test_the_page_is_whole_in_itself() -> None:
     for text in ("NVIDIA H200", "float32, row_row_row", "tuned, 512: 20 TFLOP/s", "1.25 tuned"):
         assert text in words
     assert "tuned, 1000: 30 TFLOP/s" not in words
-    assert "cupy: gemm(a, b, out=c)" in words and "0.400 of 0.5" in words
+    assert "cupy: gemm(a, b, out=c)" in words and "0.400" in words
     assert "bias | relu" in words and "float32, values between 0 and 1" in words
 
 
@@ -847,18 +790,17 @@ def test_markdown_in_cells_becomes_html() -> None:
     assert html_page.inline("`a \\| b` < [c](d)") == "<code>a | b</code> &lt; c"
 
 
-def test_readme_keeps_what_is_outside_the_markers() -> None:
-    readme, docs = pages.render([{"host_overhead": HOST, "gemm": GEMM}], README)
-    assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
-    assert readme.count("Driver 580.1") == docs.count("Driver 580.1") == 1
-    assert pages.render([{"host_overhead": HOST, "gemm": GEMM}], readme) == (readme, docs)
+def test_pages_keep_what_is_outside_the_markers() -> None:
+    page = pages.replace_between_markers(README, "new")
+    assert page == f"before\n{pages.BEGIN}\nnew\n{pages.END}\nafter\n"
 
 
 def test_suites_of_different_commits_say_so() -> None:
     newer = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
-    readme, _ = pages.render([{"host_overhead": HOST, "gemm": newer}], README)
-    assert "- host_overhead: Driver 580.1" in readme and "commit 0123456789ab." in readme
-    assert "- gemm: Driver 580.1" in readme and "commit fedcba987654 with changes." in readme
+    text = pages.provenance_list({"host_overhead": HOST, "gemm": newer})
+    assert "- host_overhead: Driver 580.1" in text and "commit 0123456789ab." in text
+    assert "- gemm: Driver 580.1" in text and "commit fedcba987654 with changes." in text
+    assert pages.provenance_list({"host_overhead": HOST, "gemm": GEMM}).startswith("Driver 580.1")
 
 
 def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
@@ -933,7 +875,17 @@ def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
 
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results:begin"):
-        pages.render([], "no markers")
+        pages.replace_between_markers("no markers", "")
+
+
+def test_results_are_written_without_what_nobody_reads() -> None:
+    stats = {"min": 0.1, "median": 0.2, "max": 0.3, "rounds": 3}
+    raw = {"fullname": "bench_x.py::bench[a]", "name": "bench[a]", "options": {"timer": "t"}}
+    raw |= {"extra_info": {"gpu_us": 1.5}, "stats": {**stats, "ld15iqr": 0.1, "total": 0.6}}
+    text = result_files.result_text(result_files.pruned({**GEMM, "benchmarks": [raw, raw]}))
+    kept = {"extra_info": {"gpu_us": 1.5}, "fullname": "bench_x.py::bench[a]", "stats": stats}
+    assert json.loads(text) == {**GEMM, "benchmarks": [kept, kept]}
+    assert len([line for line in text.splitlines() if "bench_x.py" in line]) == 2
 
 
 def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
@@ -941,4 +893,3 @@ def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
     assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
-    assert pages.NO_RESULTS in pages.render([], README)[0]

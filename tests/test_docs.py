@@ -18,6 +18,7 @@ from dxgemm._problem import RESULT_DTYPES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "ladder"
+MADE_WITH_THE_SITE = {"results.md"}
 SHORTEST_MESSAGE = 20  # characters: of less, any text would be a match
 
 
@@ -58,7 +59,7 @@ def test_every_figure_can_be_drawn(tmp_path):
 def test_links_between_files_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     for link in links:
-        assert (page.parent / link).exists(), link
+        assert link in MADE_WITH_THE_SITE or (page.parent / link).exists(), link
 
 
 def test_every_epilogue_of_the_catalogue_is_in_the_table():
@@ -143,3 +144,4 @@ def test_the_site_builds(tmp_path):
     for name in ("gemm", "Plan", "Explanation", "epilogues.catalogue.bias", "torch.linear"):
         assert f'id="dxgemm.{name}"' in api
     assert (tmp_path / "source" / "handwritten" / "naive.py.html").exists()
+    assert "NVIDIA H200" in (tmp_path / "results.html").read_text()
