@@ -185,7 +185,7 @@ def pipeline_squares(results: Results) -> list[Part]:
         lines.append([kind, arrangement, *cells, ratio(mean)])
     if not lines:
         return []
-    header = ["arithmetic", "a_b_out", *map(str, PIPELINE_SIZES), "mean"]
+    header = ["arithmetic", "layout", *map(str, PIPELINE_SIZES), "mean"]
     title = (
         "cuBLASDx pipelines on m = n = k, TFLOP/s (times cuBLAS; its geometric mean from 1024 on):"
     )
@@ -231,7 +231,7 @@ def gemm(results: Results) -> list[Part]:
             text.append(row["config"] or "")
             figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
             lines.append([*text, *figures, ratio(row["vs_cublas"])])
-        header = ["arithmetic", "m x n x k", "a_b_out", "implementation", "config"]
+        header = ["arithmetic", "m x n x k", "layout", "implementation", "config"]
         header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
         parts.append(Table(f"GPU time, {dtype}:", header, lines, text_columns=5))
     return parts
@@ -377,7 +377,7 @@ def reduction_rows(results: Results) -> list[Part]:
     header = ["dtype", "reduction", "m x n x k", "kernel", "best other"]
     header += ["fused, us", "unfused, us", "other, us", "fused x other", "unfused x other"]
     header += ["automatic x other", "fused x product alone"]
-    title = "Reductions of the result, which is not stored where they are fused:"
+    title = "Reductions; a fused one does not store the matrix:"
     return [Table(title, header, lines, text_columns=5)]
 
 
@@ -406,9 +406,9 @@ def epilogue_best(results: Results) -> list[Part]:
                 ratio(best["vs_plain"]),
             ]
         )
-    header = ["dtype", "epilogue", "m x n x k", "a_b_out", "best kernel", "best other"]
+    header = ["dtype", "epilogue", "m x n x k", "layout", "best kernel", "best other"]
     header += ["TFLOP/s", "other", "x other", "automatic choice", "x no epilogue"]
-    title = "Epilogues, fused against the quickest of what computes the same otherwise:"
+    title = "Fused epilogues against the fastest other method:"
     return [Table(title, header, lines, text_columns=6)]
 
 
@@ -427,7 +427,7 @@ def epilogue_costs(results: Results) -> list[Part]:
         [f"`{epilogue}`", *(f"{by_dtype[d]:.1f}" if d in by_dtype else "" for d in dtypes)]
         for epilogue, by_dtype in costs.items()
     ]
-    title = "Time that an epilogue adds to the same kernel without it, m = n = k = 4096, percent:"
+    title = "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:"
     return [Table(title, ["epilogue", *dtypes], lines)]
 
 

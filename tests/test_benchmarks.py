@@ -556,7 +556,7 @@ def test_bits_are_those_that_the_kernels_keep() -> None:
     (table,) = tables.precision_bits()
     by_count = {line[0]: line[1:] for line in table.rows}
     assert by_count["16"][0] == "59, 2**-46"
-    assert by_count["taken by `split`"][-1] == "16"
+    assert by_count["automatic"][-1] == "16"
 
 
 def test_the_chart_of_errors_has_a_line_for_each_precision() -> None:
