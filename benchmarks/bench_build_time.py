@@ -31,16 +31,6 @@ DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
-TARGETS_S = {
-    "import dxgemm": 0.15,
-    "first call, warm cache": 0.5,
-    "first call, cold cache": 3.0,
-    "pipeline kernel, cold cache": 30.0,
-    "pipeline kernel, new epilogue": 8.0,
-    "nvmath.device pipeline, one shape": None,
-    "build of every kernel": None,
-}
-
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 
@@ -62,7 +52,6 @@ def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: 
     benchmark.extra_info.update(
         step=step,
         seconds=statistics.median(seconds),
-        target_s=TARGETS_S[step],
         loaded=samples[-1]["loaded"],
         **problem,
     )

@@ -44,21 +44,13 @@ if not SMOKE:
 ROUNDS = 1 if SMOKE else 200
 CALLS = 1 if SMOKE else 50  # a round: fewer launches than the driver queues without blocking
 SIZES = [4] if SMOKE else [32, 64]
-GEMM_TARGET_US = 12.0
-PLAN_TARGET_US = 6.0
-ROUTE_TARGET_US = 1.0
 SEED = 3  # of random problems
 # By the number of new shapes in a row.
 FIRST_CALLS = {"first call on a new shape": 10, "the same, alone after other work": 1}
 NEW_SHAPES = 2 if SMOKE else 40
 
 # Python expressions to time, with operands a, b and c of a library.
-DXGEMM_CALLS = {
-    "gemm(a, b, out=c)": GEMM_TARGET_US,
-    "gemm(a, b, c, beta=1)": GEMM_TARGET_US,
-    "gemm(a, b)": None,
-    "plan()": PLAN_TARGET_US,
-}
+DXGEMM_CALLS = ("gemm(a, b, out=c)", "gemm(a, b, c, beta=1)", "gemm(a, b)", "plan()")
 LIBRARY_CALLS = {
     "numpy": ["numpy.matmul(a, b, out=c)"],
     "cupy": ["cupy.matmul(a, b, out=c)"],
@@ -68,7 +60,7 @@ LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
     "driver": "cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0)",
 }
-CHOICES = {"choose(next(problems), device)": None, "routes[key]": ROUTE_TARGET_US}
+CHOICES = ("choose(next(problems), device)", "routes[key]")
 LIBRARIES = ["numpy"] if SMOKE else [name for name in ("cupy", "torch") if find_spec(name)]
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -79,7 +71,6 @@ class Variant(NamedTuple):
 
     library: str
     call: str
-    target_us: float | None = None
 
     def __str__(self) -> str:
         return f"{self.library}: {self.call}"
@@ -88,10 +79,10 @@ class Variant(NamedTuple):
 def list_variants() -> list[Variant]:
     variants = []
     for library in LIBRARIES:
-        variants += [Variant(library, *row) for row in DXGEMM_CALLS.items()]
-        variants += [Variant(library, call) for call in LIBRARY_CALLS[library]]
+        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library])
+        variants += [Variant(library, call) for call in calls]
         variants += [Variant(library, call) for call in FIRST_CALLS]
-    variants += [Variant("dxgemm", *row) for row in CHOICES.items()]
+    variants += [Variant("dxgemm", call) for call in CHOICES]
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
 
@@ -237,6 +228,5 @@ def bench_call(
         n=size,
         k=size,
         host_us=1e6 * statistics.median(seconds),
-        target_us=variant.target_us,
     )
     replay(benchmark, seconds)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from comparison import SMOKE, make_timer, row
 from interleave import replay, replay_clock
-from precision_chart import DEPTH_LINES
 from precision_comparison import (
     DATA,
     ERROR_WAYS,
@@ -24,6 +23,7 @@ from precision_comparison import (
     measure,
     most_error,
 )
+from result_files import DEPTH_LINES
 
 if SMOKE:
     SCHEME_WAYS: Mapping[str, Any] = {}

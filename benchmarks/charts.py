@@ -1,4 +1,4 @@
-"""Charts as SVG for an HTML page, whose style sheet gives every name of a series its colour.
+"""Charts as SVG: for an HTML page, whose style sheet holds `COLORS`, or for files of their own.
 
 Colours are CSS variables, so that one picture serves light and dark; what a point stands for is its
 tooltip, which browsers show without a script.
@@ -14,6 +14,34 @@ from html import escape
 WIDTH = 720
 LINE_HEIGHT = 14  # between labels, so that they do not meet
 LONGEST_LABEL = 38  # characters beside a bar
+LEAST_DRAWN = 1e-6  # on a logarithmic scale, smaller values are drawn here
+# Of each series on a light and on a dark page.
+# After Okabe and Ito, "Color Universal Design", darkened or lightened for the page.
+COLORS = {
+    "tuned": ("#0072b2", "#56a8e0"),
+    "tensor_core": ("#d55e00", "#ff8a3d"),
+    "tensor_core_tf32": ("#d55e00", "#ff8a3d"),
+    "wgmma": ("#009e73", "#2fc79b"),
+    "emulated_float32": ("#00777e", "#3cc4cc"),
+    "emulated_float64": ("#5a4fcf", "#a39bff"),
+    "pipeline": ("#b57b00", "#e6b23c"),
+    "pipeline_tma": ("#a8558a", "#d98cbc"),
+    "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
+    "naive": ("#b03030", "#f07070"),
+    "coalesced": ("#8a8a00", "#d6cf4a"),
+    "small_batch": ("#c2477f", "#f08ab8"),
+    "tensor_batch": ("#8f3fa8", "#cf8ae6"),
+    "block_batch": ("#4f7f2f", "#94c973"),
+    "widening_tile": ("#7a5c3e", "#c29a72"),
+    # Precisions; those that are not here are drawn in the ink of the page.
+    "split": ("#009e73", "#2fc79b"),
+    "split14": ("#b57b00", "#e6b23c"),
+    "split13": ("#8f3fa8", "#cf8ae6"),
+    "float32": ("#0072b2", "#56a8e0"),
+    "float64": ("#d55e00", "#ff8a3d"),
+    "tf32": ("#b03030", "#f07070"),
+    "cublas": ("#6b7177", "#9aa3ab"),
+}
 FILE_STYLE = """
 svg { --ink: #20262b; --soft: #5b6770; --rule: #dfe4e8; %s }
 @media (prefers-color-scheme: dark) {
@@ -27,16 +55,17 @@ text { font: 12px system-ui, sans-serif; fill: var(--soft); } text.name { fill: 
 
 @dataclass(frozen=True)
 class Series:
-    """A line; `is_roof` of one that bounds the others."""
+    """A line; `is_roof` of one that bounds the others, `color` if its name has none."""
 
     name: str
     points: Sequence[tuple[float, float]]
     is_roof: bool = False
+    color: str = ""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One line of a bar chart: what it is of, how long, what stands behind it, whose colour."""
+    """One line of a bar chart: label, length, text behind the bar, series that has its colour."""
 
     label: str
     value: float
@@ -53,24 +82,27 @@ class Cell:
     hint: str
 
 
-def line_chart(title: str, series: Sequence[Series], x_label: str, y_label: str) -> str:
-    """Lines over a logarithmic x and a linear y; each has its name at its end."""
+def line_chart(
+    title: str, series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False
+) -> str:
+    """Lines over a logarithmic x and a linear or logarithmic y; each has its name at its end."""
     height, left, right, top, bottom = 360, 52, 150, 12, 44
     xs = sorted({x for line in series for x, _ in line.points})
-    most = max(y for line in series for _, y in line.points)
-    step = nice_step(most)
-    y_end = step * math.ceil(most / step)
+    ticks = y_ticks([y for line in series for _, y in line.points], log_y)
 
     def place(x: float, y: float) -> tuple[float, float]:
         share = (math.log(x) - math.log(xs[0])) / (math.log(xs[-1] / xs[0]) or 1)
+        up = y / ticks[-1]
+        if log_y:
+            up = math.log(max(y, ticks[0]) / ticks[0]) / math.log(ticks[-1] / ticks[0])
         drawn = left + share * (WIDTH - left - right)
-        return drawn, height - bottom - y / y_end * (height - top - bottom)
+        return drawn, height - bottom - up * (height - top - bottom)
 
     parts = []
-    for tick in range(round(y_end / step) + 1):
-        _, y = place(xs[0], tick * step)
+    for tick in ticks:
+        _, y = place(xs[0], tick)
         parts.append(_line(left, y, WIDTH - right, y, "grid"))
-        parts.append(_text(left - 6, y + 4, f"{tick * step:g}", "end"))
+        parts.append(_text(left - 6, y + 4, f"{tick:g}", "end"))
     for power in range(math.ceil(math.log2(xs[0])), math.floor(math.log2(xs[-1])) + 1):
         x, y = place(2**power, 0)
         parts.append(_text(x, y + 16, str(2**power), "middle"))
@@ -114,7 +146,7 @@ def bar_chart(title: str, bars: Sequence[Bar], unit: str, reference: float | Non
         x = left + reference * scale
         parts.append(_line(x, top, x, height - 18, "reference"))
     for index, bar in enumerate(bars):
-        x = left + bar.value * scale + 6
+        x = left + max(bar.value, reference or 0) * scale + 6
         parts.append(_text(x, top + index * row + 13, bar.text, "start", "value"))
     parts.append(_text(left, height - 4, unit, "start"))
     return _svg(title, height, parts)
@@ -161,20 +193,19 @@ def heat_map(
     return _svg(title, height, parts)
 
 
-def svg_file(figure: str, colors: Mapping[str, tuple[str, str]]) -> str:
-    """A chart as a file of its own, for a light page and a dark one.
+def color_variables(figure: str = "") -> tuple[str, str]:
+    """CSS for a light and a dark page; only what a figure uses, if one is given."""
+    used = {name: pair for name, pair in COLORS.items() if not figure or f"var(--{name})" in figure}
+    light, dark = (" ".join(f"--{name}: {pair[i]};" for name, pair in used.items()) for i in (0, 1))
+    return light, dark
 
-    Args:
-        figure: what `line_chart` and the like return.
-        colors: of each series on a light and on a dark page.
-    """
-    light, dark = (
-        " ".join(f"--{name}: {pair[mode]};" for name, pair in colors.items()) for mode in (0, 1)
-    )
+
+def svg_file(figure: str) -> str:
+    """A chart of this module as a file of its own, for a light page and a dark one."""
     start, end = figure.index("<svg "), figure.index("</figure>")
     opening, body = figure[start:end].split(">", 1)
     opening += ' xmlns="http://www.w3.org/2000/svg"'
-    return f"{opening}>\n<style>{FILE_STYLE % (light, dark)}</style>{body}\n"
+    return f"{opening}>\n<style>{FILE_STYLE % color_variables(figure)}</style>{body}\n"
 
 
 def spread(heights: Sequence[float], lowest: float) -> list[float]:
@@ -192,6 +223,17 @@ def shorten(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 3]}..."
 
 
+def y_ticks(values: Sequence[float], log_y: bool) -> list[float]:
+    """Places of the horizontal lines, the last one at or above all values."""
+    most = max(values)
+    if not log_y:
+        step = nice_step(most)
+        return [step * count for count in range(math.ceil(most / step) + 1)]
+    least = max(min(values), LEAST_DRAWN)
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
+
+
 def nice_step(most: float) -> float:
     """A distance of 1, 2 or 5 times a power of ten, at most eight of which reach the most."""
     power = 10.0 ** math.floor(math.log10(most / 8))
@@ -199,7 +241,7 @@ def nice_step(most: float) -> float:
 
 
 def _color(line: Series) -> str:
-    return "" if line.is_roof else f"--c:var(--{line.name})"
+    return "" if line.is_roof else f"--c:var(--{line.color or line.name})"
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:

@@ -6,11 +6,31 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from accuracy_charts import accuracy_chart, accuracy_sections
-from charts import Bar, Cell, Series, bar_chart, heat_map, line_chart
+from charts import (
+    COLORS,
+    Bar,
+    Cell,
+    Series,
+    bar_chart,
+    color_variables,
+    heat_map,
+    line_chart,
+)
+from error_charts import accuracy_charts, precision_charts
 from gpus import FACTS
-from result_files import OTHERS, Extra, Results, arithmetic, distinct, extras, gpu_name, sources
-from tables import FULL, README_HOST_SIZE, SHORT, Part, Table, figure, ratio
+from result_files import (
+    OTHERS,
+    Extra,
+    Results,
+    arithmetic,
+    distinct,
+    extras,
+    gpu_name,
+    kind_of,
+    kind_text,
+    sources,
+)
+from tables import TABLES, Part, Table, figure, ratio
 
 from dxgemm.choice.selection import choose
 from dxgemm.errors import UnsupportedProblemError
@@ -29,7 +49,7 @@ MAP_KINDS = (*((dtype, None) for dtype in RESULT_DTYPES), ("float32", "tf32"))
 BASELINE = "cublas"
 
 RATE_TEXT = (
-    "Square matrices, the config that the dispatcher chooses for each kernel. The dashed line is "
+    "Square matrices, the config that is chosen for each kernel. The dashed line is "
     "the roofline at the highest clock, which no GPU holds under load."
 )
 SPEEDUP_TEXT = (
@@ -37,34 +57,18 @@ SPEEDUP_TEXT = (
     "dxgemm is faster."
 )
 CHOICE_TEXT = (
-    "What implementation=None takes for row-major operands, with its tile, by the dispatcher of "
-    "this version. A field's tooltip has the reason."
+    "The kernel that implementation=None takes for row-major operands, with its tile, in this "
+    "version. A field's tooltip has the reason."
 )
 ACCURACY_TEXT = (
     "The largest error of an element of a 256 x 256 result, in units of eps |A| |B|, with the eps "
     "of the type of sums."
 )
+PRECISION_TEXT = (
+    "The largest error of emulated and native products against k, by kind of operands, in units "
+    "of eps |A| |B|. Both axes are logarithmic."
+)
 
-# Of each series on a light and on a dark page.
-# After Okabe and Ito, "Color Universal Design", darkened or lightened for the page.
-COLORS = {
-    "tuned": ("#0072b2", "#56a8e0"),
-    "tensor_core": ("#d55e00", "#ff8a3d"),
-    "tensor_core_tf32": ("#d55e00", "#ff8a3d"),
-    "wgmma": ("#009e73", "#2fc79b"),
-    "emulated_float32": ("#00777e", "#3cc4cc"),
-    "emulated_float64": ("#5a4fcf", "#a39bff"),
-    "pipeline": ("#b57b00", "#e6b23c"),
-    "pipeline_tma": ("#a8558a", "#d98cbc"),
-    "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
-    "naive": ("#b03030", "#f07070"),
-    "coalesced": ("#8a8a00", "#d6cf4a"),
-    "small_batch": ("#c2477f", "#f08ab8"),
-    "tensor_batch": ("#8f3fa8", "#cf8ae6"),
-    "block_batch": ("#4f7f2f", "#94c973"),
-    "widening_tile": ("#7a5c3e", "#c29a72"),
-    BASELINE: ("#6b7177", "#9aa3ab"),
-}
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #20262b; --soft: #5b6770; --rule: #dfe4e8;
 %s }
@@ -96,14 +100,11 @@ th.figure, td.figure { text-align: right; font-variant-numeric: tabular-nums; }
 
 def html_page(gpus: list[dict[str, Results]]) -> str:
     """The whole document; nothing of it comes from the network."""
-    light, dark = (
-        " ".join(f"--{name}: {colors[mode]};" for name, colors in COLORS.items()) for mode in (0, 1)
-    )
     body = "\n".join(gpu_section(suites) for suites in gpus) or "<p>No results.</p>"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>dxgemm, measured</title>\n<style>{STYLE % (light, dark)}</style>\n</head>\n"
+        f"<title>dxgemm, measured</title>\n<style>{STYLE % color_variables()}</style>\n</head>\n"
         f"<body>\n<h1>dxgemm, measured</h1>\n{body}\n</body>\n</html>\n"
     )
 
@@ -119,22 +120,17 @@ def gpu_section(suites: dict[str, Results]) -> str:
         parts.append(heading("Against cuBLAS", SPEEDUP_TEXT) + grid(speedup_charts(rows)))
     if facts is not None and not simulator_enabled():
         parts.append(heading("The automatic choice", CHOICE_TEXT) + grid(choice_maps(facts)))
-    if "accuracy" in suites:
-        charts = (
-            accuracy_chart(title, rows, COLORS)
-            for _, title, rows in accuracy_sections(suites["accuracy"])
-        )
-        parts.append(heading("Accuracy", ACCURACY_TEXT) + grid(charts))
-    for suite, title, draw in (
-        ("host_overhead", "Host time of a call", host_charts),
-        ("build_time", "Start of a process", build_charts),
+    for suite, title, text, draw in (
+        ("accuracy", "Accuracy", ACCURACY_TEXT, accuracy_charts),
+        ("precision", "Precision", PRECISION_TEXT, precision_charts),
+        ("host_overhead", "Host time of a call", "", host_charts),
+        ("build_time", "Start of a process", "", build_charts),
     ):
         if suite in suites:
-            parts.append(heading(title) + grid(draw(extras(suites[suite]))))
-            parts += map(part_html, SHORT[suite](suites[suite]))
+            parts.append(heading(title, text) + grid(draw(suites[suite]).values()))
     parts.append(heading("All figures"))
     for suite, results in suites.items():
-        tables = "\n".join(map(part_html, FULL[suite](results)))
+        tables = "\n".join(map(part_html, TABLES[suite](results)))
         parts.append(f"<details><summary>Suite {escape(suite)}</summary>\n{tables}\n</details>")
     return "\n".join(parts)
 
@@ -148,14 +144,8 @@ def grid(charts: Iterable[str]) -> str:
     return '<div class="charts">\n' + "\n".join(charts) + "\n</div>"
 
 
-def kind_of(row: Extra) -> str:
-    """The arithmetic, and the dtype of the result where it is another."""
-    result = f" to {row['result_dtype']}" if row["result_dtype"] else ""
-    return arithmetic(row) + result
-
-
 def rate_charts(rows: list[Extra], facts: DeviceFacts | None) -> Iterable[str]:
-    """One chart a kind of arithmetic and arrangement of squares."""
+    """One chart for each kind of arithmetic and layout of squares."""
     squares = [
         row
         for row in rows
@@ -235,12 +225,13 @@ def choice_maps(facts: DeviceFacts) -> Iterable[str]:
                 tile = str(candidate.config).partition(" ")[0]
                 cells[k, n] = Cell(candidate.implementation.name, tile, hint)
         if len(cells) == len(MAP_SIZES) ** 2:
-            title = precision or dtype
+            title = kind_text(dtype, precision)
             yield heat_map(title, MAP_SIZES, MAP_SIZES, cells, "k", "m = n")
 
 
-def host_charts(rows: list[Extra]) -> Iterable[str]:
-    """Every call on small matrices, in float32."""
+def host_charts(results: Results) -> dict[str, str]:
+    """Every call on the largest of the small matrices, in float32."""
+    size = max(row["m"] for row in extras(results))
     bars = [
         Bar(
             f"{row['library']}: {row['call']}",
@@ -248,21 +239,21 @@ def host_charts(rows: list[Extra]) -> Iterable[str]:
             figure(row["host_us"]),
             "tuned" if row["call"].startswith(("gemm(", "plan(")) else BASELINE,
         )
-        for row in rows
-        if row["m"] == README_HOST_SIZE and row["dtype"] == "float32"
+        for row in extras(results)
+        if row["m"] == size and row["dtype"] == "float32"
     ]
-    yield bar_chart(f"float32, {README_HOST_SIZE} x {README_HOST_SIZE}", bars, "microseconds")
+    title = f"float32, {size} x {size}"
+    return {title: bar_chart(title, bars, "microseconds")}
 
 
-def build_charts(rows: list[Extra]) -> Iterable[str]:
+def build_charts(results: Results) -> dict[str, str]:
     """The slowest of each step."""
-    bars = []
-    for step in distinct(row["step"] for row in rows):
-        slowest = max((r for r in rows if r["step"] == step), key=lambda row: row["seconds"])
-        seconds, target = slowest["seconds"], slowest["target_s"]
-        text = f"{figure(seconds)} of {target:g}" if target else figure(seconds)
-        bars.append(Bar(step, seconds, text, "tuned"))
-    yield bar_chart("seconds, and what was aimed at", bars, "seconds")
+    slowest: dict[str, float] = {}
+    for row in extras(results):
+        slowest[row["step"]] = max(row["seconds"], slowest.get(row["step"], 0.0))
+    bars = [Bar(step, seconds, figure(seconds), "tuned") for step, seconds in slowest.items()]
+    title = "of several dtypes and kernels the slowest"
+    return {title: bar_chart(title, bars, "seconds")}
 
 
 def part_html(part: Part) -> str:

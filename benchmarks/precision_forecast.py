@@ -27,7 +27,7 @@ def bits_rows() -> list[list[str]]:
         bits = [operand_bits(count, k) for k in DEPTHS]
         lines.append([str(count), *(f"{p}, 2**{LOST_BITS - p}" for p in bits)])
     automatic = [moduli_count(contiguous_problem("float64", 1, 1, k)) for k in DEPTHS]
-    return [*lines, ["taken by `split`", *map(str, automatic)]]
+    return [*lines, ["automatic", *map(str, automatic)]]
 
 
 def forecast_rows(results: Results) -> list[list[str]]:

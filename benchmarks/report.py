@@ -4,9 +4,8 @@
     python benchmarks/report.py --html build/report.html   # and one page of charts and tables
     python benchmarks/report.py --check                    # exit 1 if one is out of date
 
-README.md gets the short tables, between its `results` markers, docs/cublasdx.md, docs/epilogues.md
-and docs/precision.md what concerns them; docs/results.md gets every figure; handwritten/README.md
-lists the kernel files with what the suite `ladder` measured of them.
+README.md and docs/index.md get a chart and a small table between their `results` markers, other
+pages the tables that concern them. `make docs` adds the page of all results, which is not tracked.
 """
 
 from __future__ import annotations

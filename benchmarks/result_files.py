@@ -20,7 +20,11 @@ SUITES = (
     "precision",
     "accuracy",
 )
+DEPTH_LINES = 256  # m and n where the suite `precision` varies k
 OTHERS = ("cublas", "torch", "nvmath", "nvmath.device")  # of suite gemm, besides dxgemm's own
+# Of each benchmark, and of its `stats`.
+KEPT = ("extra_info", "fullname", "stats")
+KEPT_STATS = ("max", "median", "min", "rounds")
 NAMED_PACKAGES = ("numba-cuda", "cuda-core", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 Results = dict[str, Any]  # pytest-benchmark's JSON
@@ -34,6 +38,25 @@ def load_results(root: Path = RESULTS) -> list[dict[str, Results]]:
         files = {suite: folder / f"{suite}.json" for suite in SUITES}
         gpus.append({s: json.loads(f.read_text()) for s, f in files.items() if f.exists()})
     return [suites for suites in gpus if suites]
+
+
+def pruned(results: Results) -> Results:
+    """The results without raw rounds, options and repeated names; figures are unchanged."""
+    benchmarks = []
+    for benchmark in results["benchmarks"]:
+        kept = {key: benchmark[key] for key in KEPT}
+        stats = benchmark["stats"]
+        kept["stats"] = {key: stats[key] for key in KEPT_STATS if key in stats}
+        benchmarks.append(kept)
+    return {**results, "benchmarks": benchmarks}
+
+
+def result_text(results: Results) -> str:
+    """JSON with a line for each benchmark, so that a diff shows which of them changed."""
+    rows = [json.dumps(row, sort_keys=True) for row in results["benchmarks"]]
+    head = {key: value for key, value in sorted(results.items()) if key != "benchmarks"}
+    opening = json.dumps(head, indent=1).removesuffix("\n}")
+    return f'{opening},\n "benchmarks": [\n' + ",\n".join(rows) + "\n ]\n}\n"
 
 
 def extras(results: Results) -> list[Extra]:
@@ -71,13 +94,8 @@ def sources(suites: dict[str, Results]) -> list[str]:
     return [f"{', '.join(names)}: {text}" for text, names in suites_of.items()]
 
 
-def is_plain(row: Extra) -> bool:
-    """Whether a dtype was computed in its own arithmetic, to the dtype that goes with it."""
-    return not (row.get("precision") or row.get("result_dtype"))
-
-
 def arithmetic(row: Extra) -> str:
-    """What products are computed in: `"float32"`, or `"tf32"` where that was permitted."""
+    """The precision that was permitted, else the dtype."""
     return row["precision"] or row["dtype"]
 
 
@@ -85,15 +103,37 @@ def size_of(row: Extra) -> str:
     return f"{row['m']} x {row['n']} x {row['k']}"
 
 
-def arithmetic_to(row: Extra) -> str:
-    """The dtype, and that of the result where it is another."""
-    return f"{row['dtype']} to {row['result_dtype']}" if row["result_dtype"] else row["dtype"]
+def kind_text(dtype: str, precision: str | None) -> str:
+    """Name of an arithmetic: `"float32"`, `"tf32"`, `"emulated float64, 14 moduli"`."""
+    if precision in (None, "tf32"):
+        return precision or dtype
+    count = precision.removeprefix("split")
+    return f"emulated {dtype}" + (f", {count} moduli" if count else "")
 
 
-def asked_arithmetic(row: Extra) -> str:
-    """The dtype, and the precision if one was asked for."""
-    precision = row.get("precision")
-    return f'{row["dtype"]}, precision="{precision}"' if precision else str(row["dtype"])
+def kind_of(row: Extra) -> str:
+    """The arithmetic of a row, and the dtype of the result where it is another."""
+    result = row.get("result_dtype")
+    text = kind_text(row["dtype"], row.get("precision"))
+    return f"{text} to {result}" if result else text
+
+
+ACCURACY_DATA = {"normal": "normal values", "uniform": "values between 0 and 1"}
+ACCURACY_KINDS = {"split": "emulated float32", "split_float64": "emulated float64"}
+
+
+def accuracy_text(kind: str) -> str:
+    """Name of an arithmetic of the suite `accuracy`."""
+    return ACCURACY_KINDS.get(kind, kind.replace("_", " "))
+
+
+def accuracy_sections(results: Results) -> list[tuple[str, list[Extra]]]:
+    """Title and rows of each kind of arithmetic on each kind of data."""
+    sections: dict[str, list[Extra]] = {}
+    for row in extras(results):
+        title = f"{accuracy_text(row['kind'])}, {ACCURACY_DATA[row['data']]}"
+        sections.setdefault(title, []).append(row)
+    return list(sections.items())
 
 
 def is_reduction(row: Extra) -> bool:

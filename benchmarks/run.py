@@ -4,7 +4,7 @@
     python benchmarks/run.py --suite gemm
     python benchmarks/run.py --smoke            # tiny, in the simulator, writes nothing
 
-Then `python benchmarks/report.py` rewrites the tables in README.md and docs/results.md.
+Then `python benchmarks/report.py` rewrites the tables of README.md and docs/.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from markdown_pages import markdown
 from provenance import gpu_slug
-from result_files import SUITES, Results
-from tables import SHORT
+from result_files import SUITES, Results, pruned, result_text
 
 BENCHMARKS = Path(__file__).resolve().parent
 
@@ -32,11 +30,13 @@ def run_suite(suite: str, json_path: Path) -> int:
     return subprocess.run(command).returncode
 
 
-def save(suite: str, results: Results, out: Path) -> None:
-    """Write a suite's JSON into the folder of the GPU it names."""
+def save(suite: str, results: Results, out: Path) -> Path:
+    """Write a suite's JSON into the folder of the GPU it names; returns the file."""
     folder = out / gpu_slug(results["machine_info"]["gpu"]["name"])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{suite}.json").write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    path = folder / f"{suite}.json"
+    path.write_text(result_text(pruned(results)))
+    return path
 
 
 def main() -> int:
@@ -62,8 +62,7 @@ def main() -> int:
                 failed.append(suite)
             if json_path.exists() and not arguments.smoke:
                 results = json.loads(json_path.read_text())
-                save(suite, results, arguments.out)
-                print(markdown(SHORT[suite](results)))
+                print(save(suite, results, arguments.out))
     if failed:
         print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

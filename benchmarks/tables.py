@@ -1,43 +1,52 @@
-"""What the results say, as tables: short ones of each suite for README, and full ones."""
+"""The results as tables: `TABLES` of each suite, and `speed_table`, which README shows."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_chart import chart_file, error_charts
 from precision_forecast import DEPTHS, bits_rows, forecast_rows
 from result_files import (
     OTHERS,
     Extra,
     Results,
+    accuracy_sections,
+    accuracy_text,
     arithmetic,
-    arithmetic_to,
-    asked_arithmetic,
     distinct,
     extras,
-    is_plain,
+    gpu_name,
     is_reduction,
+    kind_of,
+    kind_text,
     size_of,
 )
 
 import dxgemm
 
-README_GEMM_SIZES = (64, 256, 1024, 2048, 4096, 8192)
-README_HOST_SIZE = 64
+SPEED_SIZES = (1024, 4096, 8192)  # of the table in README
+SPEED_KINDS = (
+    ("float64", None),
+    ("float64", "split"),
+    ("float32", None),
+    ("float32", "split"),
+    ("float16", None),
+    ("bfloat16", None),
+    ("int8", None),
+)
 LADDER_SIZE = 4096
-LADDER_MEAN_SIZES = (1024, 2048, 4096, 8192, 16384)
 PIPELINES = ("pipeline", "pipeline_tma")
 PIPELINE_SIZES = (512, 1024, 2048, 4096, 8192, 16384)
+PIPELINE_MEAN_SIZES = PIPELINE_SIZES[1:]
 # What computes an epilogue otherwise, by the name of its rows.
 BASELINES = {
     "cublas_cupy": "cuBLAS and a kernel of cupy.fuse",
     "cublas_torch": "cuBLAS and torch's operations",
     "cublaslt": "cuBLASLt's own epilogue",
 }
-WAYS = ("fused", "split")  # in which a reduction of dxgemm's is computed
+WAYS = ("fused", "split")  # of reductions: in the product's kernel, and in one of its own
 # What reduces a result otherwise, likewise.
 REDUCING_BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
@@ -71,93 +80,86 @@ def ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def verdict(value: float, target: float | None) -> str:
-    if target is None:
-        return ""
-    return f"{target:g}, {'met' if value <= target else 'missed'}"
-
-
-def host_overhead_table(rows: list[Extra]) -> Table:
-    """One row a call, one column for each dtype and size; the worst of them is judged."""
+def host_overhead(results: Results) -> list[Part]:
+    """One row a call, one column for each dtype and size."""
+    rows = extras(results)
     columns = sorted({(row["dtype"], row["m"]) for row in rows})
     times = {(row["library"], row["call"], row["dtype"], row["m"]): row["host_us"] for row in rows}
-    targets = {(row["library"], row["call"]): row["target_us"] for row in rows}
-    lines = []
-    for (library, call), target in targets.items():
-        cells = [times[library, call, dtype, size] for dtype, size in columns]
-        lines.append([library, f"`{call}`", *map(figure, cells), verdict(max(cells), target)])
-    names = [f"{dtype}, {size} x {size}" for dtype, size in columns]
-    header = ["library", "call", *names, "target"]
-    return Table("Host time of a call, microseconds:", header, lines, text_columns=2)
+    lines = [
+        [library, f"`{call}`", *(figure(times[library, call, *column]) for column in columns)]
+        for library, call in distinct((row["library"], row["call"]) for row in rows)
+    ]
+    header = ["library", "call", *(f"{dtype}, {size} x {size}" for dtype, size in columns)]
+    return [Table("Host time of a call, microseconds:", header, lines, text_columns=2)]
 
 
-def host_overhead_short(results: Results) -> list[Part]:
-    return [host_overhead_table([r for r in extras(results) if r["m"] == README_HOST_SIZE])]
-
-
-def host_overhead_full(results: Results) -> list[Part]:
-    return [host_overhead_table(extras(results))]
-
-
-def build_time_short(results: Results) -> list[Part]:
-    """One row a step: the slowest of its dtypes and implementations."""
-    lines = []
-    for step in distinct(row["step"] for row in extras(results)):
-        of_step = [row for row in extras(results) if row["step"] == step]
-        slowest = max(of_step, key=lambda row: row["seconds"])
-        target = verdict(slowest["seconds"], slowest["target_s"])
-        lines.append([step, figure(slowest["seconds"]), target])
-    title = "Start of a process, seconds; of several dtypes and kernels the slowest:"
-    return [Table(title, ["step", "median", "target"], lines)]
-
-
-def build_time_full(results: Results) -> list[Part]:
+def build_time(results: Results) -> list[Part]:
+    """One row a step, dtype and implementation."""
     lines = []
     for benchmark in results["benchmarks"]:
         row, stats = benchmark["extra_info"], benchmark["stats"]
         what = [row["step"], row.get("dtype", ""), row.get("implementation", "")]
         times = map(figure, (row["seconds"], stats["min"], stats["max"]))
-        loaded = ", ".join(row["loaded"]) or "nothing"
-        lines.append([*what, *times, verdict(row["seconds"], row["target_s"]), loaded])
-    header = ["step", "dtype", "implementation", "median", "min", "max", "target", "compilers"]
+        lines.append([*what, *times, ", ".join(row["loaded"]) or "nothing"])
+    header = ["step", "dtype", "implementation", "median", "min", "max", "compilers"]
     return [Table("Start of a process, seconds:", header, lines, text_columns=3)]
 
 
-def gemm_short(results: Results) -> list[Part]:
-    """A table a dtype: on squares, the best of dxgemm's kernels against cuBLAS; then pipelines."""
-    parts: list[Part] = []
-    measured = {row["implementation"] for row in extras(results)}
-    libraries = [name for name in OTHERS if name in measured]
-    for dtype in distinct(row["dtype"] for row in extras(results) if is_plain(row)):
-        lines = []
-        for size in README_GEMM_SIZES:
-            squares = [
-                row
-                for row in extras(results)
-                if row["dtype"] == dtype
-                and is_plain(row)
-                and row["m"] == row["n"] == row["k"] == size
-                and row["batch"] == 1
-                and row["arrangement"] == "row_row_row"
-            ]
-            others = {row["implementation"]: row for row in squares}
-            own = [row for row in squares if row["implementation"] not in OTHERS]
-            best = max(own, key=lambda row: row["tflops"], default=None)
-            if best:
-                cells = [str(size), best["implementation"], figure(best["tflops"])]
-                cells += [figure(others[n]["tflops"]) if n in others else "" for n in libraries]
-                lines.append([*cells, ratio(best["vs_cublas"])])
-        header = ["m = n = k", "best kernel", "its rate", *libraries, "best / cublas"]
-        title = f"GPU rate, {dtype}, TFLOP/s:"
-        parts.append(Table(title, header, lines, text_columns=2))
-    return parts + pipeline_squares(results)
+def speed_table(gpus: list[dict[str, Results]]) -> Table:
+    """One row a kind of arithmetic: x cuBLAS on squares, and on random problems, of each GPU."""
+    columns: dict[str, dict[tuple[str, str | None], float]] = {}
+    for suites in gpus:
+        gpu = gpu_name(suites).split()[1]
+        for row in square_rows(suites):
+            found = columns.setdefault(f"{gpu}, {row['m']}", {})
+            kind = row["dtype"], row["precision"]
+            found[kind] = max(found.get(kind, 0.0), row["vs_cublas"])
+        rows = extras(suites["choice_regret"]) if "choice_regret" in suites else []
+        for kind in SPEED_KINDS:
+            of_kind = [r for r in rows if (r["dtype"], r["precision"]) == kind and r["vs_cublas"]]
+            if of_kind:
+                mean = statistics.geometric_mean(row["vs_cublas"] for row in of_kind)
+                columns.setdefault(f"{gpu}, random", {})[kind] = mean
+    lines = [
+        [kind_text(*kind), *(ratio(found.get(kind)) for found in columns.values())]
+        for kind in SPEED_KINDS
+        if any(kind in found for found in columns.values())
+    ]
+    return Table("", ["x cuBLAS", *columns], lines)
+
+
+def square_rows(suites: dict[str, Results]) -> list[Extra]:
+    """Own kernels on row-major squares: of the suite `gemm`, else of the suite `precision`."""
+    rows = [
+        row
+        for row in (extras(suites["gemm"]) if "gemm" in suites else [])
+        if row["implementation"] not in (*OTHERS, "deterministic", "batch_invariant")
+    ]
+    kinds = set(SPEED_KINDS) - {(row["dtype"], row["precision"]) for row in rows}
+    rows += [
+        {**row, "precision": row["way"]}
+        for row in (extras(suites["precision"]) if "precision" in suites else [])
+        if (row["dtype"], row["way"]) in kinds and row["data"] == "normal"
+    ]
+    return [
+        row
+        for row in rows
+        if row["m"] == row["n"] == row["k"] in SPEED_SIZES
+        and (row["batch"], row["arrangement"]) == (1, "row_row_row")
+        and not row["result_dtype"]
+        and (row["dtype"], row["precision"]) in SPEED_KINDS
+        and row["vs_cublas"]
+    ]
 
 
 def pipeline_rows(results: Results) -> list[Extra]:
     return [
         row
         for row in extras(results)
-        if row["implementation"] in PIPELINES and row["batch"] == 1 and row["vs_cublas"]
+        if row["implementation"] in PIPELINES
+        and row["precision"] in (None, "tf32")
+        and row["batch"] == 1
+        and row["vs_cublas"]
     ]
 
 
@@ -166,9 +168,7 @@ def pipeline_squares(results: Results) -> list[Part]:
     rates: dict[tuple[str, str], dict[int, Extra]] = {}
     for row in pipeline_rows(results):
         if row["m"] == row["n"] == row["k"]:
-            kind = arithmetic(row)
-            if row.get("result_dtype"):
-                kind += f" to {row['result_dtype']}"
+            kind = kind_of(row)
             by_size = rates.setdefault((kind, row["arrangement"]), {})
             # Where TF32 is permitted, either pipeline may serve: the faster one is shown.
             rivals = (by_size.get(row["m"], row), row)
@@ -179,13 +179,13 @@ def pipeline_squares(results: Results) -> list[Part]:
             f"{figure(row['tflops'])} ({ratio(row['vs_cublas'])})" if row else ""
             for row in map(by_size.get, PIPELINE_SIZES)
         ]
-        ratios = [by_size[size]["vs_cublas"] for size in LADDER_MEAN_SIZES if size in by_size]
-        is_complete = len(ratios) == len(LADDER_MEAN_SIZES)
+        ratios = [by_size[size]["vs_cublas"] for size in PIPELINE_MEAN_SIZES if size in by_size]
+        is_complete = len(ratios) == len(PIPELINE_MEAN_SIZES)
         mean = statistics.geometric_mean(ratios) if is_complete else None
         lines.append([kind, arrangement, *cells, ratio(mean)])
     if not lines:
         return []
-    header = ["arithmetic", "a_b_out", *map(str, PIPELINE_SIZES), "mean"]
+    header = ["arithmetic", "layout", *map(str, PIPELINE_SIZES), "mean"]
     title = (
         "cuBLASDx pipelines on m = n = k, TFLOP/s (times cuBLAS; its geometric mean from 1024 on):"
     )
@@ -218,7 +218,7 @@ def pipeline_rectangles(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=3)]
 
 
-def gemm_full(results: Results) -> list[Part]:
+def gemm(results: Results) -> list[Part]:
     parts: list[Part] = []
     for dtype in distinct(row["dtype"] for row in extras(results)):
         lines = []
@@ -227,13 +227,13 @@ def gemm_full(results: Results) -> list[Part]:
                 continue
             batch = f"{row['batch']} x " if row["batch"] > 1 else ""
             size = f"{batch}{row['m']} x {row['n']} x {row['k']}"
-            kind = [row["arrangement"], row.get("precision"), row.get("result_dtype")]
-            text = [size, " ".join(filter(None, kind)), row["implementation"], row["config"] or ""]
+            text = [kind_of(row), size, row["arrangement"], row["implementation"]]
+            text.append(row["config"] or "")
             figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
             lines.append([*text, *figures, ratio(row["vs_cublas"])])
-        header = ["m x n x k", "a_b_out", "implementation", "config"]
+        header = ["arithmetic", "m x n x k", "layout", "implementation", "config"]
         header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
-        parts.append(Table(f"GPU time, {dtype}:", header, lines, text_columns=4))
+        parts.append(Table(f"GPU time, {dtype}:", header, lines, text_columns=5))
     return parts
 
 
@@ -252,17 +252,13 @@ def rungs() -> list[Any]:
     return sorted(on_ladder, key=lambda implementation: implementation.rung)
 
 
-def ladder_short(results: Results) -> list[Part]:
-    return [
-        *ladder_table(results),
-        *ladder_reduced_table(results),
-        *ladder_best_table(results),
-        *ladder_means(results),
-    ]
+def ladder(results: Results) -> list[Part]:
+    """The rungs at one size, then every case."""
+    return [*ladder_table(results), *ladder_reduced_table(results), *ladder_cases(results)]
 
 
-def ladder_table(results: Results) -> list[Part]:
-    """One row a rung, at one size, in both dtypes; the CUDA C++ kernels are float32."""
+def ladder_table(results: Results, folder: str = "../handwritten/") -> list[Part]:
+    """One row a rung, at one size, in both dtypes; `folder` leads from the page to the kernels."""
     squares = ladder_squares(results)
     lines = []
     for rung in rungs():
@@ -270,7 +266,7 @@ def ladder_table(results: Results) -> list[Part]:
         double = squares.get((rung.name, "float64", LADDER_SIZE))
         if not (single or double):
             continue
-        cells = [str(rung.rung), f"[{rung.name}](handwritten/{rung.name}.py)"]
+        cells = [str(rung.rung), f"[{rung.name}]({folder}{rung.name}.py)"]
         cells += rate_cells(single)
         cells += [
             figure(single["twin_tflops"]) if single and single["twin_tflops"] else "",
@@ -281,7 +277,7 @@ def ladder_table(results: Results) -> list[Part]:
     lines.append(["", "cuBLAS", *rate_cells(cublas[0]), "", "", *rate_cells(cublas[1])])
     header = ["rung", "kernel", "float32", "x cuBLAS", "CUDA C++", "x CUDA C++"]
     header += ["float64", "x cuBLAS"]
-    title = f"The ladder, m = n = k = {LADDER_SIZE}, TFLOP/s ([the story](docs/ladder.md)):"
+    title = f"The ladder, m = n = k = {LADDER_SIZE}, TFLOP/s:"
     return [Table(title, header, lines, text_columns=2)]
 
 
@@ -310,44 +306,8 @@ def ladder_reduced_table(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
-def ladder_best_table(results: Results) -> list[Part]:
-    """The quickest rung at each size."""
-    squares = ladder_squares(results)
-    lines = []
-    for size in sorted({size for _, kind, size in squares if kind in ("float32", "float64")}):
-        cells = [str(size)]
-        for dtype in ("float32", "float64"):
-            rows = [row for (_, kind, n), row in squares.items() if (kind, n) == (dtype, size)]
-            own = [row for row in rows if row["implementation"] != "cublas"]
-            best = max(own, key=lambda row: row["tflops"], default=None)
-            cells.append(f"{best['implementation']} {best['config']}" if best else "")
-            cells.append(ratio(best["vs_cublas"]) if best else "")
-        lines.append(cells)
-    header = ["m = n = k", "float32: best rung", "x cuBLAS", "float64: best rung", "x cuBLAS"]
-    return [Table("The best rung, each with its best config:", header, lines)]
-
-
-def ladder_means(results: Results) -> list[Part]:
-    """The top of each dtype against cuBLAS over all large squares; empty unless all are there."""
-    squares = ladder_squares(results)
-    texts = []
-    for dtype in ("float32", "float64"):
-        means = {}
-        for rung in rungs():
-            rows = [squares.get((rung.name, dtype, size)) for size in LADDER_MEAN_SIZES]
-            ratios = [row["vs_cublas"] for row in rows if row and row["vs_cublas"]]
-            if len(ratios) == len(LADDER_MEAN_SIZES):
-                means[rung.name] = statistics.geometric_mean(ratios)
-        if means:
-            name = max(means, key=lambda name: means[name])
-            texts.append(f"{name} {ratio(means[name])} in {dtype}")
-    sizes = f"{LADDER_MEAN_SIZES[0]} to {LADDER_MEAN_SIZES[-1]}"
-    means_text = ", ".join(texts)
-    return [f"Geometric mean over {sizes}, times cuBLAS: {means_text}."] if texts else []
-
-
-def ladder_full(results: Results) -> list[Part]:
-    parts = ladder_means(results)
+def ladder_cases(results: Results) -> list[Part]:
+    parts: list[Part] = []
     for kind in distinct(map(arithmetic, extras(results))):
         lines = []
         for row in extras(results):
@@ -384,40 +344,40 @@ def epilogue_rows(results: Results) -> list[Extra]:
     return [row for row in extras(results) if not is_reduction(row)]
 
 
-def epilogue_short(results: Results) -> list[Part]:
-    """Epilogues, and reductions if there are any."""
-    return epilogue_best(results) + reduction_ways(results)
+def epilogue(results: Results) -> list[Part]:
+    """Epilogues and what they cost, then reductions."""
+    return epilogue_best(results) + epilogue_costs(results) + reduction_rows(results)
 
 
-def reduction_ways(results: Results) -> list[Part]:
-    """One row a case: dxgemm fused and split, and the best other; empty where there are none."""
+def reduction_rows(results: Results) -> list[Part]:
+    """One row a case: dxgemm fused and unfused, and the best other; empty where there are none."""
     cases: dict[tuple[str, ...], list[Extra]] = {}
     for row in filter(is_reduction, extras(results)):
-        key = asked_arithmetic(row), epilogue_text(row), size_of(row)
+        key = kind_of(row), epilogue_text(row), size_of(row)
         cases.setdefault(key, []).append(row)
     lines = []
     for key, rows in cases.items():
         others = [row for row in rows if row["way"] is None]
         other = min(others, key=lambda row: row["gpu_us"], default=None)
-        fused, split = (next((row for row in rows if row["way"] == way), None) for way in WAYS)
+        fused, unfused = (next((row for row in rows if row["way"] == way), None) for way in WAYS)
         automatic = next((row for row in rows if row["is_automatic"]), None)
-        kernel = fused or split
+        kernel = fused or unfused
         lines.append(
             [
                 *key,
                 f"{kernel['implementation']} {kernel['config'] or ''}".rstrip() if kernel else "",
                 REDUCING_BASELINES[other["implementation"]] if other else "",
-                *(figure(row["gpu_us"]) if row else "" for row in (fused, split, other)),
-                *(ratio(row["vs_cublas"]) if row else "" for row in (fused, split, automatic)),
+                *(figure(row["gpu_us"]) if row else "" for row in (fused, unfused, other)),
+                *(ratio(row["vs_cublas"]) if row else "" for row in (fused, unfused, automatic)),
                 ratio(fused["vs_plain"]) if fused else "",
             ]
         )
     if not lines:
         return []
     header = ["dtype", "reduction", "m x n x k", "kernel", "best other"]
-    header += ["fused, us", "split, us", "other, us", "fused x other", "split x other"]
+    header += ["fused, us", "unfused, us", "other, us", "fused x other", "unfused x other"]
     header += ["automatic x other", "fused x product alone"]
-    title = "Reductions of the result, which is not stored where they are fused:"
+    title = "Reductions; a fused one does not store the matrix:"
     return [Table(title, header, lines, text_columns=5)]
 
 
@@ -425,7 +385,7 @@ def epilogue_best(results: Results) -> list[Part]:
     """One row a case that others compute too: the best kernel of dxgemm against the best other."""
     cases: dict[tuple[str, ...], list[Extra]] = {}
     for row in epilogue_rows(results):
-        key = arithmetic_to(row), epilogue_text(row), size_of(row), row["arrangement"]
+        key = kind_of(row), epilogue_text(row), size_of(row), row["arrangement"]
         cases.setdefault(key, []).append(row)
     lines = []
     for key, rows in cases.items():
@@ -446,9 +406,9 @@ def epilogue_best(results: Results) -> list[Part]:
                 ratio(best["vs_plain"]),
             ]
         )
-    header = ["dtype", "epilogue", "m x n x k", "a_b_out", "best kernel", "best other"]
+    header = ["dtype", "epilogue", "m x n x k", "layout", "best kernel", "best other"]
     header += ["TFLOP/s", "other", "x other", "automatic choice", "x no epilogue"]
-    title = "Epilogues, fused against the quickest of what computes the same otherwise:"
+    title = "Fused epilogues against the fastest other method:"
     return [Table(title, header, lines, text_columns=6)]
 
 
@@ -467,43 +427,20 @@ def epilogue_costs(results: Results) -> list[Part]:
         [f"`{epilogue}`", *(f"{by_dtype[d]:.1f}" if d in by_dtype else "" for d in dtypes)]
         for epilogue, by_dtype in costs.items()
     ]
-    title = "Time that an epilogue adds to the same kernel without it, m = n = k = 4096, percent:"
+    title = "Time that an epilogue adds to its kernel, m = n = k = 4096, percent:"
     return [Table(title, ["epilogue", *dtypes], lines)]
-
-
-def epilogue_full(results: Results) -> list[Part]:
-    lines = []
-    for row in epilogue_rows(results):
-        text = [epilogue_text(row), arithmetic_to(row), size_of(row), row["arrangement"]]
-        text += [row["implementation"], row["config"] or ""]
-        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
-        lines.append([*text, *figures, ratio(row["vs_cublas"]), ratio(row["vs_plain"])])
-    header = ["epilogue", "dtype", "m x n x k", "a_b_out", "implementation", "config"]
-    header += ["us", "TFLOP/s", "GB/s", "x best other", "x no epilogue"]
-    full = Table("GPU time with an epilogue:", header, lines, text_columns=6)
-    return [full, *epilogue_costs(results), *reduction_full(results)]
-
-
-def reduction_full(results: Results) -> list[Part]:
-    """Every row of reductions; empty where there are none."""
-    lines = []
-    for row in filter(is_reduction, extras(results)):
-        text = [epilogue_text(row), asked_arithmetic(row), size_of(row)]
-        text += [row["implementation"], row["config"] or "", row["way"] or ""]
-        figures = map(figure, (row["gpu_us"], row["tflops"]))
-        lines.append([*text, *figures, ratio(row["vs_cublas"]), ratio(row["vs_plain"])])
-    if not lines:
-        return []
-    header = ["reduction", "dtype", "m x n x k", "implementation", "config", "way"]
-    header += ["us", "TFLOP/s", "x best other", "x product alone"]
-    return [Table("GPU time with a reduction:", header, lines, text_columns=6)]
 
 
 def own_batches(results: Results) -> list[Extra]:
     return [row for row in extras(results) if row["implementation"] == "automatic"]
 
 
-def batched_short(results: Results) -> list[Part]:
+def batched(results: Results) -> list[Part]:
+    """Squares of each dtype against cuBLAS, then every case."""
+    return batched_squares(results) + batched_cases(results)
+
+
+def batched_squares(results: Results) -> list[Part]:
     """A table a dtype: batches of squares, times cuBLAS, and the mean over all cases."""
     parts: list[Part] = []
     for dtype in distinct(row["dtype"] for row in own_batches(results)):
@@ -516,7 +453,7 @@ def batched_short(results: Results) -> list[Part]:
             for size in distinct(row["m"] for row in squares)
         ]
         header = ["m = n = k", *(f"{batch:,}" for batch in batches)]
-        title = f"Batches of small matrices, {dtype}, times the quicker of cuBLAS and torch:"
+        title = f"Batches of small matrices, {dtype}, x the quicker of cuBLAS and torch:"
         parts.append(Table(title, header, lines))
         if rows:
             mean = statistics.geometric_mean(row["vs_cublas"] for row in rows)
@@ -524,8 +461,8 @@ def batched_short(results: Results) -> list[Part]:
     return parts
 
 
-def batched_full(results: Results) -> list[Part]:
-    """A row for each way of computing each case."""
+def batched_cases(results: Results) -> list[Part]:
+    """A row for each case and what computed it."""
     lines = []
     for row in extras(results):
         sizes = ", ".join(" x ".join(map(str, size)) for size in row["sizes"])
@@ -533,21 +470,16 @@ def batched_full(results: Results) -> list[Part]:
         figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
         how = row["implementation"], row["config"] or ""
         lines.append([*what, *how, *figures, ratio(row["vs_cublas"])])
-    header = ["dtype", "way", "batch", "m x n x k", "computed by", "config"]
+    header = ["dtype", "operands", "batch", "m x n x k", "computed by", "config"]
     header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
     return [Table("Batches and lists of small matrices:", header, lines, text_columns=6)]
 
 
-def choice_kind(row: Extra) -> str:
-    """The arithmetic of a row."""
-    return f"{row['dtype']} {row['precision']}" if row["precision"] else row["dtype"]
-
-
-def choice_short(results: Results) -> list[Part]:
+def choice_summary(results: Results) -> list[Part]:
     """How near the choice comes to the best of dxgemm's candidates, by arithmetic."""
     lines = []
-    for kind in sorted(distinct(map(choice_kind, extras(results)))):
-        rows = [row for row in extras(results) if choice_kind(row) == kind]
+    for kind in sorted(distinct(map(kind_of, extras(results)))):
+        rows = [row for row in extras(results) if kind_of(row) == kind]
         regrets = [row["regret"] for row in rows]
         against = [row["vs_cublas"] for row in rows if row["vs_cublas"]]
         batches = sum(row["batch"] > 1 for row in rows)
@@ -561,30 +493,30 @@ def choice_short(results: Results) -> list[Part]:
                 ratio(statistics.geometric_mean(against)) if against else "",
             ]
         )
-    header = ["arithmetic", "problems", "of them batches", "mean", "worst"]
+    header = ["arithmetic", "problems", "batches", "mean", "worst"]
     header.append("geometric mean, x cuBLAS")
     title = (
-        "The choice on random problems that no table was made from, of all layouts, thin ones, "
-        "batches and epilogues among them. Its time over that of the best of dxgemm's candidates:"
+        "Time of the chosen kernel over that of the best one, on random problems that no table was "
+        "made from, with all layouts, thin matrices, batches and epilogues:"
     )
     return [Table(title, header, lines)]
 
 
-def choice_full(results: Results) -> list[Part]:
+def choice_regret(results: Results) -> list[Part]:
     """The summary, then a row for each problem."""
     lines = []
     for row in extras(results):
         how = row["layout"] + ("" if row["epilogue"] == "none" else f", {row['epilogue']}")
         kernels = [f"{row['implementation']} {row['config']}", row["best"]]
         figures = [figure(row["gpu_us"]), ratio(row["regret"]), ratio(row["vs_cublas"])]
-        lines.append([choice_kind(row), size_of(row), how, *kernels, *figures])
+        lines.append([kind_of(row), size_of(row), how, *kernels, *figures])
     header = ["arithmetic", "m x n x k", "layout", "chosen", "best", "us", "x best's time"]
     header.append("x cuBLAS")
-    return [*choice_short(results), Table("Each problem:", header, lines, text_columns=5)]
+    return [*choice_summary(results), Table("Each problem:", header, lines, text_columns=5)]
 
 
 PREPARED = "split, b prepared"
-# The ways of a dtype by which large products are compared, and by which errors are.
+# The columns of a dtype: what rates are compared of, and what errors.
 PRECISION_RATES = {
     "float32": ("cublas", "float32", "split", PREPARED, "tf32"),
     "float64": ("cublas", "float64", "split", PREPARED, "split17", "split15", "split14", "split13"),
@@ -594,7 +526,14 @@ PRECISION_ERRORS = {
     "float64": ("split", "split14", "split13", "cublas", "float64"),
 }
 PRECISION_UNITS = {"float32": "`2**-23 |A| |B|`", "float64": "`2**-52 |A| |B|`"}
-WAY_NAMES = {"cublas": "cuBLAS", PREPARED: "b prepared"}
+
+
+def way_text(way: str) -> str:
+    """The name of a column."""
+    count = way.removeprefix("split")
+    if way.startswith("split") and count.isdigit():
+        return f"{count} moduli"
+    return way.replace("split", "emulated").replace("cublas", "cuBLAS")
 
 
 def precision_cases(
@@ -608,8 +547,8 @@ def precision_cases(
     return cases
 
 
-def precision_short(results: Results) -> list[Part]:
-    """TFLOP/s of each precision on large problems of normal values, and how split ones compare."""
+def precision_rates(results: Results) -> list[Part]:
+    """TFLOP/s of each precision on large problems of normal values."""
     parts: list[Part] = []
     for dtype in distinct(row["dtype"] for row in extras(results)):
         columns, lines = PRECISION_RATES[dtype], []
@@ -618,8 +557,8 @@ def precision_short(results: Results) -> list[Part]:
                 rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in columns]
                 compared = [ratio(ways[w]["vs_cublas"]) for w in ("split", PREPARED)]
                 lines.append([size, *rates, *compared])
-        header = ["m x n x k", *(WAY_NAMES.get(way, way) for way in columns)]
-        header += ["split x cuBLAS", "b prepared x cuBLAS"]
+        header = ["m x n x k", *map(way_text, columns)]
+        header += ["emulated x cuBLAS", "b prepared x cuBLAS"]
         parts.append(Table(f"{dtype} products by precision, TFLOP/s:", header, lines))
     return parts
 
@@ -630,9 +569,9 @@ def precision_errors(results: Results, dtype: str) -> list[Part]:
     for (data, size), rows in precision_cases(results, dtype).items():
         if "split" in rows:
             errors = [error_text(rows.get(way)) for way in columns]
-            multiplied = dtype if rows["split"]["is_native"] else "parts"
-            lines.append([data, size, multiplied, *errors])
-    header = ["operands", "m x n x k", "multiplied", *(WAY_NAMES.get(way, way) for way in columns)]
+            computed = dtype if rows["split"]["is_native"] else "emulated"
+            lines.append([data, size, computed, *errors])
+    header = ["operands", "m x n x k", "computed as", *map(way_text, columns)]
     title = f"Errors, largest / root mean square, in units of {PRECISION_UNITS[dtype]}:"
     return [Table(title, header, lines, text_columns=3)]
 
@@ -642,7 +581,7 @@ def error_text(row: Extra | None) -> str:
 
 
 def precision_refusals(results: Results, dtype: str) -> list[Part]:
-    """What a call costs whose operands cannot be split, against the native product at once."""
+    """Time of a call whose operands fail the validity check, against the native product."""
     lines = []
     for (data, size), rows in precision_cases(results, dtype).items():
         if {"split", dtype} <= rows.keys() and rows["split"]["is_native"]:
@@ -650,13 +589,13 @@ def precision_refusals(results: Results, dtype: str) -> list[Part]:
             lines.append([data, size, *map(figure, times), ratio(times[0] / times[1])])
     if not lines:
         return []
-    header = ["operands", "m x n x k", "split, us", f"{dtype}, us", f"split / {dtype}"]
-    title = f"Calls whose operands are multiplied as {dtype} because they cannot be split:"
+    header = ["operands", "m x n x k", "emulated, us", f"{dtype}, us", f"emulated / {dtype}"]
+    title = f"Calls whose operands fail the validity check, so that {dtype} answers:"
     return [Table(title, header, lines, text_columns=2)]
 
 
 def precision_schemes(results: Results) -> list[Part]:
-    """Products of parts without the splitting: schemes, and intervals of promotion."""
+    """Products without the conversion of operands: schemes, and intervals of promotion."""
     lines = [
         [
             row["way"],
@@ -672,7 +611,7 @@ def precision_schemes(results: Results) -> list[Part]:
     if not lines:
         return []
     header = ["scheme", "operands", "m x n x k", "us", "TFLOP/s", "x cuBLAS", "error"]
-    title = "Products of parts of float32, without their splitting; errors as above:"
+    title = "Schemes of emulated float32, without the conversion of operands; errors as above:"
     return [Table(title, header, lines, text_columns=3)]
 
 
@@ -683,45 +622,26 @@ def precision_forecast(results: Results) -> list[Part]:
         return []
     header = ["GPU", "m = n = k", "int8 peak, TOPS", "float64 peak, TFLOP/s", "memory, GB/s"]
     header += ["share e of int8's peak", "TFLOP/s", "x float64's peak"]
-    title = "float64 by int8, predicted for GPUs that the kernels do not run on, with the same e:"
+    title = "Emulated float64, predicted for GPUs that the kernels do not run on, with the same e:"
     return [Table(title, header, lines)]
 
 
 def precision_bits() -> list[Part]:
     """The bits and the bound of docs/precision.md."""
     header = ["moduli", *(f"k = {k}" for k in DEPTHS)]
-    title = "float64 by int8: bits p of the operands, and the bound over |A| |B|:"
+    title = "Emulated float64: bits p of the operands, and the error bound over |A| |B|:"
     return [Table(title, header, bits_rows())]
 
 
-def precision_page(results: Results) -> list[Part]:
-    """What docs/precision.md shows as measured."""
-    parts, charts = precision_short(results), error_charts(results)
+def precision(results: Results) -> list[Part]:
+    """Rates, errors and times of refused calls, then schemes and the forecast."""
+    parts = precision_rates(results)
     for dtype in distinct(row["dtype"] for row in extras(results)):
-        if dtype in charts:
-            parts.append(f"![Errors of {dtype} products]({chart_file(results, dtype)})")
         parts += precision_errors(results, dtype) + precision_refusals(results, dtype)
     return parts + precision_schemes(results) + precision_forecast(results)
 
 
-def precision_full(results: Results) -> list[Part]:
-    """A table a dtype, with a row for each way of computing each case."""
-    parts: list[Part] = []
-    for dtype in distinct(row["dtype"] for row in extras(results)):
-        lines = []
-        for row in (row for row in extras(results) if row["dtype"] == dtype):
-            what = [row["data"], size_of(row), row["way"]]
-            how = [row["implementation"], row["config"] or ""]
-            figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
-            lines.append([*what, *how, *figures, ratio(row["vs_cublas"]), error_text(row)])
-        header = ["operands", "m x n x k", "way", "implementation", "config"]
-        header += ["us", "TFLOP/s", "GB/s", "x cuBLAS", "error"]
-        title = f"{dtype} products by precision; errors in units of {PRECISION_UNITS[dtype]}:"
-        parts.append(Table(title, header, lines, text_columns=5))
-    return parts
-
-
-def accuracy_short(results: Results) -> list[Part]:
+def accuracy_summary(results: Results) -> list[Part]:
     """One row a kind of arithmetic: the worst error of the choice, of cuBLAS, of any kernel."""
     lines = []
     for kind in distinct(row["kind"] for row in extras(results)):
@@ -731,12 +651,14 @@ def accuracy_short(results: Results) -> list[Part]:
         cublas = [row for row in rows if row["implementation"] == "cublas"]
         errors = ([row["max_error"] for row in some] for some in (chosen, cublas, own))
         share = max(row["ratio"] for row in own)
-        lines.append([kind, *(figure(max(e)) if e else "" for e in errors), figure(share)])
+        lines.append(
+            [accuracy_text(kind), *(figure(max(e)) if e else "" for e in errors), figure(share)]
+        )
     deepest = max(row["k"] for row in extras(results))
     header = ["arithmetic", "automatic choice", "cuBLAS", "any kernel", "of what is allowed"]
     title = (
         f"Largest error of an element up to k = {deepest}, in eps |A| |B|, and the largest share "
-        "of what the tests allow ([over k](docs/accuracy.md)):"
+        "of what the tests allow:"
     )
     return [Table(title, header, lines)]
 
@@ -752,37 +674,23 @@ def accuracy_by_k(rows: list[Extra]) -> Table:
     return Table("Largest error, in eps |A| |B|:", ["k", *map(str, depths)], lines)
 
 
-def accuracy_full(results: Results) -> list[Part]:
-    lines = []
-    for row in extras(results):
-        answer = f"{row['answered_by']} {row['config'] or ''}".rstrip()
-        text = [row["kind"], row["data"], size_of(row), row["implementation"], answer]
-        figures = map(figure, (row["max_error"], row["rms_error"], row["ratio"]))
-        lines.append([*text, *figures])
-    header = ["arithmetic", "data", "m x n x k", "implementation", "answered by"]
-    header += ["largest error", "root mean square", "of what is allowed"]
-    return [Table("Errors, in eps |A| |B|:", header, lines, text_columns=5)]
+def accuracy(results: Results) -> list[Part]:
+    """The summary, then the errors at each k of each arithmetic and each kind of data."""
+    parts = accuracy_summary(results)
+    for title, rows in accuracy_sections(results):
+        by_k = accuracy_by_k(rows)
+        parts.append(replace(by_k, title=f"{title}, largest error in eps |A| |B|:"))
+    return parts
 
 
-SHORT: dict[str, Callable[[Results], list[Part]]] = {
-    "ladder": ladder_short,
-    "host_overhead": host_overhead_short,
-    "build_time": build_time_short,
-    "gemm": gemm_short,
-    "epilogue": epilogue_short,
-    "batched": batched_short,
-    "choice_regret": choice_short,
-    "precision": precision_short,
-    "accuracy": accuracy_short,
-}
-FULL: dict[str, Callable[[Results], list[Part]]] = {
-    "ladder": ladder_full,
-    "host_overhead": host_overhead_full,
-    "build_time": build_time_full,
-    "gemm": gemm_full,
-    "epilogue": epilogue_full,
-    "batched": batched_full,
-    "choice_regret": choice_full,
-    "precision": precision_full,
-    "accuracy": accuracy_full,
+TABLES: dict[str, Callable[[Results], list[Part]]] = {
+    "ladder": ladder,
+    "host_overhead": host_overhead,
+    "build_time": build_time,
+    "gemm": gemm,
+    "epilogue": epilogue,
+    "batched": batched,
+    "choice_regret": choice_regret,
+    "precision": precision,
+    "accuracy": accuracy,
 }

@@ -1,9 +1,10 @@
-"""mkdocs: what the pages link to outside docs/, kernel files above all, gets pages of its own."""
+"""mkdocs hooks: pages of the measurements, and of files outside docs/ that the pages link to."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,21 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+for folder in ("benchmarks", "src"):
+    sys.path.insert(0, str(REPOSITORY / folder))
+
+from markdown_pages import site_pages  # noqa: E402
+from result_files import load_results  # noqa: E402
+
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#:\s]+)(?=[)#])")
 SOURCES = "source"  # folder of the site
 ALWAYS = ("CONTRIBUTING.md",)  # mkdocs.yml lists it
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add a page for every file that is linked to and is no page yet."""
+    """Add the results, and a page for every file that is linked to and is no page yet."""
+    for path, content in site_pages(load_results()).items():
+        files.append(File.generated(config, path, content=content))
     pending = list(ALWAYS)
     for page in REPOSITORY.glob("docs/*.md"):
         pending += linked_files(page.relative_to(REPOSITORY).as_posix())

@@ -1,48 +1,41 @@
-"""The parts of benchmarks/ that need no GPU, on made-up measurements."""
+"""The parts of benchmarks/ that need no GPU: replay, what a result file says, its tables."""
 
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from fractions import Fraction
 from html.parser import HTMLParser
-from importlib import import_module
 from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import charts
-import html_page
-import interleave
-import markdown_pages as pages
 import numpy as np
-import precision_chart
-import provenance
 import pytest
-import reliability_tables as reliability
-import result_files
-import rivals
-import tables
-import twins
-from markdown_pages import markdown
 
 import dxgemm
-from dxgemm import epilogues, errors
+from dxgemm import epilogues
 from dxgemm.choice.tables import read_table
 from dxgemm.epilogues import Epilogue
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning import sampling
 
-BENCHMARKS = Path(charts.__file__).parent
-Row = dict[str, Any]
-OTHER = {"is_automatic": False, "vs_plain": None, "config": None}
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+charts, html_page, interleave, pages = map(
+    importlib.import_module, ("charts", "html_page", "interleave", "markdown_pages")
+)
+error_charts, provenance, result_files, tables, twins = map(
+    importlib.import_module, ("error_charts", "provenance", "result_files", "tables", "twins")
+)
+reliability = importlib.import_module("reliability_tables")
+extras, markdown = result_files.extras, pages.markdown
 
 
 class RecordingBenchmark:
@@ -59,9 +52,11 @@ class RecordingBenchmark:
             self.durations.append(interleave.replay_clock() - start)
 
 
-def results_of(*rows: Row) -> dict[str, Any]:
+def results_of(
+    suite_rows: list[dict[str, Any]], commit: str = "0123456789abcdef"
+) -> dict[str, Any]:
     """pytest-benchmark's JSON around some extra_info."""
-    stats = {"min": 0.25, "max": 0.75}
+    stats = {"min": 0.25, "max": 0.75, "median": 0.5, "iqr": 0.1, "rounds": 3}
     return {
         "machine_info": {
             "gpu": {"name": "NVIDIA H200", "driver": "580.1"},
@@ -70,278 +65,110 @@ def results_of(*rows: Row) -> dict[str, Any]:
             "packages": {"torch": "2.11.0", "numpy": "2.4.6"},
         },
         "commit_info": {"id": "0123456789abcdef"},
-        "benchmarks": [{"extra_info": row, "stats": stats} for row in rows],
+        "benchmarks": [{"extra_info": row, "stats": stats} for row in suite_rows],
     }
 
 
-def gemm_row(implementation: str, tflops: float, vs_cublas: float | None, **changes: Any) -> Row:
-    """A product at 1024^3 in float32, unless `changes` says otherwise."""
-    plain = {
-        "dtype": "float32", "m": 1024, "n": 1024, "k": 1024, "batch": 1, "precision": None,
+def gemm_row(implementation: str, tflops: float, vs_cublas: float | None) -> dict[str, Any]:
+    return {
+        "dtype": "float32", "m": 1024, "n": 1024, "k": 1024, "batch": 1,
         "arrangement": "row_row_row", "epilogue": "none", "implementation": implementation,
-        "config": "128x128x8", "gpu_us": 70.5, "tflops": tflops, "gbytes_per_s": 178.0,
-        "vs_cublas": vs_cublas, "result_dtype": None,
+        "precision": None, "result_dtype": None, "config": "128x128x8", "gpu_us": 70.5,
+        "tflops": tflops, "gbytes_per_s": 178.0, "vs_cublas": vs_cublas,
     }  # fmt: skip
-    return {**plain, **changes}
 
 
-def cube(size: int) -> dict[str, int]:
-    return dict.fromkeys("mnk", size)
-
-
-def ladder_row(name: str, tflops: float, vs_cublas: float, size: int = 4096, **changes: Any) -> Row:
+def ladder_row(
+    implementation: str, tflops: float, vs_cublas: float | None, **changes: Any
+) -> dict[str, Any]:
+    """One rung at 4096^3 in float32, unless `changes` says otherwise."""
     own = {
-        "rung": None if name == "cublas" else 5, "twin_tflops": None, "vs_twin": None,
-        "blocks": 1024, "waves": 7.8, "threads": 256, "registers": 128, "smem_bytes": 16384,
-        "blocks_per_sm": 2, "configs_us": {},
+        "rung": None if implementation == "cublas" else 5, "precision": None,
+        "twin_tflops": None, "vs_twin": None, "blocks": 1024, "waves": 7.8, "threads": 256,
+        "registers": 128, "smem_bytes": 16384, "blocks_per_sm": 2, "configs_us": {},
     }  # fmt: skip
-    return gemm_row(name, tflops, vs_cublas, **cube(size), **{**own, **changes})
+    sizes = dict.fromkeys("mnk", changes.pop("size", 4096))
+    return {**gemm_row(implementation, tflops, vs_cublas), **sizes, **own, **changes}
 
 
-def epilogue_row(name: str, tflops: float, vs_cublas: float | None, **changes: Any) -> Row:
-    own = {"epilogue": "bias | relu", "is_automatic": True, "vs_plain": 0.98}
-    return gemm_row(name, tflops, vs_cublas, **{**own, "gpu_us": 1e3 / tflops, **changes})
+def epilogue_row(
+    implementation: str, tflops: float, vs_cublas: float | None, **changes: Any
+) -> dict[str, Any]:
+    """A chain at 1024^3 in float32, unless `changes` says otherwise."""
+    own = {
+        "precision": None, "result_dtype": None, "epilogue": "bias | relu", "is_automatic": True,
+        "vs_plain": 0.98, "gpu_us": 1e3 / tflops,
+    }  # fmt: skip
+    return {**gemm_row(implementation, tflops, vs_cublas), **own, **changes}
 
 
-def host_row(call: str, dtype: str, host_us: float, target_us: float | None) -> Row:
+def host_row(call: str, dtype: str, host_us: float) -> dict[str, Any]:
     return {
         "library": "cupy", "call": call, "dtype": dtype, "m": 64, "n": 64, "k": 64,
-        "implementation": "thread_tile_2d", "host_us": host_us, "target_us": target_us,
+        "implementation": "thread_tile_2d", "host_us": host_us,
     }  # fmt: skip
 
 
-def build_row(step: str, seconds: float, target_s: float | None, **more: Any) -> Row:
-    return {"step": step, "seconds": seconds, "target_s": target_s, "loaded": [], **more}
-
-
-def batched_row(implementation: str, way: str, batch: int, vs_cublas: float) -> Row:
-    sizes = [[32, 32, 32]] if way == "strided" else [[4, 4, 4], [8, 8, 8]]
-    changes = {"m": 32, "way": way, "batch": batch, "sizes": sizes, "config": None, "gpu_us": 10.0}
-    return gemm_row(implementation, 2.0, vs_cublas, **changes)
-
-
-def accuracy_row(implementation: str, k: int, max_error: float, data: str) -> Row:
-    return {
-        "kind": "float32", "data": data, "dtype": "float32", "m": 256, "n": 256, "k": k,
-        "implementation": implementation, "answered_by": "tuned", "config": "64x64x8", "slices": 1,
-        "max_error": max_error, "rms_error": max_error / 8, "ratio": max_error / 20,
-    }  # fmt: skip
-
-
-def choice_row(dtype: str, precision: str | None, batch: int, regret: float, against: Any) -> Row:
-    changes = {"m": 16, "n": 3, "k": 2, "batch": batch, "config": "32x32", "gpu_us": 2.0}
-    more = {"layout": "row_row_row", "best": "naive 128x1", "regret": regret}
-    return gemm_row("tuned", 1.0, against, dtype=dtype, precision=precision, **changes, **more)
-
-
-def precision_row(way: str, **changes: Any) -> Row:
-    own = {"data": "normal", "way": way, "is_native": False, "max_error": 0.7512}
-    return gemm_row("emulated_float32", **{"tflops": 120.0, "vs_cublas": 3.0, "rms_error": 0.1234,
-                                      **own, **changes})  # fmt: skip
-
-
-CALL, MATMUL = "gemm(a, b, out=c)", "cupy.matmul(a, b, out=c)"
-GEMM = results_of(gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0))
-WITH_TORCH = results_of(*result_files.extras(GEMM), gemm_row("torch", 38.3, 1.0))
+GEMM = results_of([gemm_row("coalesced", 6.2, 0.16), gemm_row("cublas", 38.21, 1.0)])
 HOST = results_of(
-    host_row(CALL, "float32", 9.5, 12.0),
-    host_row(MATMUL, "float32", 24.6, None),
-    host_row(CALL, "float64", 12.5, 12.0),
-    host_row(MATMUL, "float64", 24.1, None),
+    [
+        host_row("gemm(a, b, out=c)", "float32", 9.5),
+        host_row("cupy.matmul(a, b, out=c)", "float32", 24.6),
+        host_row("gemm(a, b, out=c)", "float64", 12.5),
+        host_row("cupy.matmul(a, b, out=c)", "float64", 24.1),
+    ]
 )
 BUILD = results_of(
-    build_row("first call", 0.3, 0.5, dtype="float32"),
-    build_row("first call", 0.4, 0.5, dtype="float64"),
-    build_row("kernel", 41.0, 30.0, dtype="float64", implementation="pipeline", loaded=["numba"]),
-    build_row("build", 123.4, None, loaded=["libnvvm.so.4", "numba"]),
+    [
+        {"step": "first call", "seconds": 0.3, "dtype": "float32", "loaded": []},
+        {"step": "first call", "seconds": 0.4, "dtype": "float64", "loaded": []},
+        {
+            "step": "kernel",
+            "seconds": 41.0,
+            "dtype": "float64",
+            "implementation": "pipeline",
+            "loaded": ["numba"],
+        },
+        {"step": "build", "seconds": 123.4, "loaded": ["libnvvm.so.4", "numba"]},
+    ]
 )
 LADDER = results_of(
-    ladder_row("coalesced", 6.2, 0.12, twin_tflops=6.2, vs_twin=1.0, rung=2),
-    ladder_row("thread_tile_2d", 26.0, 0.51, twin_tflops=26.0, vs_twin=1.0),
-    ladder_row("cublas", 51.3, 1.0),
-    ladder_row("thread_tile_2d", 15.0, 0.25, dtype="float64"),
-    ladder_row("cublas", 62.0, 1.0, dtype="float64"),
-    ladder_row("thread_tile_2d", 204.0, 0.5, precision="tf32"),
-    ladder_row("cublas", 408.0, 1.0, precision="tf32"),
-    *(ladder_row("thread_tile_2d", 50.0, 0.5, size=n) for n in (1024, 2048, 8192, 16384)),
+    [
+        ladder_row("coalesced", 6.2, 0.12, twin_tflops=6.2, vs_twin=1.0, rung=2),
+        ladder_row("thread_tile_2d", 26.0, 0.51, twin_tflops=26.0, vs_twin=1.0),
+        ladder_row("cublas", 51.3, 1.0),
+        ladder_row("thread_tile_2d", 15.0, 0.25, dtype="float64"),
+        ladder_row("cublas", 62.0, 1.0, dtype="float64"),
+        ladder_row("thread_tile_2d", 204.0, 0.5, precision="tf32"),
+        ladder_row("cublas", 408.0, 1.0, precision="tf32"),
+        *(ladder_row("thread_tile_2d", 50.0, 0.5, size=n) for n in (1024, 2048, 8192, 16384)),
+    ]
 )
-EPILOGUES = [
-    epilogue_row("tuned", 40.0, 1.25),
-    epilogue_row("tuned", 50.0, 1.5625, is_automatic=False, config="64x64x8"),
-    epilogue_row("cublas_torch", 20.0, 0.625, **OTHER),
-    epilogue_row("cublas_cupy", 32.0, 1.0, **OTHER),
-    epilogue_row("tuned", 40.0, None, epilogue="relu", vs_plain=1 / 1.0123),
-    epilogue_row("tensor_core", 60.0, None, epilogue="relu", vs_plain=1.01, dtype="float64"),
-    epilogue_row("tuned", 40.0, None, epilogue="keep", vs_plain=0.8),
-    epilogue_row("pipeline", 400.0, None, epilogue="dequantise", dtype="int8",
-                 result_dtype="float32"),
-]  # fmt: skip
-EPILOGUE = results_of(*EPILOGUES)
-REDUCTIONS = results_of(
-    *EPILOGUES,
-    *(
-        epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=way, **changes)
-        for name, us, ratio, way, changes in (
-            ("tuned", 20.0, 1.5, "fused", {"vs_plain": 0.75}),
-            ("wgmma", 40.0, 0.75, "split", {"is_automatic": False}),
-            ("cublas_cupy_reduction", 30.0, 1.0, None, OTHER),
-            ("cublas_torch_reduction", 60.0, 0.5, None, OTHER),
-        )
-    ),
+OTHER = {"is_automatic": False, "vs_plain": None, "config": None}
+EPILOGUE = results_of(
+    [
+        epilogue_row("tuned", 40.0, 1.25),
+        epilogue_row("tuned", 50.0, 1.5625, is_automatic=False, config="64x64x8"),
+        epilogue_row("cublas_torch", 20.0, 0.625, **OTHER),
+        epilogue_row("cublas_cupy", 32.0, 1.0, **OTHER),
+        epilogue_row("tuned", 40.0, None, epilogue="relu", vs_plain=1 / 1.0123),
+        epilogue_row("tensor_core", 60.0, None, epilogue="relu", vs_plain=1.01, dtype="float64"),
+        epilogue_row("tuned", 40.0, None, epilogue="keep", vs_plain=0.8),
+        epilogue_row(
+            "pipeline", 400.0, None, epilogue="dequantise", dtype="int8", result_dtype="float32"
+        ),
+    ]
 )
-TF32 = {"precision": "tf32", "arrangement": "row_col_row"}
-SQUARES = results_of(
-    *(
-        gemm_row("pipeline", 40.0, ratio, **cube(size))
-        for size, ratio in ((1024, 0.5), (2048, 2.0), (4096, 1.0), (8192, 1.0), (16384, 1.0))
-    ),
-    gemm_row("pipeline", 40.0, 0.1, **TF32),
-    gemm_row("pipeline_tma", 300.0, 0.9, **TF32),  # of the two that serve it the faster
-    gemm_row("pipeline_tma", 500.0, 0.8, dtype="float16", result_dtype="float32"),
-    gemm_row("pipeline", 1.0, 0.1, batch=2),
-    gemm_row("tuned", 50.0, 1.1),
-)
-FLAT = {"m": 4096, "n": 64, "k": 27}
-RECTANGLES = results_of(
-    gemm_row("pipeline", 3.0, 0.3, **FLAT),
-    gemm_row("coalesced", 5.0, 0.5, **FLAT),
-    gemm_row("tuned", 11.0, 1.1, **FLAT),
-    gemm_row("cublas", 10.0, 1.0, **FLAT),
-    gemm_row("pipeline", 40.0, 0.8),  # a square
-    gemm_row("pipeline", 2.0, 0.2, m=7),  # nothing to compare with
-)
-BATCHED = results_of(
-    batched_row("automatic", "strided", 1000, 2.0),
-    batched_row("cublas", "strided", 1000, 1.0),
-    batched_row("automatic", "list", 300, 4.5),
-)
-ACCURACY = results_of(
-    *(
-        accuracy_row(name, k, error * scale, data)
-        for data, scale in (("normal", 1), ("uniform", 2))
-        for name, error in (("automatic", 0.5), ("warp_tile", 4.0), ("tuned", 0.5), ("cublas", 1.0))
-        for k in (64, 256, 1024)
+REDUCTIONS = [
+    epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=way, **changes)
+    for name, us, ratio, way, changes in (
+        ("tuned", 20.0, 1.5, "fused", {"vs_plain": 0.75}),
+        ("wgmma", 40.0, 0.75, "split", {"is_automatic": False}),
+        ("cublas_cupy_reduction", 30.0, 1.0, None, OTHER),
+        ("cublas_torch_reduction", 60.0, 0.5, None, OTHER),
     )
-)
-CHOICE = results_of(
-    choice_row("float64", None, 1, 1.0, 2.0),
-    choice_row("float64", None, 7, 1.2, 0.5),
-    choice_row("float64", "split", 1, 1.5, None),
-    choice_row("float32", None, 1, 1.0, 3.0),
-)
-PRECISIONS = [
-    precision_row("cublas", tflops=40.0, vs_cublas=1.0),
-    precision_row("split"),
-    precision_row("split, b prepared", tflops=140.0, vs_cublas=3.5),
-    precision_row("float32", data="cancelling", gpu_us=50.0),
-    precision_row("split", data="cancelling", is_native=True, gpu_us=60.0),
-    precision_row("bf16x6, promoted every 1", rms_error=0.05),
 ]
-PRECISION = results_of(*PRECISIONS)
-DOUBLE = {"dtype": "float64", **cube(4096)}
-LINES = {"dtype": "float64", "m": 256, "n": 256}
-PRECISION_FLOAT64 = results_of(
-    *PRECISIONS,
-    precision_row("split", **DOUBLE, gpu_us=2000.0, tflops=68.7, vs_cublas=1.15),
-    precision_row("split, b prepared", **DOUBLE, tflops=76.0, vs_cublas=1.27),
-    precision_row("split13", **DOUBLE, tflops=84.0, max_error=40.0),
-    *(
-        precision_row(way, **LINES, k=k, max_error=error)
-        for k, most in ((64, 0.0), (256, 2.5), (1024, 300.0))
-        for way, error in (("cublas", most), ("split", 0.25))
-    ),
-)
-BIAS = "`bias \\| relu`"
-SIZE = "1024 x 1024 x 1024"
-BEST = "thread_tile_2d 128x128x8"
-# A table, what it is made of, and cells that stand in one of its rows, in this order.
-SHOWN: list[tuple[Callable[..., Any], Any, list[str]]] = [
-    (tables.host_overhead_full, HOST, ["cupy", f"`{CALL}`", "9.50", "12.5", "12, missed"]),
-    (tables.host_overhead_full, HOST, ["cupy", f"`{MATMUL}`", "24.6", "24.1"]),
-    (tables.build_time_short, BUILD, ["first call", "0.400", "0.5, met"]),
-    (tables.build_time_short, BUILD, ["kernel", "41.0", "30, missed"]),
-    (tables.build_time_full, BUILD, ["first call", "float64", "0.400", "0.250", "0.750"]),
-    (tables.build_time_full, BUILD, ["kernel", "float64", "pipeline", "41.0", "numba"]),
-    (tables.build_time_full, BUILD, ["build", "123", "libnvvm.so.4, numba"]),
-    (tables.gemm_full, GEMM, [SIZE, "coalesced", "128x128x8", "70.5", "6.20", "178", "0.16"]),
-    (tables.gemm_short, GEMM, ["1024", "coalesced", "6.20", "38.2", "0.16"]),
-    (tables.gemm_short, WITH_TORCH, ["1024", "coalesced", "6.20", "38.2", "38.3", "0.16"]),
-    (tables.pipeline_squares, SQUARES, ["float32", "40.0 (0.50)", "40.0 (2.00)", "1.00"]),
-    (tables.pipeline_squares, SQUARES, ["tf32", "row_col_row", "300 (0.90)"]),
-    (tables.pipeline_squares, SQUARES, ["float16 to float32", "500 (0.80)"]),
-    (tables.pipeline_rectangles, RECTANGLES, ["4096 x 64 x 27", "3.00", "0.30", "tuned", "1.10"]),
-    (tables.pipeline_rectangles, RECTANGLES, ["7 x 1024 x 1024", "2.00", "0.20", "", ""]),
-    (tables.ladder_table, LADDER, ["5", "26.0", "0.51", "26.0", "1.00", "15.0", "0.25"]),
-    (tables.ladder_table, LADDER, ["cuBLAS", "51.3", "1.00", "62.0", "1.00"]),
-    (tables.ladder_reduced_table, LADDER, ["tf32", "thread_tile_2d", "204", "0.50"]),
-    (tables.ladder_best_table, LADDER, ["4096", BEST, "0.51", BEST, "0.25"]),
-    (tables.ladder_best_table, LADDER, ["8192", BEST, "0.50", "", ""]),
-    (tables.ladder_full, LADDER, ["coalesced", "6.20", "0.12", "1.00", "256", "128", "16384", "2"]),
-    (tables.epilogue_short, EPILOGUE, [BIAS, "tuned 64x64x8", "50.0", "32.0", "1.56", "1.25"]),
-    (tables.epilogue_costs, EPILOGUE, ["`relu`", "1.2", "-1.0", ""]),
-    (tables.epilogue_costs, EPILOGUE, ["`keep`", "25.0", "", ""]),
-    (tables.epilogue_costs, EPILOGUE, ["`dequantise`", "", "", "2.0"]),
-    (tables.epilogue_full, EPILOGUE, [BIAS, "tuned", "64x64x8", "20.0", "50.0", "1.56", "0.98"]),
-    (tables.epilogue_full, EPILOGUE, [BIAS, "cublas_torch", "50.0", "20.0", "0.62"]),
-    (tables.epilogue_full, EPILOGUE, ["`dequantise`", "int8 to float32", "pipeline", "2.50"]),
-    (tables.reduction_ways, REDUCTIONS, ["`sum(axis=1)`", "20.0", "40.0", "30.0", "1.50", "0.75"]),
-    (tables.reduction_full, REDUCTIONS, ["cublas_torch_reduction", "60.0", "16.7", "0.50"]),
-    (tables.batched_short, BATCHED, ["32", "2.00"]),
-    (tables.batched_full, BATCHED, ["list", "300", "4 x 4 x 4, 8 x 8 x 8", "automatic", "4.50"]),
-    (tables.accuracy_short, ACCURACY, ["float32", "1.00", "2.00", "8.00", "0.400"]),
-    (tables.accuracy_full, ACCURACY, ["uniform", "256 x 256 x 64", "warp_tile", "8.00", "0.400"]),
-    (tables.choice_short, CHOICE, ["float32", "1", "0", "1.000", "1.00", "3.00"]),
-    (tables.choice_short, CHOICE, ["float64", "2", "1", "1.100", "1.20", "1.00"]),
-    (tables.choice_short, CHOICE, ["float64 split", "1", "0", "1.500", "1.50", ""]),
-    (tables.choice_full, CHOICE, ["tuned 32x32", "naive 128x1"]),
-    (tables.precision_page, PRECISION, [SIZE, "40.0", "", "120", "140", "3.00", "3.50"]),
-    (tables.precision_page, PRECISION, ["normal", SIZE, "parts", "0.751 / 0.123", ""]),
-    (tables.precision_page, PRECISION, ["cancelling", SIZE, "float32", "0.751 / 0.123"]),
-    (tables.precision_page, PRECISION, ["cancelling", SIZE, "60.0", "50.0", "1.20"]),
-    (tables.precision_page, PRECISION, ["bf16x6, promoted every 1", "120", "0.751 / 0.0500"]),
-    (tables.precision_page, PRECISION_FLOAT64, ["68.7", "76.0", "84.0", "1.15", "1.27"]),
-    (tables.precision_page, PRECISION_FLOAT64, ["parts", "0.751 / 0.123", "", "40.0 / 0.123"]),
-]
-
-
-@pytest.mark.parametrize(
-    "table, results, cells",
-    [pytest.param(*row, id=f"{row[0].__name__}-{row[2][0]}") for row in SHOWN],
-)
-def test_a_table_shows_what_was_measured(table: Any, results: Any, cells: list[str]) -> None:
-    text = markdown(table(results))
-    assert any(stand_in(line, cells) for line in text.splitlines()), text
-
-
-def stand_in(line: str, cells: list[str]) -> bool:
-    """Whether a row of a table has these cells, in this order."""
-    row = iter([cell.strip() for cell in re.split(r"(?<!\\)\|", line)])
-    return all(cell in row for cell in cells)
-
-
-def test_means_are_geometric_and_over_every_size() -> None:
-    assert "thread_tile_2d 0.50" in markdown(tables.ladder_means(LADDER))
-    assert "3.00" in markdown(tables.batched_short(BATCHED)).splitlines()[-1]
-
-
-def test_tables_are_left_out_where_nothing_was_measured() -> None:
-    cublas = results_of(ladder_row("cublas", 51.3, 1.0))
-    for table, results in (
-        (tables.pipeline_squares, GEMM),
-        (tables.ladder_reduced_table, cublas),
-        (tables.ladder_means, cublas),
-        (tables.reduction_ways, EPILOGUE),
-        (tables.reduction_full, EPILOGUE),
-        (tables.precision_forecast, PRECISION),
-    ):
-        assert table(results) == []
-    (empty,) = tables.epilogue_short(results_of(epilogue_row("tuned", 40.0, None)))
-    assert empty.rows == []
-
-
-def test_reductions_have_tables_of_their_own() -> None:
-    assert tables.epilogue_best(REDUCTIONS) == tables.epilogue_best(EPILOGUE)
-    assert tables.epilogue_costs(REDUCTIONS) == tables.epilogue_costs(EPILOGUE)
+README = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
 
 
 @pytest.mark.parametrize(
@@ -396,16 +223,216 @@ def test_figures_have_three_digits(value: float, text: str) -> None:
     assert tables.figure(value) == text
 
 
-def test_charts_of_accuracy_are_of_one_sort_of_data(tmp_path: Path) -> None:
-    page = tmp_path / "accuracy.md"
-    page.write_text(README)
-    files = pages.accuracy_pages([{"gemm": GEMM}, {"accuracy": ACCURACY}], page)
-    drawn = [path for path in files if path != page]
-    assert [path.stem.rpartition("-")[2] for path in drawn] == ["normal", "uniform"]
-    for path in drawn:
-        assert f"/{path.name})" in files[page]
-        texts = [element.text for element in ElementTree.fromstring(files[path]).iter()]
+def test_host_time_has_a_row_a_call() -> None:
+    lines = markdown(tables.host_overhead(HOST)).splitlines()
+    assert "| cupy | `gemm(a, b, out=c)` | 9.50 | 12.5 |" in lines
+    assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |" in lines
+
+
+def test_build_time_lists_every_dtype_and_what_was_loaded() -> None:
+    lines = markdown(tables.build_time(BUILD)).splitlines()
+    assert "| first call | float64 |  | 0.400 | 0.250 | 0.750 | nothing |" in lines
+    assert "| kernel | float64 | pipeline | 41.0 | 0.250 | 0.750 | numba |" in lines
+    assert "| build |  |  | 123 | 0.250 | 0.750 | libnvvm.so.4, numba |" in lines
+
+
+def test_gemm_lists_every_case() -> None:
+    size = "1024 x 1024 x 1024"
+    row = f"| float32 | {size} | row_row_row | coalesced | 128x128x8 | 70.5 | 6.20 | 178 | 0.16 |"
+    assert row in markdown(tables.gemm(GEMM)).splitlines()
+
+
+def pipeline_row(implementation: str, tflops: float, vs_cublas: float, **changes: Any) -> Any:
+    plain = {"precision": None, "result_dtype": None}
+    return {**gemm_row(implementation, tflops, vs_cublas), **plain, **changes}
+
+
+def test_pipelines_are_shown_by_arithmetic_and_arrangement() -> None:
+    squares = [
+        pipeline_row("pipeline", 40.0, ratio, m=size, n=size, k=size)
+        for size, ratio in ((1024, 0.5), (2048, 2.0), (4096, 1.0), (8192, 1.0), (16384, 1.0))
+    ]
+    tf32 = {"precision": "tf32", "arrangement": "row_col_row"}
+    half = {"dtype": "float16", "result_dtype": "float32"}
+    others = [
+        pipeline_row("pipeline", 40.0, 0.1, **tf32),
+        pipeline_row("pipeline_tma", 300.0, 0.9, **tf32),  # of the two that serve it the faster
+        pipeline_row("pipeline_tma", 500.0, 0.8, **half),
+        pipeline_row("pipeline", 1.0, 0.1, batch=2),
+        pipeline_row("tuned", 50.0, 1.1),
+    ]
+    lines = markdown(tables.pipeline_squares(results_of([*squares, *others]))).splitlines()
+    row = "| float32 | row_row_row |  | 40.0 (0.50) | 40.0 (2.00) | 40.0 (1.00) | 40.0 (1.00) |"
+    assert lines[4:] == [
+        f"{row} 40.0 (1.00) | 1.00 |",
+        "| tf32 | row_col_row |  | 300 (0.90) |  |  |  |  |  |",
+        "| float16 to float32 | row_row_row |  | 500 (0.80) |  |  |  |  |  |",
+    ]
+    assert tables.pipeline_squares(GEMM) == []
+
+
+def test_other_shapes_name_the_best_hand_written_kernel() -> None:
+    shape = {"m": 4096, "n": 64, "k": 27}
+    rows = [
+        pipeline_row("pipeline", 3.0, 0.3, **shape),
+        pipeline_row("coalesced", 5.0, 0.5, **shape),
+        pipeline_row("tuned", 11.0, 1.1, **shape),
+        pipeline_row("cublas", 10.0, 1.0, **shape),
+        pipeline_row("pipeline", 40.0, 0.8),  # a square
+        pipeline_row("pipeline", 2.0, 0.2, m=7),  # nothing to compare with
+    ]
+    lines = markdown(tables.pipeline_rectangles(results_of(rows))).splitlines()
+    assert lines[4:] == [
+        "| float32 | 4096 x 64 x 27 | 128x128x8 | 3.00 | 0.30 | tuned | 1.10 |",
+        "| float32 | 7 x 1024 x 1024 | 128x128x8 | 2.00 | 0.20 |  |  |",
+    ]
+
+
+def test_ladder_names_each_rung_against_its_twin() -> None:
+    lines = markdown(tables.ladder_table(LADDER)).splitlines()
+    row = "| 5 | [thread_tile_2d](../handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
+    assert row + "| 15.0 | 0.25 |" in lines
+    assert "|  | cuBLAS | 51.3 | 1.00 |  |  | 62.0 | 1.00 |" in lines
+
+
+def test_ladder_lists_reduced_precision_apart() -> None:
+    lines = markdown(tables.ladder_reduced_table(LADDER)).splitlines()
+    assert "| tf32 | thread_tile_2d | 204 | 0.50 |  |  |  |" in lines
+    assert tables.ladder_reduced_table(results_of([ladder_row("cublas", 51.3, 1.0)])) == []
+
+
+def test_ladder_lists_every_case_with_its_resources() -> None:
+    row = "| 4096 x 4096 x 4096 | 2 | coalesced | 128x128x8 | 70.5 | 6.20 | 0.12 | 1.00 "
+    assert row + "| 256 | 128 | 16384 | 2 |" in markdown(tables.ladder_cases(LADDER)).splitlines()
+
+
+def test_epilogues_are_shown_against_the_quickest_other() -> None:
+    (row,) = markdown(tables.epilogue_best(EPILOGUE)).splitlines()[4:]
+    assert row == (
+        "| float32 | bias | relu | 1024 x 1024 x 1024 | row_row_row | tuned 64x64x8 "
+        "| cuBLAS and a kernel of cupy.fuse | 50.0 | 32.0 | 1.56 | 1.25 | 0.98 |"
+    ).replace("bias | relu", "`bias \\| relu`")
+    (empty,) = tables.epilogue_best(results_of([epilogue_row("tuned", 40.0, None)]))
+    assert empty.rows == []
+
+
+def test_costs_of_epilogues_are_percent_of_the_plain_kernel() -> None:
+    lines = markdown(tables.epilogue_costs(EPILOGUE)).splitlines()
+    assert lines[2:] == [
+        "| epilogue | float32 | float64 | int8 |",
+        "| --- | ---: | ---: | ---: |",
+        "| `relu` | 1.2 | -1.0 |  |",
+        "| `keep` | 25.0 |  |  |",
+        "| `dequantise` |  |  | 2.0 |",
+    ]
+
+
+def test_reductions_are_shown_fused_and_unfused_against_the_quickest_other() -> None:
+    results = results_of([*(b["extra_info"] for b in EPILOGUE["benchmarks"]), *REDUCTIONS])
+    (row,) = markdown(tables.reduction_rows(results)).splitlines()[4:]
+    assert row == (
+        "| float32 | `sum(axis=1)` | 1024 x 1024 x 1024 | tuned 128x128x8 | cuBLAS and CuPy "
+        "| 20.0 | 40.0 | 30.0 | 1.50 | 0.75 | 1.50 | 0.75 |"
+    )
+    assert tables.epilogue_best(results) == tables.epilogue_best(EPILOGUE)
+    assert tables.epilogue_costs(results) == tables.epilogue_costs(EPILOGUE)
+    assert markdown(tables.epilogue(results)).endswith(row)
+    assert tables.reduction_rows(EPILOGUE) == []
+
+
+def batched_row(implementation: str, way: str, batch: int, vs_cublas: float) -> dict[str, Any]:
+    sizes = [[32, 32, 32]] if way == "strided" else [[4, 4, 4], [8, 8, 8]]
+    return {
+        "dtype": "float32", "m": 32, "way": way, "batch": batch, "sizes": sizes,
+        "implementation": implementation, "config": None, "gpu_us": 10.0, "tflops": 2.0,
+        "gbytes_per_s": 500.0, "vs_cublas": vs_cublas,
+    }  # fmt: skip
+
+
+BATCHED = results_of(
+    [
+        batched_row("automatic", "strided", 1000, 2.0),
+        batched_row("cublas", "strided", 1000, 1.0),
+        batched_row("automatic", "list", 300, 4.5),
+    ]
+)
+
+
+def test_batches_are_shown_by_size_with_the_mean_over_all() -> None:
+    lines = markdown(tables.batched_squares(BATCHED)).splitlines()
+    assert lines[2:] == [
+        "| m = n = k | 1,000 |",
+        "| --- | ---: |",
+        "| 32 | 2.00 |",
+        "",
+        "Geometric mean over these, broadcast batches and lists: 3.00.",
+    ]
+    last = markdown(tables.batched_cases(BATCHED)).splitlines()[-1]
+    assert last == (
+        "| float32 | list | 300 | 4 x 4 x 4, 8 x 8 x 8 | automatic |  | 10.0 | 2.00 | 500 | 4.50 |"
+    )
+
+
+def accuracy_row(implementation: str, k: int, max_error: float, data: str = "normal") -> dict:
+    return {
+        "kind": "float32", "data": data, "dtype": "float32", "m": 256, "n": 256, "k": k,
+        "implementation": implementation, "answered_by": "tuned", "config": "64x64x8", "slices": 1,
+        "max_error": max_error, "rms_error": max_error / 8, "ratio": max_error / 20,
+    }  # fmt: skip
+
+
+ACCURACY = results_of(
+    [
+        accuracy_row(name, k, error * scale, data)
+        for data, scale in (("normal", 1), ("uniform", 2))
+        for name, error in (("automatic", 0.5), ("warp_tile", 4.0), ("tuned", 0.5), ("cublas", 1.0))
+        for k in (64, 256, 1024)
+    ]
+)
+
+
+def test_errors_are_shown_by_k_and_their_worst_against_cublas() -> None:
+    assert "| float32 | 1.00 | 2.00 | 8.00 | 0.400 |" in markdown(tables.accuracy_summary(ACCURACY))
+    by_k = markdown([tables.accuracy_by_k(result_files.extras(ACCURACY)[:12])])
+    assert "| k | 64 | 256 | 1024 |" in by_k and "| warp_tile | 4.00 | 4.00 | 4.00 |" in by_k
+    assert by_k.splitlines()[2:] == markdown(tables.accuracy(ACCURACY)[1:2]).splitlines()[2:]
+
+
+def test_the_site_has_a_page_of_all_results_with_charts() -> None:
+    files = pages.site_pages([{"gemm": GEMM, "accuracy": ACCURACY, "precision": PRECISION}])
+    text = files.pop("results.md")
+    assert list(files) == [
+        "results/nvidia-h200-accuracy-float32-normal-values.svg",
+        "results/nvidia-h200-accuracy-float32-values-between-0-and-1.svg",
+    ]
+    for path, chart in files.items():
+        assert f"]({path})" in text
+        texts = [element.text for element in ElementTree.fromstring(chart).iter()]
         assert "tuned" in texts and "cublas" in texts and "warp_tile" not in texts
+    assert markdown(tables.gemm(GEMM)) in text
+    assert pages.NO_RESULTS in pages.site_pages([])["results.md"]
+
+
+def test_the_choice_is_shown_by_arithmetic() -> None:
+    rows = [
+        {"dtype": dtype, "precision": precision, "m": 16, "n": 3, "k": 2, "batch": batch,
+         "layout": "row_row_row", "epilogue": "none", "config": "32x32", "gpu_us": 2.0,
+         "implementation": "tuned", "best": "naive 128x1", "regret": regret, "vs_cublas": against}
+        for dtype, precision, batch, regret, against in (
+            ("float64", None, 1, 1.0, 2.0),
+            ("float64", None, 7, 1.2, 0.5),
+            ("float64", "split", 1, 1.5, None),
+            ("float32", None, 1, 1.0, 3.0),
+        )
+    ]  # fmt: skip
+    results = results_of(rows)
+    summary = markdown(tables.choice_summary(results))
+    assert "| float32 | 1 | 0 | 1.000 | 1.00 | 3.00 |" in summary
+    assert "| float64 | 2 | 1 | 1.100 | 1.20 | 1.00 |" in summary
+    assert "| emulated float64 | 1 | 0 | 1.500 | 1.50 |  |" in summary
+    full = markdown(tables.choice_regret(results))
+    assert summary in full
+    assert full.count("| tuned 32x32 | naive 128x1 |") == 4
 
 
 RUN = {
@@ -413,78 +440,152 @@ RUN = {
     "commit_info": {"id": "0123456789abcdef"},
     "date": "2026-11-21",
 }
-TESTS = {
-    **RUN,
-    "contract_cases": 12345,
-    "files": {"test_cache.py": {"passed": 20}, "test_cache_security.py": {"passed": 3, "error": 1}},
-    "run_again": {"fedcba98765432": ["a", "b"]},
+SANITIZER = {
+    "machine_info": RUN["machine_info"],
+    "lanes": {
+        "memcheck": {
+            "commit": "0123456789abcdef",
+            "date": "2026-11-21",
+            "subjects": {
+                "tuned": {"cases": 1000, "refused": 0, "reports": 2, "failure": ""},
+                "wgmma": {"cases": 10, "refused": 3, "reports": 0, "failure": "no"},
+            },
+        }
+    },
 }
-SUBJECTS = {
-    "tuned": {"cases": 1000, "refused": 0, "reports": 2, "failure": ""},
-    "wgmma": {"cases": 10, "refused": 3, "reports": 0, "failure": "no"},
-}
-MEMCHECK = {"commit": "0123456789abcdef", "date": "2026-11-21", "subjects": SUBJECTS}
-SANITIZER = {"machine_info": RUN["machine_info"], "lanes": {"memcheck": MEMCHECK}}
 SOAK = {
     **RUN, "seed": 1, "seconds": 90.0, "problems": 1234, "calls": 1500, "kernels": 165,
-    "threads": 8, "streams": 26, "failure": "float32 tuned\nmore",
+    "threads": 8, "streams": 26, "failure": "",
     "memory_bytes": {"start": 1 << 30, "most": 3 << 29, "end": 1 << 30},
     "by_kind": {"float32": 1000, "tf32": 234}, "by_implementation": {}, "by_extra": {},
 }  # fmt: skip
 
 
-def test_runs_of_tests_sanitizer_and_soak_are_summed_up(tmp_path: Path) -> None:
-    assert reliability.load_runs("tests", tmp_path) == []
-    (tmp_path / "nvidia-h200").mkdir()
-    (tmp_path / "nvidia-h200" / "tests.json").write_text(json.dumps(TESTS))
-    loaded = reliability.load_runs("tests", tmp_path)
-    for show, runs, cells in (
-        (reliability.tests_text, loaded, ["the cache and its security", "23", "0", "1", "0"]),
-        (reliability.sanitizer_text, [SANITIZER], ["memcheck", "2", "1,010", "3", "2", "1"]),
-        (reliability.soak_text, [SOAK], ["1.5", "1,234", "1,500", "1536", "float32 tuned"]),
-        (reliability.soak_text, [SOAK], ["tf32", "234"]),
-    ):
-        assert len(show([])) == 1
-        assert any(stand_in(line, cells) for line in markdown(show(runs)).splitlines()), cells
-    for commit in ("0123456789ab,", "fedcba987654;"):
-        assert commit in markdown(reliability.tests_text(loaded))
-    assert "wgmma, no" in markdown(reliability.sanitizer_text([SANITIZER]))
+def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
+    assert reliability.load_runs("soak", tmp_path) == []
+    assert reliability.sanitizer_text([]) == [reliability.NO_SANITIZER]
+    assert reliability.soak_text([]) == [reliability.NO_SOAK]
+    text = markdown(reliability.sanitizer_text([SANITIZER]))
+    assert "| memcheck | 2 | 1,010 | 3 | 2 | 1 | 2026-11-21 | 0123456789ab |" in text
+    assert "Failed in memcheck: wgmma, no." in text
+    text = markdown(reliability.soak_text([SOAK]))
+    assert "| 1 | 1.5 | 1,234 | 1,500 | 165 | 8 | 26 | 1024 | 1536 | 1024 | none |" in text
+    wrong = markdown(reliability.soak_text([{**SOAK, "failure": "float32 tuned\nmore"}]))
+    assert "| 1024 | float32 tuned |" in wrong
 
 
-def test_the_groups_of_tests_are_files_that_there_are() -> None:
-    names = [name for group in reliability.GROUPS.values() for name in group]
-    assert len(set(names)) == len(names)
-    for name in names:
-        assert Path(__file__).with_name(f"test_{name}.py").is_file(), name
+def test_pages_show_the_suites_that_there_are() -> None:
+    text = pages.suite_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}], "epilogue", tables.epilogue)
+    assert text.startswith("### NVIDIA H200\n\nDriver 580.1")
+    assert markdown(tables.epilogue(EPILOGUE)) in text
+    assert pages.suite_text([{"gemm": GEMM}], "epilogue", tables.epilogue) == pages.NO_RESULTS
+
+
+def precision_row(way: str, **changes: Any) -> dict[str, Any]:
+    """A way of computing 1024^3 in float32, unless `changes` says otherwise."""
+    own = {
+        "data": "normal", "way": way, "is_native": False, "max_error": 0.7512, "rms_error": 0.1234,
+    }  # fmt: skip
+    return {**gemm_row("emulated_float32", 120.0, 3.0), **own, **changes}
+
+
+PRECISION = results_of(
+    [
+        precision_row("cublas", tflops=40.0, vs_cublas=1.0),
+        precision_row("split"),
+        precision_row("split, b prepared", tflops=140.0, vs_cublas=3.5),
+        precision_row("float32", data="cancelling", gpu_us=50.0),
+        precision_row("split", data="cancelling", is_native=True, gpu_us=60.0),
+        precision_row("bf16x6, promoted every 1", rms_error=0.05),
+    ]
+)
+
+
+def test_precisions_are_shown_by_rate_error_and_scheme() -> None:
+    size = "1024 x 1024 x 1024"
+    text = markdown(tables.precision(PRECISION)).splitlines()
+    assert f"| {size} | 40.0 |  | 120 | 140 |  | 3.00 | 3.50 |" in text
+    assert f"| normal | {size} | emulated | 0.751 / 0.123 | 0.751 / 0.123 |  |  |" in text
+    assert f"| cancelling | {size} | float32 | 0.751 / 0.123 |  | 0.751 / 0.123 |  |" in text
+    assert f"| cancelling | {size} | 60.0 | 50.0 | 1.20 |" in text
+    scheme = "| bf16x6, promoted every 1 | normal |"
+    assert text[-1] == f"{scheme} {size} | 70.5 | 120 | 3.00 | 0.751 / 0.0500 |"
+
+
+def test_the_page_of_precisions_shows_what_there_is() -> None:
+    text = pages.precision_text([{"gemm": GEMM}, {"precision": PRECISION}])
+    assert "### NVIDIA H200\n\nDriver 580.1" in text
+    assert markdown(tables.precision_rates(PRECISION)) in text
+    nothing = pages.precision_text([{"gemm": GEMM}])
+    assert nothing == f"{markdown(tables.precision_bits())}\n\n{pages.NO_RESULTS}"
+
+
+def precision_float64() -> Any:
+    """float32 as above, and float64 at 4096^3 and for three depths."""
+    size = {"dtype": "float64", "m": 4096, "n": 4096, "k": 4096}
+    rows = [
+        precision_row("split", **size, gpu_us=2000.0, tflops=68.7, vs_cublas=1.15),
+        precision_row("split, b prepared", **size, tflops=76.0, vs_cublas=1.27),
+        precision_row("split13", **size, tflops=84.0, max_error=40.0),
+    ]
+    for k, error in ((64, 0.0), (256, 2.5), (1024, 300.0)):
+        lines = {"dtype": "float64", "m": 256, "n": 256, "k": k}
+        rows.append(precision_row("cublas", **lines, max_error=error))
+        rows.append(precision_row("split", **lines, max_error=0.25))
+    return results_of([*extras(PRECISION), *rows])
+
+
+def test_precisions_of_float64_follow_those_of_float32() -> None:
+    text = markdown(tables.precision(precision_float64()))
+    assert "| 4096 x 4096 x 4096 |  |  | 68.7 | 76.0 |  |  |  | 84.0 | 1.15 | 1.27 |" in text
+    assert "in units of `2**-52 |A| |B|`" in text
+    assert (
+        "| normal | 4096 x 4096 x 4096 | emulated | 0.751 / 0.123 |  | 40.0 / 0.123 |  |  |" in text
+    )
 
 
 def test_a_forecast_gives_back_what_was_measured() -> None:
-    (table,) = tables.precision_forecast(PRECISION_FLOAT64)
+    assert tables.precision_forecast(PRECISION) == []
+    (table,) = tables.precision_forecast(precision_float64())
     measured, *others = table.rows
-    assert measured[6] == "68.7" and others
+    assert measured[0] == "NVIDIA H200, measured" and measured[6] == "68.7"
     assert 0.4 < float(measured[5]) < 1 and {line[5] for line in others} == {measured[5]}
 
 
-def test_the_chart_of_errors_has_a_line_for_each_way() -> None:
-    drawn = precision_chart.error_charts(PRECISION_FLOAT64)
-    assert list(drawn) == ["float64"]
-    svg = ElementTree.fromstring(drawn["float64"])
+def test_bits_are_those_that_the_kernels_keep() -> None:
+    (table,) = tables.precision_bits()
+    by_count = {line[0]: line[1:] for line in table.rows}
+    assert by_count["16"][0] == "59, 2**-46"
+    assert by_count["automatic"][-1] == "16"
+
+
+def test_the_chart_of_errors_has_a_line_for_each_precision() -> None:
+    drawn = error_charts.precision_charts(precision_float64())
+    assert list(drawn) == ["float64, normal"]
+    svg = ElementTree.fromstring(drawn["float64, normal"])
     lines = [e.get("points") for e in svg.iter() if e.tag.endswith("polyline")]
-    assert len(lines) == 4  # of two ways, and beside their names
-    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    assert len(lines) == 2
+    heights = [float(point.split(",")[1]) for point in lines[1].split()]
     assert heights == sorted(heights, reverse=True)  # errors that grow, drawn upwards
 
 
-@pytest.fixture
-def on_host() -> Callable[[str], Any]:
-    """Imports a module of benchmarks/ whose arrays are those of the machine: NumPy's here."""
+def test_the_first_page_has_a_chart_and_a_small_table() -> None:
+    rows = [pipeline_row("tuned", 40.0, 1.25, precision="split"), gemm_row("tuned", 40.0, 1.1)]
+    choice = {"dtype": "float32", "precision": None, "vs_cublas": 2.0}
+    suites = {"gemm": results_of(rows), "choice_regret": results_of([choice]), "ladder": LADDER}
+    text = pages.front_text([suites, {"host_overhead": HOST}], "docs/")
+    assert "| x cuBLAS | H200, 1024 | H200, random |" in text
+    assert "| float32 | 1.10 | 2.00 |" in text and "| emulated float32 | 1.25 |  |" in text
+    assert text.startswith("![Every rung") and "](docs/speed.svg)" in text
+    texts = [element.text for element in ElementTree.fromstring(pages.speed_chart([suites])).iter()]
+    assert "5 thread_tile_2d, float32" in texts and "0.51, 26.0 TFLOP/s" in texts
+    assert pages.front_text([{"host_overhead": HOST}], "") == pages.NO_RESULTS
+
+
+def test_a_twofold_product_is_exact_where_float64_is_not() -> None:
     if not simulator_enabled():
         pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
-    return import_module
-
-
-def test_a_twofold_product_is_exact_where_float64_is_not(on_host: Any) -> None:
-    precision = on_host("precision_comparison")
+    precision = importlib.import_module("precision_comparison")
     rng = np.random.default_rng(1)
     a, b = precision.cancelling(rng, "float64", 2, 3, 102)
     upper, lower = precision.twofold_product(a, b)
@@ -494,8 +595,10 @@ def test_a_twofold_product_is_exact_where_float64_is_not(on_host: Any) -> None:
         assert abs(rest) <= sum(map(abs, terms)) / 2**98
 
 
-def test_operands_of_the_suite_precision_are_what_they_are_called(on_host: Any) -> None:
-    precision = on_host("precision_comparison")
+def test_operands_of_the_suite_precision_are_what_they_are_called() -> None:
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    precision = importlib.import_module("precision_comparison")
     for dtype, (data, make) in product(("float32", "float64"), precision.DATA.items()):
         a, b = make(np.random.default_rng(0), dtype, 6, 5, 8)
         assert (a.shape, b.shape, a.dtype, b.dtype) == ((6, 8), (8, 5), *(dtype,) * 2), data
@@ -503,9 +606,12 @@ def test_operands_of_the_suite_precision_are_what_they_are_called(on_host: Any) 
     assert (abs(a @ b) < 1e-5 * (abs(a) @ abs(b))).all()
 
 
-def test_reducers_are_what_they_are_called(on_host: Any) -> None:
+def test_reducers_are_what_they_are_called() -> None:
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    reduced = importlib.import_module("reduced_comparison")
     matrix = np.random.default_rng(0).normal(size=(6, 5))
-    for text, reducer in on_host("reduced_comparison").REDUCERS.items():
+    for text, reducer in reduced.REDUCERS.items():
         reduction = reducer.bind()
         assert str(reduction) == text
         expected = reducer.found(reduction.on_host(matrix), 5)
@@ -523,14 +629,19 @@ def test_every_rung_has_a_number_and_a_first_sentence() -> None:
         assert pages.first_sentence(rung.name).endswith(".")
 
 
-def test_twins_are_of_one_gpu_size_and_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
-    twin = twins.Twin("32x32", 1.5)
-    monkeypatch.setattr(twins, "TWINS", {("coalesced", "float32", None): twin})
-    square, gpu = (twins.SIZE,) * 3, twins.GPU
-    assert twins.find_twin("coalesced", "float32", None, square, gpu) is twin
-    assert twins.find_twin("coalesced", "float64", None, square, gpu) is None
-    assert twins.find_twin("coalesced", "float32", None, (1, 1, 1), gpu) is None
-    assert twins.find_twin("coalesced", "float32", None, square, "another") is None
+def test_kernels_are_listed_with_what_was_measured() -> None:
+    text = pages.handwritten_readme([{"ladder": LADDER}])
+    assert "[thread_tile_2d.py](thread_tile_2d.py)" in text
+    assert "[thread_tile_2d](thread_tile_2d.py) | 26.0" in text
+    assert "## NVIDIA H200" in text
+
+
+def test_twins_are_of_one_gpu_size_and_dtype() -> None:
+    shape = (4096, 4096, 4096)
+    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA H200").tflops == 6.2
+    assert twins.find_twin("coalesced", "float64", None, shape, "NVIDIA H200") is None
+    assert twins.find_twin("coalesced", "float32", None, (1, 1, 1), "NVIDIA H200") is None
+    assert twins.find_twin("coalesced", "float32", None, shape, "NVIDIA A100") is None
 
 
 class Document(HTMLParser):
@@ -558,65 +669,31 @@ class Document(HTMLParser):
         self.words.append(data)
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    """The page of charts and tables."""
+def test_the_page_is_whole_in_itself() -> None:
     sizes = [
-        gemm_row("tuned", rate, 1.25, **cube(size))
+        pipeline_row("tuned", rate, 1.25, m=size, n=size, k=size)
         for size, rate in ((256, 5.0), (512, 20.0), (1024, 43.0), (1000, 30.0))
     ]
-    gpu = {"gemm": results_of(*sizes), "host_overhead": HOST, "build_time": BUILD}
-    return html_page.html_page(
-        [{**gpu, "epilogue": EPILOGUE, "ladder": LADDER, "accuracy": ACCURACY}]
+    gpus = [{"gemm": results_of(sizes), "host_overhead": HOST, "build_time": BUILD}]
+    page = html_page.html_page(
+        [{**gpus[0], "epilogue": EPILOGUE, "ladder": LADDER, "accuracy": ACCURACY}]
     )
-
-
-def test_the_page_is_whole_in_itself(page: str) -> None:
     words = Document(page).words
     assert not any(text in page for text in ("http", "<script", "<link", "src=", "url("))
     assert "prefers-color-scheme: dark" in page
     for text in ("NVIDIA H200", "float32, row_row_row", "tuned, 512: 20 TFLOP/s", "1.25 tuned"):
         assert text in words
     assert "tuned, 1000: 30 TFLOP/s" not in words
-    assert f"cupy: {CALL}" in words and "bias | relu" in words
+    assert "cupy: gemm(a, b, out=c)" in words and "0.400" in words
+    assert "bias | relu" in words and "float32, values between 0 and 1" in words
 
 
 def test_a_gpu_without_results_has_a_page_too() -> None:
-    assert Document(html_page.html_page([])).words
-
-
-def test_the_page_maps_the_choice_of_every_size(configs_of_a_gpu: None) -> None:
-    facts = html_page.FACTS["NVIDIA H200"]
-    maps = list(html_page.choice_maps(facts))
-    assert len(maps) == len(html_page.MAP_KINDS)
-    for chart in maps:
-        words = Document(chart).words
-        assert sum("m = n = " in text and ": " in text for text in words) == (
-            len(html_page.MAP_SIZES) ** 2
-        )
-
-
-@pytest.mark.parametrize("scheme, is_dark", [("light", False), ("dark", True)])
-def test_a_browser_draws_the_page(tmp_path: Path, page: str, scheme: str, is_dark: bool) -> None:
-    image = pytest.importorskip("PIL.Image")
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("needs Chromium")
-    file, picture = tmp_path / "report.html", tmp_path / "report.png"
-    file.write_text(page)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,3200"]
-    options += ["--blink-settings=preferredColorScheme=0"] if is_dark else []
-    command = [browser, *options, f"--screenshot={picture}", file.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    drawn = np.asarray(image.open(picture).convert("RGB"), float)
-    assert (drawn[0, 0].mean() < 64) == is_dark and (drawn[0, 0].mean() > 192) != is_dark
-    differs = np.abs(drawn - drawn[0, 0]).max(axis=2) > 64
-    assert differs.mean() > 0.002
-    assert len(np.unique((drawn[differs] // 32), axis=0)) > 20, "lines and text in many colours"
+    assert "No results." in Document(html_page.html_page([])).words
 
 
 def run_script(name: str, *arguments: object) -> None:
-    """Runs a program of benchmarks/ in a process of its own, without the simulator."""
+    """In a process of its own, without the simulator unless it asks for it."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     path = [str(Path(dxgemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -639,6 +716,35 @@ def test_a_table_is_fitted_without_a_gpu(tmp_path: Path) -> None:
     assert key == ("float64", "naive", "128x1")
 
 
+def test_the_report_shows_the_choice_where_there_is_no_gpu(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    run_script("report.py", "--check", "--html", page)
+    words = Document(page.read_text()).words
+    chosen = [text for text in words if text.startswith("m = n = 4096, k = 4096: wgmma")]
+    assert chosen
+
+
+@pytest.mark.parametrize("scheme, is_dark", [("light", False), ("dark", True)])
+def test_a_browser_draws_the_report(tmp_path: Path, scheme: str, is_dark: bool) -> None:
+    image = pytest.importorskip("PIL.Image")
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("needs Chromium")
+    page, picture = tmp_path / "report.html", tmp_path / "report.png"
+    run_script("report.py", "--check", "--html", page)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,3200"]
+    options += ["--blink-settings=preferredColorScheme=0"] if is_dark else []
+    command = [browser, *options, f"--screenshot={picture}", page.as_uri()]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    drawn = np.asarray(image.open(picture).convert("RGB"), float)
+    assert (drawn[0, 0].mean() < 64) == is_dark and (drawn[0, 0].mean() > 192) != is_dark
+    differs = np.abs(drawn - drawn[0, 0]).max(axis=2) > 64
+    # Lines and text in all parts of the page, in many colours.
+    parts = [part.mean() for part in np.array_split(differs, 8)]
+    assert min(parts) > 0.002, parts
+    assert len(np.unique((drawn[differs] // 32), axis=0)) > 20
+
+
 @pytest.mark.parametrize("suite", result_files.SUITES)
 def test_every_suite_runs_in_the_simulator_and_leaves_no_results(
     suite: str, tmp_path: Path
@@ -651,7 +757,8 @@ def test_every_suite_runs_in_the_simulator_and_leaves_no_results(
 
 def test_the_roof_of_squares_is_memory_s_and_then_arithmetic_s() -> None:
     facts = html_page.FACTS["NVIDIA H200"]
-    (_, low), (_, high) = html_page.roof(gemm_row("tuned", 1.0, 1.0), [16, 4096], facts).points
+    row = pipeline_row("tuned", 1.0, 1.0)
+    (_, low), (_, high) = html_page.roof(row, [16, 4096], facts).points
     assert low == pytest.approx(16 / 6 * 4.8)  # 16 / 6 FLOP a byte at 4.8 TB/s
     assert high == pytest.approx(facts.peak_tflops["float32"])
 
@@ -683,43 +790,23 @@ def test_markdown_in_cells_becomes_html() -> None:
     assert html_page.inline("`a \\| b` < [c](d)") == "<code>a | b</code> &lt; c"
 
 
-README = f"before\n{pages.BEGIN}\nold\n{pages.END}\nafter\n"
-NEWER = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
+def test_pages_keep_what_is_outside_the_markers() -> None:
+    page = pages.replace_between_markers(README, "new")
+    assert page == f"before\n{pages.BEGIN}\nnew\n{pages.END}\nafter\n"
 
 
-def test_a_page_keeps_what_is_outside_the_markers() -> None:
-    gpus = [{"host_overhead": HOST, "gemm": NEWER}]
-    readme, docs = pages.render(gpus, README)
-    assert readme.startswith("before\n") and readme.endswith("\nafter\n") and "old" not in readme
-    for text in (readme, docs):  # of each suite, what it was measured with
-        assert "commit 0123456789ab." in text and "commit fedcba987654 with changes." in text
-    assert pages.render(gpus, readme) == (readme, docs)
-    with pytest.raises(ValueError, match="results:begin"):
-        pages.render([], "no markers")
+def test_suites_of_different_commits_say_so() -> None:
+    newer = {**GEMM, "commit_info": {"id": "fedcba9876543210", "dirty": True}}
+    text = pages.provenance_list({"host_overhead": HOST, "gemm": newer})
+    assert "- host_overhead: Driver 580.1" in text and "commit 0123456789ab." in text
+    assert "- gemm: Driver 580.1" in text and "commit fedcba987654 with changes." in text
+    assert pages.provenance_list({"host_overhead": HOST, "gemm": GEMM}).startswith("Driver 580.1")
 
 
-def test_pages_show_the_tables_of_their_suites() -> None:
-    gpus = [{"gemm": GEMM}, {"epilogue": EPILOGUE, "precision": PRECISION, "ladder": LADDER}]
-    for text, parts in (
-        (pages.epilogues_text(gpus), tables.epilogue_short(EPILOGUE)),
-        (pages.precision_text(gpus), tables.precision_page(PRECISION)),
-        (pages.handwritten_readme(gpus), tables.ladder_table(LADDER)[-1:]),
-    ):
-        assert "NVIDIA H200" in text
-        assert markdown(parts).splitlines()[-1].rpartition("|  |")[2] in text
-    assert pages.epilogues_text(gpus[:1]) == pages.NO_RESULTS
-
-
-def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "nvidia-h200").mkdir()
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
-    assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
-    assert pages.NO_RESULTS in pages.render([], README)[0]
-
-
-def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result() -> None:
-    comparison = import_module("comparison")
+def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparison = importlib.import_module("comparison")
     case = comparison.Case("int8", 6, 5, 3, "row_col_row")
     assert case.bytes_moved == 6 * 3 + 3 * 5 + 4 * 6 * 5
     trial = comparison.Trial(case, lambda calls: 1.0)
@@ -729,10 +816,12 @@ def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result() -> None:
     assert trial.attempt("widening_tile").is_wrong
 
 
-@pytest.fixture
-def fused(on_host: Any) -> Any:
-    """The module that the suite `epilogue` measures with."""
-    return on_host("fused_comparison")
+@pytest.fixture(scope="module")
+def fused() -> Any:
+    """What the suite `epilogue` measures with."""
+    if not simulator_enabled():
+        pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
+    return importlib.import_module("fused_comparison")
 
 
 def test_chains_are_what_they_are_called(fused: Any) -> None:
@@ -754,18 +843,18 @@ def test_chains_on_arrays_are_the_epilogues_on_the_host(fused: Any) -> None:
 
 
 def test_the_gate_of_epilogues_stops_what_is_wrong(fused: Any) -> None:
-    own, plain = fused.own_call(None), fused.plain_call(None)
     for text in ("keep", "gelu"):
         case = fused.FusedCase("float32", 6, 5, 3, epilogue=text)
         gate = fused.Gate(case, lambda calls: 1.0)
-        assert not gate.attempt("own", own).is_wrong
-        assert not gate.attempt("plain", plain).is_wrong
+        assert not gate.attempt("own", fused.own_call(None)).is_wrong
+        assert not gate.attempt("plain", fused.plain_call(None)).is_wrong
         gate._expected[-1, -1] += 1e-4
-        assert gate.attempt("own", own).is_wrong
-    gate = fused.Gate(fused.FusedCase("float32", 6, 5, 3, epilogue="keep"), lambda calls: 1.0)
+        assert gate.attempt("own", fused.own_call(None)).is_wrong
+    case = fused.FusedCase("float32", 6, 5, 3, epilogue="keep")
+    gate = fused.Gate(case, lambda calls: 1.0)
     gate._sums[-1, -1] += 1
-    assert gate.attempt("own", own).is_wrong  # what is kept
-    assert gate.attempt("plain", plain).is_wrong
+    assert gate.attempt("own", fused.own_call(None)).is_wrong  # what is kept
+    assert gate.attempt("plain", fused.plain_call(None)).is_wrong
 
 
 def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
@@ -786,7 +875,17 @@ def test_the_kernels_built_ahead_are_those_that_are_planned(fused: Any) -> None:
 
 def test_readme_without_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="results:begin"):
-        pages.render([], "no markers")
+        pages.replace_between_markers("no markers", "")
+
+
+def test_results_are_written_without_what_nobody_reads() -> None:
+    stats = {"min": 0.1, "median": 0.2, "max": 0.3, "rounds": 3}
+    raw = {"fullname": "bench_x.py::bench[a]", "name": "bench[a]", "options": {"timer": "t"}}
+    raw |= {"extra_info": {"gpu_us": 1.5}, "stats": {**stats, "ld15iqr": 0.1, "total": 0.6}}
+    text = result_files.result_text(result_files.pruned({**GEMM, "benchmarks": [raw, raw]}))
+    kept = {"extra_info": {"gpu_us": 1.5}, "fullname": "bench_x.py::bench[a]", "stats": stats}
+    assert json.loads(text) == {**GEMM, "benchmarks": [kept, kept]}
+    assert len([line for line in text.splitlines() if "bench_x.py" in line]) == 2
 
 
 def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
@@ -794,26 +893,3 @@ def test_results_that_are_missing_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "nvidia-h200" / "gemm.json").write_text(json.dumps(GEMM))
     assert result_files.load_results(tmp_path) == [{"gemm": GEMM}]
-    assert pages.NO_RESULTS in pages.render([], README)[0]
-
-
-@pytest.mark.parametrize("rival", rivals.RIVALS)
-def test_a_rival_that_is_not_installed_says_so(monkeypatch: Any, rival: str) -> None:
-    for package in ("torch", "nvmath"):
-        monkeypatch.setitem(sys.modules, package, None)
-    operands = [np.ones(shape) for shape in ((128, 64), (64, 64), (128, 64))]
-    with pytest.raises(errors.MissingPackageError, match=r"torch|nvmath"):
-        rivals.RIVALS[rival](operands)
-
-
-def test_nvmath_device_is_a_rival_on_a_few_squares() -> None:
-    bench_gemm = importlib.import_module("bench_gemm")
-
-    def rivals_of(dtype: str, size: int, result_dtype: str | None = None) -> list[str]:
-        case = bench_gemm.Case(dtype, size, size, size, result_dtype=result_dtype)
-        return bench_gemm.rivals_of(case)
-
-    assert rivals_of("float64", 2048) == ["torch", "nvmath", "nvmath.device"]
-    assert rivals_of("float64", 1000) == ["torch", "nvmath"]
-    assert rivals_of("float16", 4096, "float32") == ["nvmath.device"]
-    assert rivals_of("int8", 4096) == []

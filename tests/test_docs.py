@@ -18,6 +18,8 @@ from dxgemm import epilogues, reductions
 from dxgemm.epilogues import Epilogue
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+FOLDER = DOCS / "ladder"
+MADE_WITH_THE_SITE = {"results.md"}
 SHORTEST_MESSAGE = 20  # characters: of less, any text would be a match
 
 
@@ -34,7 +36,7 @@ def test_every_figure_can_be_drawn(tmp_path):
 def test_links_between_files_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     for link in links:
-        assert (page.parent / link).exists(), link
+        assert link in MADE_WITH_THE_SITE or (page.parent / link).exists(), link
 
 
 def test_every_public_name_is_documented():

@@ -20,7 +20,8 @@ import model
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch, PathPatch, Rectangle
+from matplotlib.path import Path as Outline
 from measured import Measured, kernel_file, load_measured
 
 import dxgemm
@@ -491,21 +492,28 @@ def tuned(name: str) -> Figure:
 def tensor_core(name: str) -> Figure:
     """Which lane holds which element of mma.m16n8k8, by the PTX manual."""
     config = kernel_file(name).KERNEL.configs[0]
-    figure, axes = plt.subplots(1, 3, figsize=(8, 4.4), width_ratios=(8, 8, 8))
-    grids = {
-        "a, 16 x 8": [[row % 8 * 4 + k % 4 for k in range(8)] for row in range(16)],
-        "b, 8 x 8": [[col * 4 + k % 4 for col in range(8)] for k in range(8)],
-        "sums, 16 x 8": [[row % 8 * 4 + col // 2 for col in range(8)] for row in range(16)],
+    figure, axes = plt.subplots(1, 3, figsize=(8, 3.1))
+    # (columns of a label, lane of the element at row and column); rows 8 to 15 are as 0 to 7.
+    grids: dict[str, tuple[int, Callable[[int, int], int]]] = {
+        "a, 16 x 8: rows 0 to 7, 8 to 15 alike": (1, lambda row, k: row * 4 + k % 4),
+        "b, 8 x 8": (1, lambda k, col: col * 4 + k % 4),
+        "sums, 16 x 8: rows 0 to 7, 8 to 15 alike": (2, lambda row, col: row * 4 + col // 2),
     }
-    for place, (title, grid) in zip(axes, grids.items(), strict=True):
-        for row, line in enumerate(grid):
-            for col, lane in enumerate(line):
+    for place, (title, (width, lane_of)) in zip(axes, grids.items(), strict=True):
+        cells: dict[str, list[Outline]] = {}
+        for row in range(8):
+            for col in range(0, 8, width):
+                lane = lane_of(row, col)
                 color = THREAD if lane == 0 else THE_WARP if lane < 4 else BLOCK
-                box(place, col, row, 1, 1, color)
-                label(place, col + 0.5, row + 0.5, str(lane), fontsize=6)
-        place.set_title(title, fontsize=9)
+                corners = [(col, row), (col + width, row), (col + width, row + 1), (col, row + 1)]
+                cells.setdefault(color, []).append(Outline([*corners, corners[0]], closed=True))
+                label(place, col + width / 2, row + 0.5, str(lane), fontsize=6)
+        for color, paths in cells.items():  # one shape a colour keeps the file small
+            shape = Outline.make_compound_path(*paths)
+            place.add_patch(PathPatch(shape, facecolor=color, edgecolor=LINE, linewidth=0.8))
+        place.set_title(title, fontsize=8)
         place.set_xlim(-0.2, 8.2)
-        place.set_ylim(16.4, -0.4)
+        place.set_ylim(8.2, -0.2)
         place.set_aspect("equal")
         place.axis("off")
     figure.suptitle(f"mma.m16n8k8: the lane that holds each element; {name} {config}", fontsize=9)
