@@ -171,19 +171,15 @@ class TestRun:
         path.write_bytes(content)
         assert_refused(invoke("run", operands[0], path, "-o", output), "bad.npy", "numpy.save")
 
-    def test_a_truncated_file_is_refused(self, operands, output):
+    def test_a_damaged_or_missing_file_is_refused(self, operands, tmp_path, output):
         a, b, _ = operands
-        b.write_bytes(b.read_bytes()[:-1])
+        content = b.read_bytes()
+        b.write_bytes(content[:-1])
         assert_refused(invoke("run", a, b, "-o", output), "B.npy is not a readable .npy file")
-
-    def test_a_header_that_promises_too_much_is_refused(self, operands, output):
-        a, b, _ = operands
-        b.write_bytes(b.read_bytes().replace(b"(4, 3), }            ", b"(4000000000000, 3), }"))
+        b.write_bytes(content.replace(b"(4, 3), }            ", b"(4000000000000, 3), }"))
         assert_refused(invoke("run", a, b, "-o", output), "B.npy")
-
-    def test_a_missing_file_is_refused(self, operands, tmp_path, output):
-        result = invoke("run", operands[0], tmp_path / "none.npy", "-o", output)
-        assert_refused(result, "none.npy", "No such file")
+        b.unlink()
+        assert_refused(invoke("run", a, b, "-o", output), "B.npy", "No such file")
 
     def test_pickles_are_never_loaded(self, operands, tmp_path, output):
         witness = tmp_path / "witness"
@@ -192,12 +188,9 @@ class TestRun:
         assert_refused(invoke("run", operands[0], path, "-o", output), "Object arrays")
         assert not witness.exists()
 
-    def test_beta_without_c_is_refused(self, operands, output):
+    def test_options_that_do_not_fit_are_refused(self, operands, output):
         a, b, _ = operands
         assert_refused(invoke("run", a, b, "-o", output, "--beta", "1"), "pass c")
-
-    def test_an_unknown_implementation_is_refused(self, operands, output):
-        a, b, _ = operands
         result = invoke("run", a, b, "-o", output, "--implementation", "magic")
         assert_refused(result, "'magic'", "naive, coalesced, shared_tile")
 
@@ -223,30 +216,22 @@ class Unpickled:
 
 
 class TestOutputFile:
-    def test_a_failed_write_leaves_the_old_file(self, operands, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "disk full"), KeyboardInterrupt()])
+    def test_a_failed_write_leaves_the_old_file(self, operands, tmp_path, monkeypatch, error):
         a, b, c = operands
         before = c.read_bytes()
 
         def half_save(file: Any, array: np.ndarray) -> None:
             file.write(b"half")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
 
         monkeypatch.setattr(run_command.np, "save", half_save)
-        assert_refused(invoke("run", a, b, "-o", c), "cannot write", "No space left on device")
+        result = invoke("run", a, b, "-o", c)
+        assert result.exit_code != 0
+        if isinstance(error, OSError):
+            assert_refused(result, "cannot write", "disk full")
         assert c.read_bytes() == before
         assert sorted(path.name for path in tmp_path.iterdir()) == ["A.npy", "B.npy", "C.npy"]
-
-    def test_an_interrupt_leaves_the_old_file(self, operands, tmp_path, monkeypatch):
-        a, b, c = operands
-        before = c.read_bytes()
-
-        def interrupted_save(file: Any, array: np.ndarray) -> None:
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(run_command.np, "save", interrupted_save)
-        assert invoke("run", a, b, "-o", c).exit_code != 0
-        assert c.read_bytes() == before
-        assert len(list(tmp_path.iterdir())) == 3
 
     def test_a_refused_problem_leaves_the_old_file(self, operands):
         a, _, c = operands
@@ -268,12 +253,9 @@ class TestOutputFile:
         assert link.is_symlink()
         assert np.load(output).shape == (5, 3)
 
-    def test_a_directory_is_refused(self, operands, tmp_path):
+    def test_a_place_that_takes_no_file_is_refused(self, operands, tmp_path):
         a, b, _ = operands
         assert_refused(invoke("run", a, b, "-o", tmp_path), "it is a directory")
-
-    def test_a_missing_directory_is_refused(self, operands, tmp_path):
-        a, b, _ = operands
         assert_refused(invoke("run", a, b, "-o", tmp_path / "none" / "out.npy"), "No such file")
 
 

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 from plan_ways import ALPHA, BETA, WAYS
 
+import dxgemm
 from dxgemm import errors
-from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.choice.registry import MOST_SLICES, find_implementation
+from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.runtime import binding, capture, device, host, launch, workspace
 from dxgemm.testing.inputs import operands
 
@@ -274,9 +276,6 @@ def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
 
 @pytest.mark.gpu
 def test_a_gpu_has_no_workspace_that_is_larger_than_it(cupy):
-    import dxgemm
-    from dxgemm.choice.registry import MOST_SLICES, find_implementation
-
     config = next(c for c in find_implementation("tuned").configs("float32") if c.split_k == 1)
     sliced = ("tuned", config, MOST_SLICES)
     _, memory_bytes = cupy.cuda.runtime.memGetInfo()
@@ -295,8 +294,6 @@ def test_a_gpu_has_no_workspace_that_is_larger_than_it(cupy):
 
 @pytest.mark.gpu
 def test_a_launch_that_the_driver_refuses_leaves_the_process_usable(cupy):
-    import dxgemm
-
     a, out = cupy.ones((64, 64), "float32"), cupy.full((64, 64), 7, "float32")
     good = dxgemm.plan(a, a, out, implementation="thread_tile_2d").route.launch
     kernel = replace(good._kernel, record=replace(good._kernel.record, threads=4096))
@@ -309,8 +306,6 @@ def test_a_launch_that_the_driver_refuses_leaves_the_process_usable(cupy):
 
 @pytest.mark.gpu
 def test_a_kernel_of_more_shared_memory_than_there_is_is_not_loaded(cupy):
-    import dxgemm
-
     a, out = cupy.ones((64, 64), "float32"), cupy.full((64, 64), 7, "float32")
     good = dxgemm.plan(a, a, out, implementation="thread_tile_2d").route.launch
     record = replace(good._kernel.record, dynamic_smem_bytes=1 << 20)
@@ -324,8 +319,6 @@ def test_a_kernel_of_more_shared_memory_than_there_is_is_not_loaded(cupy):
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", WAYS)
 def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
-    import dxgemm
-
     class Interrupted(Exception):
         pass
 
