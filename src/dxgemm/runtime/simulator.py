@@ -6,6 +6,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Callable
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -13,12 +14,24 @@ import numpy as np
 
 from dxgemm.compiler import PARAMETERS, KernelSpec
 from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides, offset_range
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
 _lock = threading.Lock()
+MOST_KERNELS = 256  # that are kept
+
+
+@lru_cache(MOST_KERNELS)
+def _made_kernel(
+    module: str, config: Any, dtype: str, variant: tuple[str, ...], epilogue: Fusion | None
+) -> Any:
+    """A kernel as the simulator runs it; writing its loops out takes longer than a small launch."""
+    from numba import cuda
+
+    return cuda.jit(import_module(module).KERNEL.make_kernel(config, dtype, *variant, epilogue=epilogue))
 
 
 class Pointer:
@@ -65,8 +78,6 @@ class SimulatedLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        from numba import cuda
-
         from dxgemm.runtime.turn_taking import threads_take_turns
 
         problem, dtype = self._problem, self._spec.dtype
@@ -83,14 +94,13 @@ class SimulatedLaunch:
             "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
             "out_gmem": _pointer(out, problem.out_dtype, problem.out, (problem.batch, m, n)),
         }
-        kernel = import_module(self._spec.module).KERNEL.make_kernel(
-            self._spec.config, dtype, *self._spec.variant, epilogue=problem.epilogue
-        )
+        config, variant = self._spec.config, self._spec.variant
+        kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         with _lock, threads_take_turns(), warnings.catch_warnings():
             # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
             # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
-            cuda.jit(kernel)[self._blocks, self._spec.config.threads](
+            kernel[self._blocks, config.threads](
                 *(arguments[name] for name, _ in PARAMETERS), self._extra(operands)
             )
 
