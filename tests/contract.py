@@ -62,7 +62,6 @@ class Contract:
         config: Any = None,
         slices: int = 1,
         thin: bool = False,
-        thin_steps: bool = False,
     ) -> None:
         """Asserts that all cases are right.
 
@@ -72,9 +71,7 @@ class Contract:
             config: a config of the implementation to force.
             slices: of k, to force with it.
             thin: whether the simulator may run one case of each group instead of all, and of
-                steps of the ladder that are used only when named, some of the groups; likewise
-                where a kind shares its arithmetic with another, whose groups are all run.
-            thin_steps: whether it may run one case of each group on those steps.
+                steps of the ladder that are used only when named, some of the groups.
         """
         name = self.implementation.name
         chosen = name if config is None else (name, config, slices)
@@ -88,14 +85,11 @@ class Contract:
                 reason = inability(self.implementation, group[0].kind)
                 if reason is not None:
                     pytest.skip(reason)
-            if simulator_enabled():
+            if thin and simulator_enabled():
                 is_step = self.implementation.automatic_for == ()
-                if thin and is_step and index % STEP != self._first:
+                if is_step and index % STEP != self._first:
                     continue
-                if thin and group[0].kind.endswith("_to_float32") and index % 3:
-                    continue
-                if thin or (thin_steps and is_step):
-                    group = (group[(7 * index + group[0].m) % len(group)],)
+                group = (group[(7 * index + group[0].m) % len(group)],)
             refused += check(
                 group, gemm, self.library, limit=limit, refusal=errors.UnsupportedProblemError
             )

@@ -30,7 +30,7 @@ BATCHES = [
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_of_every_operand(contract, kind, size):
-    contract(layout_groups(kind, *size, tuple(LAYOUTS)), thin_steps=True)
+    contract(layout_groups(kind, *size, tuple(LAYOUTS)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +41,7 @@ def test_batches_broadcast(contract, kind):
         tuple(Case(kind, *SIZES[-1], names, *factors, batch=batch) for names in layouts)
         for batch in BATCHES
     )
-    contract(groups, thin_steps=True)
+    contract(groups)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
