@@ -30,17 +30,13 @@ def compiled(task):
     return json.dumps({**dataclasses.asdict(kernel.record), **about})
 
 def chosen(implementation, dtype):
-    # The largest tile, and the smallest of what is not used only when named; of one kernel the
-    # latter however a and b may lie.
+    # The largest tile and the smallest; of one kernel the latter however a and b may lie.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
+    yield next(spec for spec in specs if spec.config == largest)
     of_smallest = [spec for spec in specs if spec.config == smallest]
     is_shown = (implementation.name, dtype) == ("async_copy", "float32")
-    # The sums of widening_tile are the same for all dtypes.
-    if implementation.name != "widening_tile" or dtype == "float16":
-        yield next(spec for spec in specs if spec.config == largest)
-    if implementation.automatic_for != () or is_shown:
-        yield from of_smallest if is_shown else of_smallest[:1]
+    yield from of_smallest if is_shown else of_smallest[:1]
     if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 

@@ -7,8 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from dxgemm.gpu.status import simulator_enabled
-
 PTX_OF = "import mma_kernels as k; print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}))"
 
 
@@ -26,18 +24,15 @@ def ptx(run_python, request):
 
 
 @pytest.fixture
-def run():
+def run(hopper):
     """Runs one block: run(name, threads, dtypes of the pointers, arrays and the result's last)."""
-    cupy = pytest.importorskip("cupy")
-    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
-        pytest.skip("needs a GPU of compute capability 9.0")
     import mma_kernels
 
     def run(name, threads, *arrays):
-        on_device = [cupy.asarray(array) for array in arrays]
+        on_device = [hopper.asarray(array) for array in arrays]
         text = mma_kernels.compile_ptx(getattr(mma_kernels, name), *(a.dtype.name for a in arrays))
         (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
-        module = cupy.cuda.function.Module()
+        module = hopper.cuda.function.Module()
         module.load(text.encode() + b"\0")
         module.get_function(entry)((1,), (threads,), tuple(on_device))
         return on_device[-1].get()
