@@ -54,6 +54,27 @@ def spec(name: str, **options: object) -> KernelSpec:
     return KernelSpec(NAME, __name__, Config(name, **options), "float32")
 
 
+def made_up_kernel(cubin: bytes, implementation: str, config: str, arch: str) -> CompiledKernel:
+    """A kernel of any bytes."""
+    record = KernelRecord(
+        implementation=implementation,
+        config=config,
+        dtype="float32",
+        variant="",
+        arch=arch,
+        entry="entry",
+        threads=32,
+        registers=32,
+        stack_bytes=0,
+        smem_bytes=0,
+        dynamic_smem_bytes=0,
+        cluster=1,
+        cubin_bytes=len(cubin),
+        toolkit="made up",
+    )
+    return CompiledKernel(cubin, record)
+
+
 def descriptor(config: Config, dtype: str, *, arch: str) -> str:
     return config.functions or config.name
 
@@ -87,24 +108,9 @@ def compile_counted(spec: KernelSpec, arch: str) -> CompiledKernel:
         os._exit(DEATH)
     if config.failure:
         raise errors.BuildError(config.failure)
-    cubin = f"cubin of {config.name}".encode()
-    record = KernelRecord(
-        implementation=spec.implementation,
-        config=config.name,
-        dtype=spec.dtype,
-        variant="",
-        arch=arch,
-        entry="entry",
-        threads=32,
-        registers=32,
-        stack_bytes=0,
-        smem_bytes=0,
-        dynamic_smem_bytes=0,
-        cluster=1,
-        cubin_bytes=len(cubin),
-        toolkit="none",
+    return made_up_kernel(
+        f"cubin of {config.name}".encode(), spec.implementation, config.name, arch
     )
-    return CompiledKernel(cubin, record)
 
 
 if "COUNTED_BUILDS" in os.environ:

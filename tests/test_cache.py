@@ -11,10 +11,11 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from counted_builds import made_up_kernel
 
 import dxgemm
 from dxgemm.choice.registry import kernel_specs
-from dxgemm.compiler import CompiledKernel, KernelRecord, KernelStore
+from dxgemm.compiler import KernelStore
 from dxgemm.compiler.store import VerifiedFiles
 
 KEY = hashlib.sha256(b"key").hexdigest()
@@ -23,23 +24,7 @@ CUBIN = bytes(range(256)) * 4
 
 @pytest.fixture
 def kernel():
-    record = KernelRecord(
-        implementation="thread_tile_2d",
-        config="64x64x16",
-        dtype="float32",
-        variant="",
-        arch="sm_90a",
-        entry="entry",
-        threads=256,
-        registers=100,
-        stack_bytes=0,
-        smem_bytes=8192,
-        dynamic_smem_bytes=0,
-        cluster=1,
-        cubin_bytes=len(CUBIN),
-        toolkit="made up",
-    )
-    return CompiledKernel(CUBIN, record)
+    return made_up_kernel(CUBIN, "thread_tile_2d", "64x64x16", "sm_90a")
 
 
 @pytest.fixture

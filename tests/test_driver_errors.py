@@ -16,9 +16,9 @@ from plan_ways import ALPHA, BETA, WAYS
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.problem.define import contiguous_problem
 from dxgemm.choice.registry import MOST_SLICES, find_implementation
 from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.define import contiguous_problem
 from dxgemm.runtime import binding, capture, device, host, launch, workspace
 from dxgemm.testing.inputs import operands
 

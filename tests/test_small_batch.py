@@ -80,34 +80,26 @@ def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config,
     assert blocks * (config.smem_bytes(dtype) + 1024) <= 228 << 10
 
 
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"thread_m": 3}, "thread tiles must fill the tile"),
-        ({"thread_n": 2}, "vectors of 4"),
-        ({"tile_k": 6}, "vectors of 4"),
-        ({"matrices": 1000}, "1 to 1024 threads"),
-    ],
-)
-def test_a_config_that_cannot_be_is_refused(changes, message):
-    sizes = {"tile_m": 8, "tile_n": 8, "tile_k": 8, "thread_m": 2, "thread_n": 4, "matrices": 16}
-    with pytest.raises(ValueError, match=re.escape(message)):
-        Config(**{**sizes, **changes})
+SCALAR = Config(tile_m=8, tile_n=8, tile_k=8, thread_m=2, thread_n=4, matrices=16)
+TENSOR = tensor_batch.Config(tile_m=32, tile_n=32, tile_k=32, warp_m=16, warp_n=16)
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "config, changes, message",
     [
-        ({"warp_m": 24}, "warp tiles must fill the tile"),
-        ({"warp_n": 8}, "an instruction computes 8 x 16"),
-        ({"parts": 3}, "instructions of 8"),
-        ({"matrices": 16}, "32 to 1024 threads"),
+        (SCALAR, {"thread_m": 3}, "thread tiles must fill the tile"),
+        (SCALAR, {"thread_n": 2}, "vectors of 4"),
+        (SCALAR, {"tile_k": 6}, "vectors of 4"),
+        (SCALAR, {"matrices": 1000}, "1 to 1024 threads"),
+        (TENSOR, {"warp_m": 24}, "warp tiles must fill the tile"),
+        (TENSOR, {"warp_n": 8}, "an instruction computes 8 x 16"),
+        (TENSOR, {"parts": 3}, "instructions of 8"),
+        (TENSOR, {"matrices": 16}, "32 to 1024 threads"),
     ],
 )
-def test_a_config_for_tensor_cores_that_cannot_be_is_refused(changes, message):
-    sizes = {"tile_m": 32, "tile_n": 32, "tile_k": 32, "warp_m": 16, "warp_n": 16}
+def test_a_config_that_cannot_be_is_refused(config, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        tensor_batch.Config(**{**sizes, **changes})
+        replace(config, **changes)
 
 
 @pytest.mark.parametrize("config", tensor_batch.KERNEL.configs, ids=str)

@@ -31,7 +31,9 @@ def _made_kernel(
     """A kernel as the simulator runs it; writing its loops out takes longer than a small launch."""
     from numba import cuda
 
-    return cuda.jit(import_module(module).KERNEL.make_kernel(config, dtype, *variant, epilogue=epilogue))
+    return cuda.jit(
+        import_module(module).KERNEL.make_kernel(config, dtype, *variant, epilogue=epilogue)
+    )
 
 
 class Pointer:
