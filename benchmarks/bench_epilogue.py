@@ -8,9 +8,9 @@ the quickest of these over a row's. All are checked first and then timed interle
 `comparison.py` says; arrays of the epilogue lie in memory like the other operands. Kernels are
 built before, in parallel.
 
-Reductions of the result, which is not stored, are timed fused and split, and against cuBLAS with
+Reductions of the result, which is not stored, are timed fused and unfused, and against cuBLAS with
 what CuPy (`cublas_cupy_reduction`) and torch (`cublas_torch_reduction`) reduce its matrix with; in
-float32 also with precision="split", against the same.
+float32 also with precision="emulated", against the same.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def own_choices(case: FusedCase) -> dict[str, Any]:
 def list_reduced_cases() -> list[ReducedCase]:
     if SMOKE:
         cases = [ReducedCase("float32", 6, 5, 3, reduction=text) for text in REDUCERS]
-        return [*cases, replace(cases[0], precision="split")]
+        return [*cases, replace(cases[0], precision="emulated")]
     nearest = ReducedCase("float32", 65536, 16384, 64, reduction="argmin(axis=1)")
     shapes = {"smallest(2, axis=None)": (8192, 8192, 256), "sum(axis=1)": (4096, 4096, 4096)}
     cases = [nearest] + [
@@ -99,7 +99,7 @@ def list_reduced_cases() -> list[ReducedCase]:
         for text, shape in shapes.items()
         for dtype in ("float32", "float64")
     ]
-    split = [replace(case, precision="split") for case in cases if case.dtype == "float32"]
+    split = [replace(case, precision="emulated") for case in cases if case.dtype == "float32"]
     return [*cases, *split]
 
 

@@ -3,8 +3,8 @@
 All implementations of a case, cuBLAS among them, are interleaved; `comparison.py` says how. Each
 takes the config that the dispatcher chooses. The other steps of the ladder have a suite of theirs;
 `naive`, which can be the quickest where m, n or k is a few elements, is among them on small ones.
-On products of few rows "deterministic" is the choice that serves every number of rows; on squares,
-torch and nvmath are compared too, and on some of them nvmath.device.
+On products of few rows "batch_invariant" is the choice that serves every number of rows; on
+squares, torch and nvmath are compared too, and on some of them nvmath.device.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from interleave import replay, replay_clock
 from rivals import RIVALS
 
 import dxgemm
-from dxgemm.choice.batch_invariant import Deterministic
+from dxgemm.choice.batch_invariant import BatchInvariant
 
 # What the automatic choice may be among for some dtype, the pipelines with all of theirs, the
 # baseline; and what of these is left out of larger products, in which it takes a hundred times as
 # long.
 IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
 FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
-DETERMINISTIC = "deterministic"
+BATCH_INVARIANT = "batch_invariant"
 # Implementations with longer calls are left out, and those that take so many times the fastest's;
 # cuBLAS never is.
 LONGEST_CALL_S = 60 if SMOKE else 0.3
@@ -68,7 +68,7 @@ TENSOR_CORE_KINDS = [
     ("float16", None, None, ("row_row_row", "row_col_row", "col_row_row", "col_col_row")),
     ("bfloat16", None, None, ("row_row_row", "row_col_row")),
     ("float32", "tf32", None, ("row_col_row",)),
-    ("float32", "split", None, ("row_row_row", "row_col_row")),
+    ("float32", "emulated", None, ("row_row_row", "row_col_row")),
     ("int8", None, None, ("row_row_row", "row_col_row")),
 ]
 # What nvmath.device builds a kernel for, minutes each: sizes, and dtype with that of the result.
@@ -137,7 +137,7 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     names = [name for name in IMPLEMENTATIONS if is_tried(name, case)]
     result = Measurement({name: trial.attempt(name) for name in names})
     if SMOKE or (case.m, case.n, case.k) in FEW_ROWS:
-        result.attempts[DETERMINISTIC] = trial.attempt(Deterministic(None))
+        result.attempts[BATCH_INVARIANT] = trial.attempt(BatchInvariant(None))
     if not SMOKE:
         result.attempts |= {name: trial.attempt(name) for name in rivals_of(case)}
     right = {n: a for n, a in result.attempts.items() if not (a.refusal or a.is_wrong)}
@@ -152,7 +152,7 @@ def measurement(case: Case, timer: Timer) -> Measurement:
     return result
 
 
-@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, DETERMINISTIC, *RIVALS])
+@pytest.mark.parametrize("implementation", [*IMPLEMENTATIONS, BATCH_INVARIANT, *RIVALS])
 def bench_implementation(
     benchmark: Any, case: Case, measurement: Measurement, implementation: str
 ) -> None:

@@ -1,6 +1,6 @@
 """Products by parts on tensor cores: time and error of each precision, on several kinds of data.
 
-precision="split" is interleaved with cuBLAS and the automatic choice in the operands' dtype, in
+precision="emulated" is interleaved with cuBLAS and the automatic choice in the operands' dtype, in
 float32 with "tf32" too, in float64 with several numbers of moduli; `precision_comparison.py` says
 what errors are. On one size every scheme of float32's parts and every interval of promotion is
 measured too, there without the splitting of operands.

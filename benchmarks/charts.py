@@ -34,9 +34,9 @@ COLORS = {
     "block_batch": ("#4f7f2f", "#94c973"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     # Precisions; those that are not here are drawn in the ink of the page.
-    "split": ("#009e73", "#2fc79b"),
-    "split14": ("#b57b00", "#e6b23c"),
-    "split13": ("#8f3fa8", "#cf8ae6"),
+    "emulated": ("#009e73", "#2fc79b"),
+    "emulated14": ("#b57b00", "#e6b23c"),
+    "emulated13": ("#8f3fa8", "#cf8ae6"),
     "float32": ("#0072b2", "#56a8e0"),
     "float64": ("#d55e00", "#ff8a3d"),
     "tf32": ("#b03030", "#f07070"),

@@ -125,7 +125,7 @@ def most_error(case: PrecisionCase, way: str, is_native: bool) -> float:
     """
     if way == "tf32":  # two operands with 11 bits, and sums that are cut off
         return 2.0**13 + case.k
-    if is_native or not way.startswith("split"):
+    if is_native or not way.startswith("emulated"):
         return case.k / 2 + 1  # Higham, "Accuracy and Stability of Numerical Algorithms", 3.5
     if case.dtype == "float32":
         return 8.0
@@ -167,9 +167,9 @@ def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[
 
 def _run_once(call: Any, out: Any, exact: Exact, result: Measurement) -> None:
     """Fill in what one call says, and how wrong what it writes to `out` is."""
-    before = dxgemm.split_fallbacks()
+    before = dxgemm.emulation_fallbacks()
     call()
-    result.is_native = dxgemm.split_fallbacks() != before
+    result.is_native = dxgemm.emulation_fallbacks() != before
     explanation = call.explain()
     result.implementation = explanation.implementation
     result.config = None if explanation.config is None else str(explanation.config)
@@ -188,7 +188,7 @@ def plan(**options: Any) -> Callable[[Any, Any, Any], dxgemm.Plan]:
     return lambda a, b, out: dxgemm.plan(a, b, out=out, **options)
 
 
-def plan_split(precision: str = "split") -> Callable[[Any, Any, Any], dxgemm.Plan]:
+def plan_emulated(precision: str = "emulated") -> Callable[[Any, Any, Any], dxgemm.Plan]:
     """A way: by parts, even where the choice would be another."""
     return lambda a, b, out: dxgemm.plan(
         a, b, out=out, precision=precision, implementation=_multiplier_of_parts(a)
@@ -209,24 +209,24 @@ ERROR_WAYS = {
     "float32": {
         "cublas": plan(implementation="cublas"),
         "float32": plan(),
-        "split": plan_split(),
+        "emulated": plan_emulated(),
         "tf32": plan(precision="tf32"),
     },
     "float64": {
         "cublas": plan(implementation="cublas"),
         "float64": plan(),
-        "split": plan_split(),
-        "split14": plan_split("split14"),
-        "split13": plan_split("split13"),
+        "emulated": plan_emulated(),
+        "emulated14": plan_emulated("emulated14"),
+        "emulated13": plan_emulated("emulated13"),
     },
 }
 TIMED_WAYS = {
-    "float32": {**ERROR_WAYS["float32"], "split, b prepared": plan_prepared},
+    "float32": {**ERROR_WAYS["float32"], "emulated, b prepared": plan_prepared},
     "float64": {
         **ERROR_WAYS["float64"],
-        "split15": plan_split("split15"),
-        "split17": plan_split("split17"),
-        "split, b prepared": plan_prepared,
+        "emulated15": plan_emulated("emulated15"),
+        "emulated17": plan_emulated("emulated17"),
+        "emulated, b prepared": plan_prepared,
     },
 }
 

@@ -33,7 +33,9 @@ def bits_rows() -> list[list[str]]:
 def forecast_rows(results: Results) -> list[list[str]]:
     """TFLOP/s by GPU, over its peak in float64; none if none was measured."""
     facts = FACTS.get(results["machine_info"]["gpu"]["name"])
-    rows = [row for row in extras(results) if row["dtype"] == "float64" and row["way"] == "split"]
+    rows = [
+        row for row in extras(results) if row["dtype"] == "float64" and row["way"] == "emulated"
+    ]
     squares = [row for row in rows if row["m"] == row["n"] == row["k"] and not row["is_native"]]
     if facts is None or not squares:
         return []

@@ -29,7 +29,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 
-WAYS = {AUTOMATIC: None, "fused": True, "split": False}
+WAYS = {AUTOMATIC: None, "fused": True, "unfused": False}
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ REDUCING_BASELINES = {
 
 
 def way_of(explanation: dxgemm.Explanation) -> str:
-    """ "fused" or "split", as a plan says of itself."""
-    return "fused" if ", fused" in explanation.reduction else "split"
+    """ "fused" or "unfused", as a plan says of itself."""
+    return "fused" if ", fused" in explanation.reduction else "unfused"
 
 
 class Gate:

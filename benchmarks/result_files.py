@@ -107,7 +107,7 @@ def kind_text(dtype: str, precision: str | None) -> str:
     """Name of an arithmetic: `"float32"`, `"tf32"`, `"emulated float64, 14 moduli"`."""
     if precision in (None, "tf32"):
         return precision or dtype
-    count = precision.removeprefix("split")
+    count = precision.removeprefix("emulated")
     return f"emulated {dtype}" + (f", {count} moduli" if count else "")
 
 
@@ -119,7 +119,7 @@ def kind_of(row: Extra) -> str:
 
 
 ACCURACY_DATA = {"normal": "normal values", "uniform": "values between 0 and 1"}
-ACCURACY_KINDS = {"split": "emulated float32", "split_float64": "emulated float64"}
+ACCURACY_KINDS = {"emulated": "emulated float32", "emulated_float64": "emulated float64"}
 
 
 def accuracy_text(kind: str) -> str:

@@ -66,7 +66,7 @@ STUDIES = (
 
 def scheme_problem(m: int, n: int, k: int) -> Any:
     """a and b along k, b as its transpose."""
-    problem = contiguous_problem("float32", m, n, k, precision="split")
+    problem = contiguous_problem("float32", m, n, k, precision="emulated")
     epilogue = Fusion((), buffers("float32", "float32", "int32"))
     return replace(problem, b=Strides(0, 1, k), epilogue=epilogue)
 

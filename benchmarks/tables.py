@@ -29,9 +29,9 @@ import dxgemm
 SPEED_SIZES = (1024, 4096, 8192)  # of the table in README
 SPEED_KINDS = (
     ("float64", None),
-    ("float64", "split"),
+    ("float64", "emulated"),
     ("float32", None),
-    ("float32", "split"),
+    ("float32", "emulated"),
     ("float16", None),
     ("bfloat16", None),
     ("int8", None),
@@ -46,7 +46,7 @@ BASELINES = {
     "cublas_torch": "cuBLAS and torch's operations",
     "cublaslt": "cuBLASLt's own epilogue",
 }
-WAYS = ("fused", "split")  # of reductions: in the product's kernel, and in one of its own
+WAYS = ("fused", "unfused")  # of reductions: in the product's kernel, and in one of its own
 # What reduces a result otherwise, likewise.
 REDUCING_BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
@@ -133,7 +133,7 @@ def square_rows(suites: dict[str, Results]) -> list[Extra]:
     rows = [
         row
         for row in (extras(suites["gemm"]) if "gemm" in suites else [])
-        if row["implementation"] not in (*OTHERS, "deterministic", "batch_invariant")
+        if row["implementation"] not in (*OTHERS, "batch_invariant", "batch_invariant")
     ]
     kinds = set(SPEED_KINDS) - {(row["dtype"], row["precision"]) for row in rows}
     rows += [
@@ -515,25 +515,34 @@ def choice_regret(results: Results) -> list[Part]:
     return [*choice_summary(results), Table("Each problem:", header, lines, text_columns=5)]
 
 
-PREPARED = "split, b prepared"
+PREPARED = "emulated, b prepared"
 # The columns of a dtype: what rates are compared of, and what errors.
 PRECISION_RATES = {
-    "float32": ("cublas", "float32", "split", PREPARED, "tf32"),
-    "float64": ("cublas", "float64", "split", PREPARED, "split17", "split15", "split14", "split13"),
+    "float32": ("cublas", "float32", "emulated", PREPARED, "tf32"),
+    "float64": (
+        "cublas",
+        "float64",
+        "emulated",
+        PREPARED,
+        "emulated17",
+        "emulated15",
+        "emulated14",
+        "emulated13",
+    ),
 }
 PRECISION_ERRORS = {
-    "float32": ("split", "cublas", "float32", "tf32"),
-    "float64": ("split", "split14", "split13", "cublas", "float64"),
+    "float32": ("emulated", "cublas", "float32", "tf32"),
+    "float64": ("emulated", "emulated14", "emulated13", "cublas", "float64"),
 }
 PRECISION_UNITS = {"float32": "`2**-23 |A| |B|`", "float64": "`2**-52 |A| |B|`"}
 
 
 def way_text(way: str) -> str:
     """The name of a column."""
-    count = way.removeprefix("split")
-    if way.startswith("split") and count.isdigit():
+    count = way.removeprefix("emulated")
+    if way.startswith("emulated") and count.isdigit():
         return f"{count} moduli"
-    return way.replace("split", "emulated").replace("cublas", "cuBLAS")
+    return way.replace("emulated", "emulated").replace("cublas", "cuBLAS")
 
 
 def precision_cases(
@@ -555,7 +564,7 @@ def precision_rates(results: Results) -> list[Part]:
         for (_, size), ways in precision_cases(results, dtype, ["normal"]).items():
             if PREPARED in ways:
                 rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in columns]
-                compared = [ratio(ways[w]["vs_cublas"]) for w in ("split", PREPARED)]
+                compared = [ratio(ways[w]["vs_cublas"]) for w in ("emulated", PREPARED)]
                 lines.append([size, *rates, *compared])
         header = ["m x n x k", *map(way_text, columns)]
         header += ["emulated x cuBLAS", "b prepared x cuBLAS"]
@@ -567,9 +576,9 @@ def precision_errors(results: Results, dtype: str) -> list[Part]:
     """Largest and root mean square error of each precision, on each kind of data."""
     columns, lines = PRECISION_ERRORS[dtype], []
     for (data, size), rows in precision_cases(results, dtype).items():
-        if "split" in rows:
+        if "emulated" in rows:
             errors = [error_text(rows.get(way)) for way in columns]
-            computed = dtype if rows["split"]["is_native"] else "emulated"
+            computed = dtype if rows["emulated"]["is_native"] else "emulated"
             lines.append([data, size, computed, *errors])
     header = ["operands", "m x n x k", "computed as", *map(way_text, columns)]
     title = f"Errors, largest / root mean square, in units of {PRECISION_UNITS[dtype]}:"
@@ -584,8 +593,8 @@ def precision_refusals(results: Results, dtype: str) -> list[Part]:
     """Time of a call whose operands fail the validity check, against the native product."""
     lines = []
     for (data, size), rows in precision_cases(results, dtype).items():
-        if {"split", dtype} <= rows.keys() and rows["split"]["is_native"]:
-            times = rows["split"]["gpu_us"], rows[dtype]["gpu_us"]
+        if {"emulated", dtype} <= rows.keys() and rows["emulated"]["is_native"]:
+            times = rows["emulated"]["gpu_us"], rows[dtype]["gpu_us"]
             lines.append([data, size, *map(figure, times), ratio(times[0] / times[1])])
     if not lines:
         return []

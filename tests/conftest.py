@@ -28,8 +28,7 @@ from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice import batch_invariant as _deterministic
-from dxgemm.choice import tables
+from dxgemm.choice import batch_invariant, tables
 from dxgemm.choice.legality import _automatic_kernels
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.gpu.status import simulator_enabled
@@ -224,7 +223,7 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 def _forget_configs() -> None:
     """What is remembered of earlier choices."""
-    _deterministic._best_for_all.cache_clear()
+    batch_invariant._best_for_all.cache_clear()
     _automatic_kernels.cache_clear()
     forget_candidates()
 

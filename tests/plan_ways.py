@@ -45,8 +45,8 @@ class Way:
 WAYS = {
     "one kernel": Way(),
     "slices of k": Way(sliced),
-    "split": Way(lambda: {"precision": "split", "implementation": "emulated_float32"}),
-    "deterministic": Way(lambda: {"deterministic": True}),
+    "emulated": Way(lambda: {"precision": "emulated", "implementation": "emulated_float32"}),
+    "batch_invariant": Way(lambda: {"batch_invariant": True}),
     "epilogue": Way(lambda: {"epilogue": epilogues.relu}, lambda x: np.maximum(x, 0)),
     "fused reduction": Way(lambda: row_sums(fused=True), lambda x: x.sum(1)),
     "reduction": Way(lambda: row_sums(fused=False), lambda x: x.sum(1)),

@@ -163,7 +163,7 @@ REDUCTIONS = [
     epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=way, **changes)
     for name, us, ratio, way, changes in (
         ("tuned", 20.0, 1.5, "fused", {"vs_plain": 0.75}),
-        ("wgmma", 40.0, 0.75, "split", {"is_automatic": False}),
+        ("wgmma", 40.0, 0.75, "emulated", {"is_automatic": False}),
         ("cublas_cupy_reduction", 30.0, 1.0, None, OTHER),
         ("cublas_torch_reduction", 60.0, 0.5, None, OTHER),
     )
@@ -421,7 +421,7 @@ def test_the_choice_is_shown_by_arithmetic() -> None:
         for dtype, precision, batch, regret, against in (
             ("float64", None, 1, 1.0, 2.0),
             ("float64", None, 7, 1.2, 0.5),
-            ("float64", "split", 1, 1.5, None),
+            ("float64", "emulated", 1, 1.5, None),
             ("float32", None, 1, 1.0, 3.0),
         )
     ]  # fmt: skip
@@ -492,10 +492,10 @@ def precision_row(way: str, **changes: Any) -> dict[str, Any]:
 PRECISION = results_of(
     [
         precision_row("cublas", tflops=40.0, vs_cublas=1.0),
-        precision_row("split"),
-        precision_row("split, b prepared", tflops=140.0, vs_cublas=3.5),
+        precision_row("emulated"),
+        precision_row("emulated, b prepared", tflops=140.0, vs_cublas=3.5),
         precision_row("float32", data="cancelling", gpu_us=50.0),
-        precision_row("split", data="cancelling", is_native=True, gpu_us=60.0),
+        precision_row("emulated", data="cancelling", is_native=True, gpu_us=60.0),
         precision_row("bf16x6, promoted every 1", rms_error=0.05),
     ]
 )
@@ -524,14 +524,14 @@ def precision_float64() -> Any:
     """float32 as above, and float64 at 4096^3 and for three depths."""
     size = {"dtype": "float64", "m": 4096, "n": 4096, "k": 4096}
     rows = [
-        precision_row("split", **size, gpu_us=2000.0, tflops=68.7, vs_cublas=1.15),
-        precision_row("split, b prepared", **size, tflops=76.0, vs_cublas=1.27),
-        precision_row("split13", **size, tflops=84.0, max_error=40.0),
+        precision_row("emulated", **size, gpu_us=2000.0, tflops=68.7, vs_cublas=1.15),
+        precision_row("emulated, b prepared", **size, tflops=76.0, vs_cublas=1.27),
+        precision_row("emulated13", **size, tflops=84.0, max_error=40.0),
     ]
     for k, error in ((64, 0.0), (256, 2.5), (1024, 300.0)):
         lines = {"dtype": "float64", "m": 256, "n": 256, "k": k}
         rows.append(precision_row("cublas", **lines, max_error=error))
-        rows.append(precision_row("split", **lines, max_error=0.25))
+        rows.append(precision_row("emulated", **lines, max_error=0.25))
     return results_of([*extras(PRECISION), *rows])
 
 
@@ -570,7 +570,7 @@ def test_the_chart_of_errors_has_a_line_for_each_precision() -> None:
 
 
 def test_the_first_page_has_a_chart_and_a_small_table() -> None:
-    rows = [pipeline_row("tuned", 40.0, 1.25, precision="split"), gemm_row("tuned", 40.0, 1.1)]
+    rows = [pipeline_row("tuned", 40.0, 1.25, precision="emulated"), gemm_row("tuned", 40.0, 1.1)]
     choice = {"dtype": "float32", "precision": None, "vs_cublas": 2.0}
     suites = {"gemm": results_of(rows), "choice_regret": results_of([choice]), "ladder": LADDER}
     text = pages.front_text([suites, {"host_overhead": HOST}], "docs/")

@@ -321,8 +321,8 @@ class TestExplain:
         assert (half["dtype"], half["out_dtype"]) == ("bfloat16", "float32")
         assert invoke_json("explain", 5, 6, 7, "--dtype", "int8")["out_dtype"] == "int32"
         assert invoke_json("explain", 5, 6, 7, "--precision", "tf32")["precision"] == "tf32"
-        moduli = invoke_json("explain", 5, 6, 7, "--dtype", "float64", "--precision", "split14")
-        assert moduli["precision"] == "split14"
+        moduli = invoke_json("explain", 5, 6, 7, "--dtype", "float64", "--precision", "emulated14")
+        assert moduli["precision"] == "emulated14"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
 

@@ -52,7 +52,7 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
         "float16": 989.4,
         "bfloat16": 989.4,
         "tf32": 494.7,
-        "split": 989.4 / 3,
+        "emulated": 989.4 / 3,
         "float32": 66.9,
         "int32": 33.5,
         "float64": 66.9,

@@ -354,7 +354,7 @@ def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
 STICKY = """
 import cupy, dxgemm
 a, out = cupy.ones((64, 64), "float32"), cupy.zeros((64, 64), "float32")
-plans = [dxgemm.plan(a, a, out), dxgemm.plan(a, a, out, precision="split")]
+plans = [dxgemm.plan(a, a, out), dxgemm.plan(a, a, out, precision="emulated")]
 wild = cupy.RawKernel('extern "C" __global__ void wild() { *(volatile int*)16 = 1; }', "wild")
 wild((1,), (1,), ())
 try:
@@ -408,7 +408,7 @@ plans = [
     dxgemm.plan(a, a),
     dxgemm.plan(a, a, implementation=("tuned", config, 4)),
     dxgemm.plan(a, a, epilogue=reductions.sum(axis=1)),
-    dxgemm.plan(a, a, precision="split"),
+    dxgemm.plan(a, a, precision="emulated"),
     dxgemm.plan_grouped([a, a], [a, a]),
 ]
 sys.cycle = plans  # alive while modules are taken apart

@@ -1,4 +1,4 @@
-"""float32 precision="split": the parts and the verdict, by a model in NumPy."""
+"""float32 precision="emulated": the parts and the verdict, by a model in NumPy."""
 
 from __future__ import annotations
 
@@ -197,14 +197,14 @@ def test_what_is_accepted_is_within_the_bound():
     [
         ({}, None),
         ({"a_alignment": 4, "b": Strides(0, 3, 200)}, None),
-        ({"precision": None}, "precision='split'"),
-        ({"precision": "tf32"}, "precision='split'"),
+        ({"precision": None}, "precision='emulated'"),
+        ({"precision": "tf32"}, "precision='emulated'"),
         ({"k": 0}, None),
         ({"m": 2**31}, "32-bit"),
     ],
 )
 def test_what_the_kernel_refuses(change, reason):
-    problem = contiguous_problem("float32", 128, 128, 128, precision="split")
+    problem = contiguous_problem("float32", 128, 128, 128, precision="emulated")
     refusal = emulated_float32.KERNEL.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
@@ -218,7 +218,7 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
     a, b = (rng.integers(-9, 10, size).astype(np.float32) for size in ((300, 40), (40, n)))
     if not is_split:
         a[7] = np.where(np.arange(40) % 2, 2.0**100, 2.0**-100)
-    product, before = a.astype(float) @ b, dxgemm.split_fallbacks()
+    product, before = a.astype(float) @ b, dxgemm.emulation_fallbacks()
     sent = hopper.asarray(a), hopper.asarray(b)
     for config in emulated_float32.KERNEL.configs:
         for reduction, expected in (
@@ -232,11 +232,11 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
                     right,
                     epilogue=replace(reduction, fused=True),
                     implementation=("emulated_float32", config),
-                    precision="split",
+                    precision="emulated",
                 )
                 np.testing.assert_array_equal(found.get(), expected, f"{config} {reduction}")
     fallbacks = 0 if is_split else 2 * 3 * len(emulated_float32.KERNEL.configs)
-    assert dxgemm.split_fallbacks() == before + fallbacks
+    assert dxgemm.emulation_fallbacks() == before + fallbacks
 
 
 def test_both_products_leave_as_many_partial_results():
@@ -244,7 +244,7 @@ def test_both_products_leave_as_many_partial_results():
     for kind, axis in itertools.product(("smallest", "sum"), (1, None)):
         reduction = FusedReduction(kind, axis, ("float32",))
         for m, n in ((1, 1), (64, 64), (129, 257), (70000, 200), (8, 30000), (4096, 4096)):
-            plain = contiguous_problem("float32", m, n, 64, precision="split")
+            plain = contiguous_problem("float32", m, n, 64, precision="emulated")
             fusion = Fusion((), reduction.buffers, reduction=reduction)
             problem = replace(plain, epilogue=fusion, must_fuse=True)
             for config in emulated_float32.KERNEL.configs:
@@ -267,7 +267,7 @@ from dxgemm.epilogues.function import bound_epilogue
 def scaled(value, row, col):
     return value * 123.0
 
-problem = contiguous_problem("float32", 64, 64, 64, precision="split")
+problem = contiguous_problem("float32", 64, 64, 64, precision="emulated")
 fused = replace(problem, epilogue=Fusion(bound_epilogue(scaled).shape.functions, ()))
 print("0f42F60000" in compile_kernel(other_specs(fused)[-1], "sm_90a").ptx)
 """

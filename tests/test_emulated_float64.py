@@ -1,4 +1,4 @@
-"""float64 precision="split": remainders, verdict and reconstruction, by a model in NumPy."""
+"""float64 precision="emulated": remainders, verdict and reconstruction, by a model in NumPy."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_sums_stay_below_half_the_product_of_the_moduli(count):
 
 def test_the_number_of_moduli_keeps_53_bits_unless_one_is_named():
     for k in (1, 64, 1024, 8192, moduli.LONGEST_K):
-        problem = contiguous_problem("float64", 8, 8, k, precision="split")
+        problem = contiguous_problem("float64", 8, 8, k, precision="emulated")
         count = moduli.moduli_count(problem)
         assert moduli.operand_bits(count, k) >= 53 > moduli.operand_bits(count - 1, k)
-        assert moduli.moduli_count(replace(problem, precision="split12")) == 12
+        assert moduli.moduli_count(replace(problem, precision="emulated12")) == 12
 
 
 def test_sums_of_the_longest_k_fit_int32():
@@ -208,7 +208,7 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     factors = [np.ldexp(1.0, rng.integers(-99, 0, -(-s // PADDING) * PADDING)) for s in size]
     c = rng.standard_normal(size)
     problem = replace(
-        contiguous_problem("float64", m, n, 8, precision=f"split{count}"), reads_c=True
+        contiguous_problem("float64", m, n, 8, precision=f"emulated{count}"), reads_c=True
     )
     spec = reconstruct_spec(problem)
     blocks = reconstruct.KERNEL.block_count(spec.config, problem)
@@ -232,7 +232,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
     m, n, k = 5, 7, 33
     rng = np.random.default_rng(12)
     a, b = rng.standard_normal((m, k)), rng.standard_normal((k, n))
-    problem = contiguous_problem("float64", m, n, k, precision=f"split{count}")
+    problem = contiguous_problem("float64", m, n, k, precision=f"emulated{count}")
     arch, stored, factors = device_facts(0).arch, {}, ()
     memories = []
     for (name, parts), x in zip(parts_of_problem(problem).items(), (a, b), strict=True):
@@ -305,7 +305,7 @@ def test_the_model_is_as_right_as_float64(data, k):
     )
     if data == "rows over 60 binades":
         a *= 2.0 ** rng.uniform(-30, 30, (6, 1))
-    problem = contiguous_problem("float64", 6, 6, k, precision="split")
+    problem = contiguous_problem("float64", 6, 6, k, precision="emulated")
     count = moduli.moduli_count(problem)
     bits = moduli.operand_bits(count, k)
     rows = scale_rows(a, bits), scale_rows(b, bits)
@@ -332,24 +332,24 @@ def test_the_model_is_as_right_as_float64(data, k):
     ("change", "reason"),
     [
         ({}, None),
-        ({"precision": "split2"}, None),
+        ({"precision": "emulated2"}, None),
         ({"a_alignment": 8, "b": Strides(0, 3, 200)}, None),
-        ({"precision": None}, "precision='split'"),
+        ({"precision": None}, "precision='emulated'"),
         ({"k": 2**17}, None),
         ({"k": 2**17 + 1}, "k up to 131072"),
-        ({"k": 2**16, "precision": "split2"}, "no bit of the operands"),
+        ({"k": 2**16, "precision": "emulated2"}, "no bit of the operands"),
         ({"k": 0}, None),
         ({"m": 2**31}, "32-bit"),
     ],
 )
 def test_what_the_kernel_refuses(change, reason):
-    problem = contiguous_problem("float64", 128, 128, 128, precision="split")
+    problem = contiguous_problem("float64", 128, 128, 128, precision="emulated")
     refusal = emulated_float64.KERNEL.supports(replace(problem, **change))
     assert refusal is None if reason is None else reason in refusal
 
 
 def test_the_accuracy_is_stated():
-    problem = contiguous_problem("float64", 8192, 8192, 8192, precision="split")
+    problem = contiguous_problem("float64", 8192, 8192, 8192, precision="emulated")
     assert emulated_float64.accuracy(problem) == (
         "16 moduli, 55 bits below the largest of a row of a or column of b; "
         "error at most 2**-42 |A| |B|"
@@ -357,7 +357,7 @@ def test_the_accuracy_is_stated():
 
 
 def test_the_kernels_of_a_problem():
-    problem = contiguous_problem("float64", 512, 256, 1000, precision="split13")
+    problem = contiguous_problem("float64", 512, 256, 1000, precision="emulated13")
     parts = parts_of_problem(problem)
     assert [part.spec.variant for part in parts.values()] == [
         ("k", "vector", "13"),
@@ -376,7 +376,7 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.choice.emulation import product_spec
 from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import emulated_float64
-problem = contiguous_problem("float64", 512, 512, 512, precision="split16")
+problem = contiguous_problem("float64", 512, 512, 512, precision="emulated16")
 specs = [part.spec for part in parts_of_problem(problem).values()]
 specs.append(product_spec(emulated_float64.KERNEL.configs[0], problem))
 for spec in specs:
@@ -413,7 +413,7 @@ def test_small_integers_are_exact_by_any_number_of_moduli(hopper, count):
     rng = np.random.default_rng(count)
     a, b = (rng.integers(-most, most + 1, shape) for shape in ((130, k), (k, 260)))
     a[0, :], b[:, 0] = most, most
-    result = split_gemm(hopper, a.astype(float), b.astype(float), f"split{count}")
+    result = split_gemm(hopper, a.astype(float), b.astype(float), f"emulated{count}")
     np.testing.assert_array_equal(result, (a @ b).astype(float))
 
 
@@ -425,5 +425,5 @@ def test_a_product_is_that_of_the_model(hopper):
         bits = residue_model.operand_bits(count, 200)
         rows = scale_rows(a, bits), scale_rows(b.T, bits)
         expected = residue_model.residue_product(*rows, count)
-        result = split_gemm(hopper, a, b, f"split{count}")
+        result = split_gemm(hopper, a, b, f"emulated{count}")
         np.testing.assert_array_equal(result, expected)

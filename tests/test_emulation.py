@@ -1,4 +1,4 @@
-"""precision="split" in float32 and float64: products on a GPU, and which of them answers."""
+"""precision="emulated" in float32 and float64: products on a GPU, and which of them answers."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Scheme:
         return self.error * (np.abs(a.astype(float)) @ np.abs(b.astype(float)))
 
     def gemm(self, *arrays, **options):
-        options = {"implementation": self.implementation, "precision": "split", **options}
+        options = {"implementation": self.implementation, "precision": "emulated", **options}
         return dxgemm.gemm(*arrays, **options)
 
 
 SCHEMES = (
-    Scheme("emulated_float32", "split", "float32", 2.0**-20, 2.0**-22, 3e38, "tuned"),
+    Scheme("emulated_float32", "emulated", "float32", 2.0**-20, 2.0**-22, 3e38, "tuned"),
     Scheme(
-        "emulated_float64", "split_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"
+        "emulated_float64", "emulated_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"
     ),
 )
 
@@ -58,7 +58,8 @@ def scheme(request):
 
 
 @pytest.mark.parametrize(
-    "dtype, precision", [("float32", "split"), ("float64", "split"), ("float64", "split14")]
+    "dtype, precision",
+    [("float32", "emulated"), ("float64", "emulated"), ("float64", "emulated14")],
 )
 def test_native_products_answer_where_parts_are_not_multiplied(home, dtype, precision):
     rng = np.random.default_rng(6)
@@ -79,12 +80,12 @@ def test_what_cannot_be_prepared(home):
     for wrong in (b, double):
         with pytest.raises(errors.PrecisionError, match="prepare: precision is 'tf32'"):
             dxgemm.prepare(wrong, precision="tf32")
-    with pytest.raises(errors.PrecisionError, match="'split' is for float32 and float64"):
+    with pytest.raises(errors.PrecisionError, match="'emulated' is for float32 and float64"):
         dxgemm.prepare(home.send(np.ones((4, 4), np.float16)))
-    with pytest.raises(errors.PrecisionError, match="'split14' is for float64"):
-        dxgemm.prepare(b, precision="split14")
-    for precision in ("split1", "split21", "split016", "split-3", "splits"):
-        with pytest.raises(errors.PrecisionError, match="pass 'tf32' or 'split'"):
+    with pytest.raises(errors.PrecisionError, match="'emulated14' is for float64"):
+        dxgemm.prepare(b, precision="emulated14")
+    for precision in ("emulated1", "emulated21", "emulated016", "emulated-3", "emulateds"):
+        with pytest.raises(errors.PrecisionError, match="pass 'tf32' or 'emulated'"):
             dxgemm.gemm(double, double, precision=precision)
     with pytest.raises(errors.ShapeError):
         dxgemm.prepare(b[0])
@@ -110,9 +111,9 @@ def test_a_product_of_parts(hopper, scheme, size, a_order, b_order, batch):
         return sent.swapaxes(-1, -2) if order == "col" else sent
 
     sent = send(a, a_order), send(b, b_order), send(c, "row")
-    before = dxgemm.split_fallbacks()
+    before = dxgemm.emulation_fallbacks()
     result = scheme.gemm(*sent, alpha=0.5, beta=2.0).get()
-    assert dxgemm.split_fallbacks() == before
+    assert dxgemm.emulation_fallbacks() == before
     error = np.abs(result - (0.5 * (a.astype(float) @ b) + 2.0 * c))
     assert (error <= scheme.bound(a, b) + scheme.rounding * np.abs(c)).all()
     again = scheme.gemm(send(a, a_order), dxgemm.prepare(sent[1]), send(c, "row"), 0.5, 2.0)
@@ -124,9 +125,9 @@ def test_what_cannot_be_split_is_multiplied_as_it_is(hopper, scheme):
     rng = np.random.default_rng(8)
     a, b = scheme.normal(rng, 256, 192), scheme.normal(rng, 192, 384)
     a[100, 7], b[5, 3] = np.inf, np.nan
-    sent, before = (hopper.asarray(a), hopper.asarray(b)), dxgemm.split_fallbacks()
+    sent, before = (hopper.asarray(a), hopper.asarray(b)), dxgemm.emulation_fallbacks()
     results = [scheme.gemm(*sent), scheme.gemm(sent[0], dxgemm.prepare(sent[1]))]
-    assert dxgemm.split_fallbacks() == before + 2
+    assert dxgemm.emulation_fallbacks() == before + 2
     with np.errstate(invalid="ignore"):
         expected = a.astype(float) @ b
     for result in results:
@@ -164,7 +165,7 @@ def test_an_epilogue_is_applied_once_by_either_product(hopper, scheme):
 def test_runs_give_the_same_bits_and_a_plan_sees_new_contents(hopper, scheme):
     rng = np.random.default_rng(10)
     a, b = (hopper.asarray(scheme.normal(rng, 500, 500)) for _ in range(2))
-    plan = dxgemm.plan(a, b, implementation=scheme.implementation, precision="split")
+    plan = dxgemm.plan(a, b, implementation=scheme.implementation, precision="emulated")
     first = plan().get()
     assert all((plan().get() == first).all() for _ in range(20))
     text = str(plan.explain())

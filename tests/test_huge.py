@@ -30,15 +30,15 @@ HUGE_KINDS = (
     "float32",
     "float64",
     "tf32",
-    "split",
-    "split_float64",
+    "emulated",
+    "emulated_float64",
     "float16",
     "float16_to_float32",
     "bfloat16",
     "int8",
 )
 # Bytes of workspace for an element of the operand and of the result together: their remainders.
-WORK_BYTES = {"split_float64": 2 * 16}
+WORK_BYTES = {"emulated_float64": 2 * 16}
 # One test at a time has the memory of the GPU, whichever process runs it.
 LOCK = Path(tempfile.gettempdir(), "dxgemm_test_huge.lock")
 

@@ -196,7 +196,7 @@ def test_explain_shape_takes_dtypes_and_precision():
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].is_reduced])
 def test_a_kind_is_computed_or_declined_with_a_reason(kind):
     reasons = {i.name: inability(i, kind) for i in dxgemm.implementations()}
-    assert None in reasons.values() or kind.startswith(("tf32", "split"))
+    assert None in reasons.values() or kind.startswith(("tf32", "emulated"))
     for name, reason in reasons.items():
         assert reason is None or len(reason) > 10, name
 

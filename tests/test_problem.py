@@ -115,7 +115,7 @@ def test_arrays_without_padding_are_the_contiguous_problem(shape):
 @pytest.mark.parametrize("n", [1, 4])
 def test_what_multiplies_parts_is_given_rows_to_reduce(n):
     operands = layout((3, 2), (2, 1)), layout((2, n), (n, 1)), None, None
-    options = {"alpha_is_zero": False, "beta_is_zero": True, "precision": "split"}
+    options = {"alpha_is_zero": False, "beta_is_zero": True, "precision": "emulated"}
     for axis, is_transposed in ((0, True), (1, False), (None, n == 1)):
         problem, shape = define_problem(*operands, **options, is_reduced=True, reduced_axis=axis)
         assert problem.is_transposed == is_transposed and shape == (3, n)

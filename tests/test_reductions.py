@@ -25,7 +25,7 @@ from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, InterfaceOnly, NumpyLibrary, is_installed
 from dxgemm.testing.padded import Padded
 
-KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "split")
+KIND_NAMES = ("float32", "float64", "tf32", "float16", "bfloat16", "int8", "emulated")
 AXES = (None, 0, 1)
 SORTED = ("smallest", "largest")
 NAMES = ("sum", "min", "max", "argmin", "argmax", "abs_max", "norm", *SORTED)
@@ -40,7 +40,7 @@ FUSING = ("tuned", "tensor_core", "tensor_core_tf32", "async_copy", "ping_pong",
 FUSING_UNSTORED = ("emulated_float32",)  # only if the matrix is not stored
 # A fused kernel takes seconds to build, and each reduction and axis needs one. On a GPU all of them
 # are built for these, and for the others one of each sort; the simulator runs all for float32.
-FULLY = (("tuned", "float32"), ("tensor_core", "float64"), ("emulated_float32", "split"))
+FULLY = (("tuned", "float32"), ("tensor_core", "float64"), ("emulated_float32", "emulated"))
 SORTS = ("sum", "argmin", "smallest")
 
 
@@ -63,7 +63,9 @@ class Way:
     def kind(self, dtype: str) -> str:
         """What it computes of that dtype."""
         return (
-            "split" if self.implementation == "emulated_float32" and dtype == "float32" else dtype
+            "emulated"
+            if self.implementation == "emulated_float32" and dtype == "float32"
+            else dtype
         )
 
     def precision(self, kind: str) -> str | None:
@@ -102,7 +104,7 @@ class Way:
         )
 
 
-FORMS = {None: "fastest", True: "fused", False: "split"}
+FORMS = {None: "fastest", True: "fused", False: "emulated"}
 AUTOMATIC = Way()
 gemm = partial(AUTOMATIC.gemm, "float32")
 
@@ -699,7 +701,7 @@ def test_explain_names_the_reduction_and_its_way(make, way):
             dxgemm.plan(a, b, epilogue=chain, **options).explain(),
         ):
             assert case.name in explanation.reduction
-            form = "split" if simulator_enabled() else FORMS[way.fused]
+            form = "emulated" if simulator_enabled() else FORMS[way.fused]
             assert form == "fastest" or form in explanation.reduction
             assert explanation.reduction in str(explanation)
     assert dxgemm.explain(a, b).reduction is None

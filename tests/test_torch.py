@@ -232,26 +232,26 @@ def test_the_backward_pass_reads_views(random, launches):
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
-def test_deterministic_products_have_deterministic_gradients(random, monkeypatch, activation):
+def test_batch_invariant_products_have_such_gradients(random, monkeypatch, activation):
     asked, gemm = [], dxgemm.gemm
 
-    def spy(*operands, deterministic=False, **options):
-        asked.append(deterministic)
-        return gemm(*operands, deterministic=deterministic, **options)
+    def spy(*operands, batch_invariant=False, **options):
+        asked.append(batch_invariant)
+        return gemm(*operands, batch_invariant=batch_invariant, **options)
 
     monkeypatch.setattr(dxgemm, "gemm", spy)
     x, weight, bias = (random(*s, requires_grad=True) for s in ((3, 4), (5, 4), (5,)))
-    layer = dxt.Linear(4, 5, activation=activation, deterministic=True, device=DEVICE)
-    assert repr(layer).endswith(", deterministic=True)")
+    layer = dxt.Linear(4, 5, activation=activation, batch_invariant=True, device=DEVICE)
+    assert repr(layer).endswith(", batch_invariant=True)")
     for result in (
-        dxt.linear(x, weight, bias, activation, deterministic=True),
+        dxt.linear(x, weight, bias, activation, batch_invariant=True),
         layer(x),
-        dxt.gemm(x, weight.T, deterministic=True),
+        dxt.gemm(x, weight.T, batch_invariant=True),
     ):
         result.sum().backward()
     assert asked == [True] * 9
     expected = reference(x, weight, bias, activation)
-    assert_close(dxt.linear(x, weight, bias, activation, deterministic=True), expected)
+    assert_close(dxt.linear(x, weight, bias, activation, batch_invariant=True), expected)
 
 
 def test_only_the_gradients_that_are_needed_are_computed(random, launches):

@@ -74,7 +74,7 @@ def test_workloads_are_of_every_kind():
 
 SMALL = [
     Workload(dtype, 5, 6, 7, batch, precision, layout, epilogue)
-    for dtype, precision in (*ARITHMETICS, ("float64", "split14"))
+    for dtype, precision in (*ARITHMETICS, ("float64", "emulated14"))
     for batch, layout, epilogue in (
         (1, "row_row", False),
         (3, "row_col", True),
@@ -113,7 +113,7 @@ def test_workloads_from_a_file(tmp_path):
 def test_observations_survive_an_interruption(tmp_path):
     file = tmp_path / "kept.jsonl"
     first = Observation(Workload("float32", 1, 2, 3), {"tuned a": 4.5, "tuned a fill 1": 5.0})
-    second = Observation(Workload("float64", 4, 5, 6, 7, "split", "col_row", True), {"x": 7.0})
+    second = Observation(Workload("float64", 4, 5, 6, 7, "emulated", "col_row", True), {"x": 7.0})
     assert read(file) == {}
     for one in (first, second):
         append(file, one)
@@ -156,7 +156,7 @@ def test_the_kernels_of_a_candidate_are_all_that_it_launches(configs_of_a_gpu):
     assert sliced.slices > 1
     names = [spec.implementation for spec in measure.candidate_specs(long, sliced)]
     assert sorted(names) == sorted(["add_slices", sliced.implementation.name])
-    large = contiguous_problem("float32", 4096, 4096, 4096, precision="split")
+    large = contiguous_problem("float32", 4096, 4096, 4096, precision="emulated")
     split = choose(large, H200, "emulated_float32")
     assert len(measure.candidate_specs(large, split)) > 1
 

@@ -141,7 +141,7 @@ def fused() -> Iterator[Callable[[], None]]:
         yield lambda name=name, dtype=dtype, size=(m, n, k): fuse(name, dtype, *size)
     for case in product(
         (reductions.sum(0), reductions.argmin(1), reductions.smallest(2), reductions.norm(None)),
-        (None, "split"),
+        (None, "emulated"),
         SIZES,
     ):
         yield lambda case=case: reduce(*case)

@@ -56,7 +56,7 @@ class Kernel:
         implementation: as `gemm` takes it, or GROUP.
         layouts: of a, b and c, names from `LAYOUTS`.
         extra: a name from EXTRAS: an epilogue or a reduction.
-        deterministic: as `gemm` takes it.
+        batch_invariant: as `gemm` takes it.
         size: m, n and k where they decide on the kernel; None where all sizes do.
     """
 
@@ -64,7 +64,7 @@ class Kernel:
     implementation: Any
     layouts: tuple[str, str, str]
     extra: str = ""
-    deterministic: bool = False
+    batch_invariant: bool = False
     size: tuple[int, int, int] | None = None
 
     @property
@@ -76,7 +76,7 @@ class Kernel:
     def __str__(self) -> str:
         given = self.implementation
         way = self.name if given is None or isinstance(given, str) else " ".join(map(str, given))
-        flag = "deterministic" if self.deterministic else ""
+        flag = "batch_invariant" if self.batch_invariant else ""
         return " ".join(filter(None, (self.kind, way, "_".join(self.layouts), self.extra, flag)))
 
 
@@ -137,10 +137,10 @@ def kernels() -> tuple[Kernel, ...]:
         automatic = [Kernel(kind, None, FULL_LAYOUTS[0], size=size) for size in AUTOMATIC_SIZES]
         found += automatic
         if not wanted.is_integer:
-            found.append(replace(automatic[0], deterministic=True))
+            found.append(replace(automatic[0], batch_invariant=True))
             found.append(replace(automatic[0], extra="relu"))
     for implementation in dxgemm.implementations():
-        for kind in ("float32", "float64", "split"):
+        for kind in ("float32", "float64", "emulated"):
             is_left_out = not (fuses(implementation, kind) or implementation.name == PLAIN)
             if is_left_out or not implementation.is_automatic(KINDS[kind].dtype):
                 continue
@@ -279,8 +279,8 @@ def compute(problem: Problem) -> None:
     kernel, kind = problem.kernel, KINDS[problem.kernel.kind]
     (a, b, c), padded = place(problem, problem.shapes)
     options: dict[str, Any] = {"implementation": kernel.implementation}
-    if kernel.deterministic:
-        options["deterministic"] = True
+    if kernel.batch_invariant:
+        options["batch_invariant"] = True
     if kind.precision:
         options["precision"] = kind.precision
     finish: Callable[[np.ndarray], Any] = np.asarray

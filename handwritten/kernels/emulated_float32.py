@@ -105,8 +105,8 @@ class Config(BaseConfig):
 
 def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
-    if problem.precision != "split":
-        return "it multiplies parts of float32: pass precision='split' to permit it"
+    if problem.precision != "emulated":
+        return "it multiplies parts of float32: pass precision='emulated' to permit it"
     smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
     tiles = KERNEL.block_count(smallest, problem)
     if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:

@@ -96,8 +96,8 @@ class Config(BaseConfig):
 
 def supports(problem: Any) -> str | None:
     """None, or why it does not take the problem."""
-    if not (problem.precision or "").startswith("split"):
-        return "it multiplies residues of rounded numbers: pass precision='split' to permit it"
+    if not (problem.precision or "").startswith("emulated"):
+        return "it multiplies residues of rounded numbers: pass precision='emulated' to permit it"
     if problem.k > LONGEST_K:
         return f"its sums fit int32 for k up to {LONGEST_K}"
     if problem.k == 0:

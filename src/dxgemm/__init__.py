@@ -26,7 +26,7 @@ from dxgemm.call.explanation import Explanation
 from dxgemm.call.prepared_operand import PreparedOperand, prepare
 from dxgemm.epilogues import epilogue
 from dxgemm.errors import DxgemmError
-from dxgemm.launches.emulated_float32 import split_fallbacks
+from dxgemm.launches.emulated_float32 import emulation_fallbacks
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,7 @@ __all__ = [
     "build",
     "cache_info",
     "clear_cache",
+    "emulation_fallbacks",
     "epilogue",
     "epilogues",
     "errors",
@@ -50,5 +51,4 @@ __all__ = [
     "plan",
     "plan_grouped",
     "prepare",
-    "split_fallbacks",
 ]

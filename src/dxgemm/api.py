@@ -13,7 +13,7 @@ from dxgemm.call.grouped import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import registry as _registry
-from dxgemm.choice.batch_invariant import Deterministic
+from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.errors import BuildError
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
@@ -29,7 +29,7 @@ def gemm(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, and what an epilogue makes of it.
@@ -54,16 +54,16 @@ def gemm(
             (name, config, slices) with the number of slices that k is cut into, takes exactly that
             one.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
-            of inputs rounded to TF32's eleven significant bits; sums stay float32. "split", for
+            of inputs rounded to TF32's eleven significant bits; sums stay float32. "emulated", for
             float32, permits sums of products of two float16 parts a number, within 2**-20
             |A| |B| of the exact ones before they are summed in float32; operands for which that
-            does not hold are found on the GPU, and multiplied as float32. For float64 "split"
+            does not hold are found on the GPU, and multiplied as float32. For float64 "emulated"
             permits products of operands rounded to integers, exact by int8 residues of as many
-            moduli as keep 53 bits; "split14" by fourteen. `explain` states the bound on the error;
-            operands for which it does not hold are multiplied as float64.
-        deterministic: whether a row of the result shall have the same bits however many rows and
-            matrices there are. It takes no reduction, and no implementation whose rows depend on
-            each other: "emulated_float32", "emulated_float64", "cublas", slices of k.
+            moduli as keep 53 bits, and "emulated14" by fourteen; operands for which the bound on
+            the error, which `explain` states, does not hold are multiplied as float64.
+        batch_invariant: gives a row of the result the same bits however many rows and matrices
+            there are. It takes no reduction, and no implementation whose rows depend on each
+            other: "emulated_float32", "emulated_float64", "cublas", slices of k.
         stream: where to launch; None is the current stream of the library of out, c or a. Ordering
             against other streams is then the caller's.
 
@@ -88,8 +88,8 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back, which returns when it is there.
     """
-    if deterministic:
-        implementation = Deterministic(implementation)
+    if batch_invariant:
+        implementation = BatchInvariant(implementation)
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
         result, anchor, library, ordered, _,
@@ -131,15 +131,15 @@ def plan(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
     stream: Any = None,
 ) -> Plan:
     """A `Plan` for C = alpha * A @ B + beta * C: checked, decided and built, not yet run.
 
     Takes what `gemm` takes and raises what it raises.
     """
-    if deterministic:
-        implementation = Deterministic(implementation)
+    if batch_invariant:
+        implementation = BatchInvariant(implementation)
     prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
     return Plan(prepared, (a, b, c, epilogue))
 
@@ -155,12 +155,12 @@ def explain(
     epilogue: Any = None,
     implementation: Any = None,
     precision: str | None = None,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
     stream: Any = None,
 ) -> Explanation:
     """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
-    if deterministic:
-        implementation = Deterministic(implementation)
+    if batch_invariant:
+        implementation = BatchInvariant(implementation)
     *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
     return explain_route(route)
 

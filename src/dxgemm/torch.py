@@ -77,7 +77,7 @@ def linear(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     *,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """activation(x @ weight.T + bias), as `torch.nn.functional.linear`, in one kernel.
 
@@ -86,7 +86,7 @@ def linear(
         weight: (n, k), dtype of x, any strides.
         bias: (n,), dtype of x; None for none.
         activation: None, "relu", "gelu" (with erf), "gelu_tanh", "silu", "sigmoid" or "tanh".
-        deterministic: whether a row of the result, and of the gradient of x, shall have the same
+        batch_invariant: whether a row of the result, and of the gradient of x, shall have the same
             bits however many rows x has.
 
     Returns:
@@ -111,8 +111,8 @@ def linear(
     if activation is not None and not _activation(activation).reads_output:
         operands = [operand for operand in (x, weight, bias) if operand is not None]
         if torch.is_grad_enabled() and any(operand.requires_grad for operand in operands):
-            return _linear_keep(x, weight, bias, activation, deterministic)[0]
-    return _linear(x, weight, bias, activation, deterministic)
+            return _linear_keep(x, weight, bias, activation, batch_invariant)[0]
+    return _linear(x, weight, bias, activation, batch_invariant)
 
 
 def gemm(
@@ -122,7 +122,7 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
     *,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """alpha * a @ b + beta * c, as `torch.addmm` and `torch.baddbmm`.
 
@@ -132,7 +132,7 @@ def gemm(
             the batch.
         c: dtype of a, of a shape that broadcasts to that of a @ b; None for none.
         alpha, beta: real numbers. beta is ignored where there is no c.
-        deterministic: as `dxgemm.gemm` takes it; for the gradients too.
+        batch_invariant: as `dxgemm.gemm` takes it; for the gradients too.
 
     Returns:
         A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
@@ -154,7 +154,7 @@ def gemm(
     for name, number in (("alpha", alpha), ("beta", beta)):
         if isinstance(number, torch.Tensor):
             raise errors.ScalarError(f"gemm: {name} is a tensor; pass a number: {name}.item().")
-    return _gemm(a, b, c, alpha, beta, deterministic)
+    return _gemm(a, b, c, alpha, beta, batch_invariant)
 
 
 class Linear(torch.nn.Linear):
@@ -162,7 +162,7 @@ class Linear(torch.nn.Linear):
 
     Args:
         in_features, out_features, bias, device, dtype: as `torch.nn.Linear` takes them.
-        activation, deterministic: as `linear` takes them.
+        activation, batch_invariant: as `linear` takes them.
 
     Raises:
         ValueError: there is no such activation.
@@ -177,22 +177,22 @@ class Linear(torch.nn.Linear):
         dtype: torch.dtype | None = None,
         *,
         activation: str | None = None,
-        deterministic: bool = False,
+        batch_invariant: bool = False,
     ) -> None:
         if activation is not None:
             _activation(activation)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
-        self.deterministic = deterministic
+        self.batch_invariant = batch_invariant
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return linear(
-            input, self.weight, self.bias, self.activation, deterministic=self.deterministic
+            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant
         )
 
     def extra_repr(self) -> str:
         text = f"{super().extra_repr()}, activation={self.activation!r}"
-        return f"{text}, deterministic=True" if self.deterministic else text
+        return f"{text}, batch_invariant=True" if self.batch_invariant else text
 
 
 def _operand(label: str, operand: Any) -> torch.Tensor:
@@ -247,7 +247,7 @@ def _empty_linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str | None,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """The result of `linear` before it is computed."""
     _check("linear", x=x, weight=weight, bias=bias)
@@ -268,7 +268,7 @@ def _compute_linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str | None,
-    deterministic: bool,
+    batch_invariant: bool,
     out: torch.Tensor,
     pre: torch.Tensor | None = None,
 ) -> None:
@@ -282,7 +282,7 @@ def _compute_linear(
         stages.append(ACTIVATIONS[activation].epilogue)
     epilogue = reduce(operator.or_, stages) if stages else None
     dxgemm.gemm(
-        _matrix(x), weight.T, out=_matrix(out), epilogue=epilogue, deterministic=deterministic
+        _matrix(x), weight.T, out=_matrix(out), epilogue=epilogue, batch_invariant=batch_invariant
     )
 
 
@@ -292,10 +292,10 @@ def _linear(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str | None,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     out = _empty_linear(x, weight, bias, activation)
-    _compute_linear(x, weight, bias, activation, deterministic, out)
+    _compute_linear(x, weight, bias, activation, batch_invariant, out)
     return out
 
 
@@ -305,12 +305,12 @@ def _linear_keep(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The result, and the activation's input."""
     out = _empty_linear(x, weight, bias, activation)
     pre = torch.empty_like(out)
-    _compute_linear(x, weight, bias, activation, deterministic, out, pre)
+    _compute_linear(x, weight, bias, activation, batch_invariant, out, pre)
     return out, pre
 
 
@@ -320,7 +320,7 @@ def _fake_linear_keep(
     weight: torch.Tensor,
     bias: torch.Tensor | None,
     activation: str,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out = _empty_linear(x, weight, bias, activation)
     return out, torch.empty_like(out)
@@ -328,7 +328,7 @@ def _fake_linear_keep(
 
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Keep what `_linear_backward` needs, for both operators."""
-    x, weight, _, activation, ctx.deterministic = inputs
+    x, weight, _, activation, ctx.batch_invariant = inputs
     out, pre = output if isinstance(output, tuple) else (output, None)
     kept = None
     if activation is not None:
@@ -359,10 +359,10 @@ def _linear_backward(
     rows = _matrix(grad)
     grad_x = grad_weight = grad_bias = None
     if needs_x:
-        grad_x = _gemm(rows, weight, None, 1.0, 0.0, ctx.deterministic)
+        grad_x = _gemm(rows, weight, None, 1.0, 0.0, ctx.batch_invariant)
         grad_x = grad_x.reshape(*grad.shape[:-1], weight.shape[1])
     if needs_weight:
-        grad_weight = _gemm(rows.T, _matrix(x), None, 1.0, 0.0, ctx.deterministic)
+        grad_weight = _gemm(rows.T, _matrix(x), None, 1.0, 0.0, ctx.batch_invariant)
     if needs_bias:
         grad_bias = rows.sum(0)
     return grad_x, grad_weight, grad_bias, None, None
@@ -379,7 +379,7 @@ def _empty_product(
     c: torch.Tensor | None,
     alpha: float,
     beta: float,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """The result of `gemm` before it is computed."""
     _check("gemm", a=a, b=b, c=c)
@@ -413,18 +413,20 @@ def _gemm(
     c: torch.Tensor | None,
     alpha: float,
     beta: float,
-    deterministic: bool = False,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     out = _empty_product(a, b, c, alpha, beta)
     if c is None:
-        dxgemm.gemm(a, b, alpha=alpha, out=out, deterministic=deterministic)
+        dxgemm.gemm(a, b, alpha=alpha, out=out, batch_invariant=batch_invariant)
     else:
-        dxgemm.gemm(a, b, c.expand(out.shape), alpha, beta, out=out, deterministic=deterministic)
+        dxgemm.gemm(
+            a, b, c.expand(out.shape), alpha, beta, out=out, batch_invariant=batch_invariant
+        )
     return out
 
 
 def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, c, ctx.alpha, ctx.beta, ctx.deterministic = inputs
+    a, b, c, ctx.alpha, ctx.beta, ctx.batch_invariant = inputs
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
     needs_a, needs_b, *_ = ctx.needs_input_grad
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
@@ -437,9 +439,9 @@ def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
     needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
     grad_a = grad_b = grad_c = None
     if needs_a:
-        grad_a = _gemm(grad, b.mT, None, ctx.alpha, 0.0, ctx.deterministic).sum_to_size(a_shape)
+        grad_a = _gemm(grad, b.mT, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(a_shape)
     if needs_b:
-        grad_b = _gemm(a.mT, grad, None, ctx.alpha, 0.0, ctx.deterministic).sum_to_size(b_shape)
+        grad_b = _gemm(a.mT, grad, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(b_shape)
     if needs_c:
         grad_c = ctx.beta * grad.sum_to_size(c_shape)
     return grad_a, grad_b, grad_c, None, None, None

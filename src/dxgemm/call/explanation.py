@@ -48,7 +48,7 @@ class Explanation:
         accuracy: what of the operands is multiplied, and the bound on the error; None for all of
             it, in sums of the dtype.
         fallback: what computes it instead where the operands' values ask for that, None if none do;
-            `split_fallbacks` counts how often.
+            `emulation_fallbacks` counts how often.
         rejected: reason by name of every other implementation.
         blocks, threads: of the launch; None where the implementation does not tell.
         blocks_per_sm: how many an SM holds at once; None until the kernel is built.
@@ -304,7 +304,7 @@ def _reduction_text(
     if not candidate.stores_matrix:
         way = "fused: each block reduces its tile, a second kernel merges what they leave"
     else:
-        way = "split: the matrix is stored, and reduced by another kernel"
+        way = "unfused: the matrix is stored, and reduced by another kernel"
     return f"{epilogue.reduction}, {way}"
 
 

@@ -11,7 +11,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.reduced import ReducedLaunch
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import ITEM_SIZES, SPLIT
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout
 from dxgemm.runtime.arrays import HOST, libraries, library_of
 from dxgemm.runtime.capture import launching_on
@@ -40,12 +40,12 @@ class PreparedOperand:
         return launch.prepared(operand, self._parts.pointer)
 
 
-def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> PreparedOperand:
+def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> PreparedOperand:
     """Split b now, so that calls with it need not.
 
     Args:
         b: (k, n) or (batch, k, n), float32 or float64, any strides, on the device.
-        precision: "split", or in float64 such as "split14", as `gemm` takes it.
+        precision: "emulated", or in float64 such as "emulated14", as `gemm` takes it.
         stream: where to launch; None is the current stream of b's library.
 
     Returns:
@@ -63,8 +63,8 @@ def prepare(b: Any, *, precision: str = "split", stream: Any = None) -> Prepared
         Where the GPU has no kernel for parts, nothing is split; nor does a call with another
         precision use them.
     """
-    if not isinstance(precision, str) or not precision.startswith(SPLIT):
-        raise PrecisionError(f"prepare: precision is {precision!r}; pass 'split'.")
+    if not isinstance(precision, str) or not precision.startswith(EMULATED):
+        raise PrecisionError(f"prepare: precision is {precision!r}; pass 'emulated'.")
     handle = None if stream is None else stream_handle(stream)
     library = libraries.get(type(b)) or library_of("b", b)
     pointer, key = library.inspect(b)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.call.epilogue import fuse
-from dxgemm.choice.batch_invariant import Deterministic, rank_for_any_rows
+from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
@@ -152,7 +152,7 @@ class Route:
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
             return
-        if isinstance(implementation, Deterministic):
+        if isinstance(implementation, BatchInvariant):
             self.candidate = self.ranking.candidates[0]
         else:
             self.candidate = choose(self.problem, self.device, implementation)
@@ -165,7 +165,7 @@ class Route:
         if self.on_device is not self:
             return self.on_device.ranking
         asked = self.implementation
-        if isinstance(asked, Deterministic):
+        if isinstance(asked, BatchInvariant):
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
 

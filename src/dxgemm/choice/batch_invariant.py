@@ -25,8 +25,8 @@ TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # for which configs are compared
 
 
 @dataclass(frozen=True)
-class Deterministic:
-    """What a call with deterministic=True has in place of its implementation.
+class BatchInvariant:
+    """What a call with batch_invariant=True has in place of its implementation.
 
     Attributes:
         implementation: as the caller passed it.
@@ -49,11 +49,11 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     """
     if problem.reduction is not None:
         raise UnsupportedProblemError(
-            "gemm: deterministic=True makes rows of the matrix; reduce them in a second step."
+            "gemm: batch_invariant=True makes rows of the matrix; reduce them in a second step."
         )
     if problem.scalar_dtype == "int32":
         return rank(problem, device, implementation)  # exact in any order
-    considered, wish = IMPLEMENTATIONS, "deterministic"
+    considered, wish = IMPLEMENTATIONS, "batch_invariant"
     if implementation is not None:
         ranking = rank(problem, device, implementation)
         asked = ranking.candidates[0]
@@ -63,8 +63,8 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
                 return ranking
             refusal = "in which order slices of k are added depends on the result's size"
         if refusal is not None:
-            raise UnsupportedProblemError(f"gemm: {asked} is not deterministic: {refusal}.")
-        considered, wish = (asked.implementation,), "asked for by name, deterministic"
+            raise UnsupportedProblemError(f"gemm: {asked} is not batch_invariant: {refusal}.")
+        considered, wish = (asked.implementation,), "asked for by name, batch_invariant"
     rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
     fitting = []
     for candidate in considered:
@@ -82,7 +82,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     rejected.update(refused)
     if found is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
-        raise UnsupportedProblemError(f"gemm: no deterministic implementation fits. {reasons}")
+        raise UnsupportedProblemError(f"gemm: no batch-invariant implementation fits. {reasons}")
     chosen, config, ratio = found
     del rejected[chosen.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"

@@ -1,4 +1,4 @@
-"""What operands are split into for precision="split": how that lies in memory, and its kernels.
+"""What operands are split into for precision="emulated": how that lies in memory, and its kernels.
 
 float32 is split into parts, float64 into residues; for both, the kernel says how well that went.
 """

@@ -44,7 +44,7 @@ def explain(
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Permitted: tf32, split, split2 to split20.")
+        str | None, typer.Option(help="Permitted: tf32, split, split2 to emulated20.")
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Build the kernel and time it too.")

@@ -95,6 +95,6 @@ def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
     if major >= 8:
         rates |= {"bfloat16": half, "tf32": half // 2, "int8": 2 * half}
     if major == 9:
-        rates |= {"split": half // 3}  # three products of float16 parts
+        rates |= {"emulated": half // 3}  # three products of float16 parts
     float64 = {(8, 0): 64, (9, 0): 128}.get((major, minor))
     return rates | ({"float64": float64} if float64 else {})

@@ -149,8 +149,8 @@ class SplitLaunch(PartsLaunch):
         ]
 
 
-def split_fallbacks(device: int = 0) -> int:
-    """How many calls with precision="split" have multiplied the operands themselves.
+def emulation_fallbacks(device: int = 0) -> int:
+    """How many calls with precision="emulated" have multiplied the operands themselves.
 
     They could not be split within the bound on the error, which is known on the GPU alone; reading
     the count waits for the work queued there.

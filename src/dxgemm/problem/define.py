@@ -16,12 +16,12 @@ from dxgemm.errors import (
 )
 from dxgemm.problem.dtypes import (
     DEQUANTISED_DTYPES,
+    EMULATED,
     ITEM_SIZES,
     MODULI_COUNTS,
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
-    SPLIT,
 )
 from dxgemm.problem.layout import Layout, Strides, overlaps_itself, row_major, used_strides
 from dxgemm.problem.problem import Problem, exchanged, oriented
@@ -148,7 +148,7 @@ def define_problem(
         reads_c=not beta_is_zero,
         in_place=out is None and not (is_reduced and c),
     )
-    if problem.dtype == "float32" and precision == SPLIT and reduced_axis is not None:
+    if problem.dtype == "float32" and precision == EMULATED and reduced_axis is not None:
         # What multiplies parts reduces rows alone, and nothing lies in memory to the contrary.
         return exchanged(problem) if reduced_axis == 0 else problem, result_shape
     return oriented(problem), result_shape
@@ -181,7 +181,7 @@ def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
 def _check_precision(precision: Any, dtype: str) -> None:
     is_name = isinstance(precision, str)
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
-    if is_name and precision in {f"{SPLIT}{count}" for count in MODULI_COUNTS}:
+    if is_name and precision in {f"{EMULATED}{count}" for count in MODULI_COUNTS}:
         fitting = ["float64"]
     if not fitting:
         names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)

@@ -22,10 +22,10 @@ RESULT_DTYPES = {
 DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
 
 # What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
-PRECISIONS = {"float32": ("tf32", "split"), "float64": ("split",)}
+PRECISIONS = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}
 
-# In float64 "split" may name the number of moduli as well: "split14".
-SPLIT = "split"
+# In float64 "emulated" may name the number of moduli as well: "emulated14".
+EMULATED = "emulated"
 
 MODULI_COUNTS = range(2, 21)
 

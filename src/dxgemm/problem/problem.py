@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
-from dxgemm.problem.dtypes import ITEM_SIZES, SPLIT, scalar_dtype
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 
@@ -43,8 +43,9 @@ class Problem:
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
             address: what a kernel variant with wide accesses may rely on.
         precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, and
-            "split" sums of products of their parts, so that true float32 serves both too. In
-            float64 "split" permits products of rounded numbers; "split14", by fourteen moduli.
+            "emulated" sums of products of their parts, so that true float32 serves both too. In
+            float64 "emulated" permits products of rounded numbers, and "emulated14" those by
+            fourteen moduli.
         reads_c: whether beta is nonzero; otherwise c is never touched.
         in_place: whether out and c are the same memory.
         is_transposed: whether the roles of a and b are exchanged with respect to the call.
@@ -93,7 +94,7 @@ class Problem:
     @property
     def moduli(self) -> int | None:
         """How many moduli the precision names."""
-        digits = (self.precision or "").removeprefix(SPLIT)
+        digits = (self.precision or "").removeprefix(EMULATED)
         return int(digits) if digits.isdecimal() else None
 
     @property

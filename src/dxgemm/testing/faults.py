@@ -21,7 +21,7 @@ NARROW_OPERANDS = {
     "bfloat16": 7,
     "float16": 8,
     "tf32": 8,
-    "split": 11,
+    "emulated": 11,
     "float32": 11,
     "float64": 24,
 }
@@ -29,7 +29,7 @@ NARROW_SUMS = {
     "bfloat16": 8,
     "float16": 11,
     "tf32": 11,
-    "split": 11,
+    "emulated": 11,
     "float32": 11,
     "float64": 24,
     "int8": 24,

@@ -53,7 +53,7 @@ CANARIES = {
     "float32": (odd_integers(11, 2), signs),
     "float64": (odd_integers(25, 2), signs),
     "tf32": (odd_integers(8, 3), signs),
-    "split": (odd_integers(11, 2), signs),
+    "emulated": (odd_integers(11, 2), signs),
     "float16": (odd_integers(8, 3, 2.0**-6), signs),
     "bfloat16": (odd_integers(6, 2), signs),
     "int8": (odd_integers(6, 1), odd_integers(6, 1)),

@@ -1,4 +1,4 @@
-"""float64 precision="split" in NumPy and Python's integers: what its kernels compute."""
+"""float64 precision="emulated" in NumPy and Python's integers: what its kernels compute."""
 
 from __future__ import annotations
 

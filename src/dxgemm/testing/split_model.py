@@ -1,4 +1,4 @@
-"""precision="split" in NumPy: what its kernels compute, tensor cores that truncate included."""
+"""precision="emulated" in NumPy: what its kernels compute, tensor cores that truncate included."""
 
 from __future__ import annotations
 

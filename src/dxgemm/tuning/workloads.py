@@ -24,8 +24,8 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
     ("float16", None),
     ("int8", None),
     ("float32", "tf32"),
-    ("float32", "split"),
-    ("float64", "split"),
+    ("float32", "emulated"),
+    ("float64", "emulated"),
 )
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 

@@ -1,4 +1,4 @@
-"""G12: the same bits each time; with deterministic=True a row's whatever the number of rows."""
+"""G12: the same bits each time; with batch_invariant=True a row's whatever the number of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from known_devices import H200
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
-from dxgemm.choice import batch_invariant as _deterministic
+from dxgemm.choice import batch_invariant
 from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of, choose, rank, time_candidates
@@ -70,7 +70,7 @@ def test_the_configs_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatc
         asked.append(arguments)
         return time_candidates(*arguments)
 
-    monkeypatch.setattr(_deterministic, "time_candidates", time_and_count)
+    monkeypatch.setattr(batch_invariant, "time_candidates", time_and_count)
     first = chosen(problem_of("float32", 100, 512, 512))
     count = len(asked)
     assert count and chosen(problem_of("float32", 101, 512, 512)) == first
@@ -90,7 +90,7 @@ def test_no_other_config_is_quicker_for_every_number_of_rows(give_table, kind, n
     give_table(H200, {})
 
     def times(implementation, config):
-        problems = [problem_of(kind, m, n, k) for m in _deterministic.TYPICAL_ROWS]
+        problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
         return [best_of(p, H200, [implementation], (config, 1)).us for p in problems]
 
     name, config, _ = chosen(problem_of(kind, 77, n, k))
@@ -101,7 +101,7 @@ def test_no_other_config_is_quicker_for_every_number_of_rows(give_table, kind, n
 
 
 def test_values_decide_nothing(configs_of_a_gpu):
-    split = replace(contiguous_problem("float32", 8192, 8192, 8192), precision="split")
+    split = replace(contiguous_problem("float32", 8192, 8192, 8192), precision="emulated")
     assert "emulated_float32" in {c.implementation.name for c in rank(split, H200).candidates}
     ranking = rank_for_any_rows(split, H200, None)
     assert ranking.candidates[0].implementation.fallback(split) is None
@@ -137,15 +137,15 @@ def test_exact_sums_may_take_any_kernel(configs_of_a_gpu):
 def test_a_reduction_is_refused(home):
     a = home.send(np.ones((3, 3), np.float32))
     with pytest.raises(errors.UnsupportedProblemError, match="second step"):
-        dxgemm.gemm(a, a, epilogue=reductions.sum(axis=1), deterministic=True)
+        dxgemm.gemm(a, a, epilogue=reductions.sum(axis=1), batch_invariant=True)
 
 
 def test_explain_and_plan_say_so(home):
     a = home.send(np.ones((3, 3), np.float32))
-    explained = dxgemm.explain(a, a, deterministic=True)
-    assert "deterministic" in explained.rule
-    assert dxgemm.plan(a, a, deterministic=True).explain() == explained
-    assert "deterministic" not in dxgemm.explain(a, a).rule
+    explained = dxgemm.explain(a, a, batch_invariant=True)
+    assert "batch_invariant" in explained.rule
+    assert dxgemm.plan(a, a, batch_invariant=True).explain() == explained
+    assert "batch_invariant" not in dxgemm.explain(a, a).rule
 
 
 MOST_ROWS = 6 if simulator_enabled() else 257
@@ -171,7 +171,7 @@ def test_a_row_has_the_same_bits_whatever_the_number_of_rows(home, kind, layout)
             out=out if layout == "row" else out.T,
             epilogue=epilogues.bias(shift) | epilogues.gelu,
             precision=wanted.precision,
-            deterministic=True,
+            batch_invariant=True,
         )
         rows = home.fetch(out)
         return rows if layout == "row" else rows.T
@@ -190,7 +190,7 @@ def test_a_row_has_the_same_bits_alone_and_in_batches(home, kind, n):
             for s in ((5, MOST_ROWS, K), (5, K, n)))  # fmt: skip
 
     def compute(a, b):
-        return home.fetch(dxgemm.gemm(a, b, deterministic=True))
+        return home.fetch(dxgemm.gemm(a, b, batch_invariant=True))
 
     alone = np.stack([compute(a[i], b[i]) for i in range(5)])
     for count in (2, 5):
