@@ -147,11 +147,18 @@ def table_for(device: DeviceFacts) -> Table | None:
     return _nearest(Chip.of(device))
 
 
+def table_of_another(device: DeviceFacts) -> Table | None:
+    """The packaged table of the nearest chip but the device's own; None if there is none."""
+    return _nearest(Chip.of(device), is_another=True)
+
+
 @cache
-def _nearest(chip: Chip) -> Table | None:
-    folders = [path.parent for tables in (_own_tables(), PACKAGED)
+def _nearest(chip: Chip, is_another: bool = False) -> Table | None:
+    folders = [path.parent for tables in ((PACKAGED,) if is_another else (_own_tables(), PACKAGED))
                for path in sorted(tables.glob("*/chip.json"))]  # fmt: skip
     known = [(found, folder) for folder in folders if (found := _read_chip(folder)) is not None]
+    if is_another:
+        known = [entry for entry in known if chip.distance(entry[0]) >= SAME_CHIP]
     for _, folder in sorted(known, key=lambda entry: round(chip.distance(entry[0]), 1)):
         table = read_table(folder)
         if table is not None:

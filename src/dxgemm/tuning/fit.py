@@ -13,7 +13,16 @@ import numpy as np
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
 from dxgemm.choice.residual import candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, speed_of
-from dxgemm.choice.tables import SPEED_NAMES, Chip, Key, Speed, Table, write_table
+from dxgemm.choice.tables import (
+    FEATURES,
+    SPEED_NAMES,
+    Chip,
+    Key,
+    Speed,
+    Table,
+    table_of_another,
+    write_table,
+)
 from dxgemm.errors import MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.tuning.observations import Observation
@@ -39,9 +48,9 @@ PRIOR = 0.05  # weight of the speed that was known before; what the data do not 
 # Measurements of a config, for it to get a speed of its own: many where a table knows one already,
 # since small problems do not tell how fast it is on large ones.
 FEWEST, FEWEST_KNOWN = 4, 60
-# Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of a
-# weight's square, both found by leaving problems out.
-MOST_LEFT, PENALTY = 0.6, 16.0
+# Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of the
+# square by which a weight differs from another chip's, both found by leaving problems out.
+MOST_LEFT, PENALTY = 0.6, 32.0
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,17 @@ def fit_table(
     by_dtype: dict[str, list[Observation]] = defaultdict(list)
     for one in observations:
         by_dtype[one.workload.dtype].append(one)
-    fits = {dtype: fit_dtype(dtype, own, device, known) for dtype, own in sorted(by_dtype.items())}
-    speeds = {key: (speed, 0) for key, speed in known.speeds.items()} if known else {}
+    another = table_of_another(device)
+    fits = {
+        dtype: fit_dtype(dtype, own, device, known, another)
+        for dtype, own in sorted(by_dtype.items())
+    }
+    speeds = {
+        key: (speed, 0)
+        for table in (another, known)
+        if table is not None
+        for key, speed in table.speeds.items()
+    }
     corrections = {
         (dtype, name): (weights, 0)
         for dtype, by_name in (known.corrections.items() if known else ())
@@ -103,7 +121,11 @@ def fit_table(
 
 
 def fit_dtype(
-    dtype: str, observations: Iterable[Observation], device: DeviceFacts, known: Table | None
+    dtype: str,
+    observations: Iterable[Observation],
+    device: DeviceFacts,
+    known: Table | None,
+    another: Table | None = None,
 ) -> Fit:
     """Fit the speeds of a dtype's configs, and what they leave over.
 
@@ -111,7 +133,8 @@ def fit_dtype(
         dtype: of a and b.
         observations: of any precision.
         device: where they were made.
-        known: a table of this chip or another, from which the search begins.
+        known: a table of this chip or another, from which the search for speeds begins.
+        another: a table of another chip, whose corrections hold where nothing was measured.
 
     Raises:
         MissingPackageError: SciPy is not installed.
@@ -143,13 +166,16 @@ def fit_dtype(
     left[~np.isfinite(left)] = np.nan
     shared = np.array([problem_features(Asked.of(one.workload.problem())) for one in observed])
     own = candidate_features(columns, plan)
-    corrections, rest = {}, left.copy()
+    likely = another.corrections.get(dtype, {}) if another else {}
+    corrections = {row.name: (likely[row.name], 0) for row in rows if row.name in likely}
+    rest, none = left.copy(), np.zeros(len(FEATURES))
     for column, row in enumerate(rows):
         known_ones = np.isfinite(left[:, column])
         count = int(known_ones.sum())
         if count >= FEWEST:
             features = np.concatenate([shared, own[:, :, column].T], axis=1)[known_ones]
-            weights = _ridge(features, left[known_ones, column])
+            begin = likely.get(row.name, none)
+            weights = begin + _ridge(features, left[known_ones, column] - features @ begin)
             corrections[row.name] = weights, count
             rest[known_ones, column] -= features @ weights
     return Fit(len(observed), speeds, corrections, _rms(left), _rms(rest))
