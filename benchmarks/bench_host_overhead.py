@@ -2,9 +2,12 @@
 
 The matrices are so small that the GPU is done before the host: the time is what a call costs
 before it returns. All calls of one dtype and size are interleaved, and the GPU is waited for
-outside the clock. The launches of an empty kernel are what no call can undercut. The first call on
-a new shape, whose kernel is loaded already, checks the operands, chooses and binds; the choice is
-timed by itself too, on random products in a row. `routes[key]` is what finds a choice again.
+outside the clock. The launches of an empty kernel are what no call can undercut.
+
+The first call on a new shape, whose kernel is loaded already, checks the operands, chooses and
+binds. It is timed on ten new shapes in a row, and on one alone after all the other calls, which
+leave none of it in the CPU's caches. The choice is timed by itself too, on random products in a
+row. `routes[key]` finds a choice again.
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ ROUNDS = 1 if SMOKE else 200
 CALLS = 1 if SMOKE else 50  # a round: fewer launches than the driver queues without blocking
 SIZES = [4] if SMOKE else [32, 64]
 SEED = 3  # of random problems
-FIRST_CALL = "first call on a new shape"
+# By the number of new shapes in a row.
+FIRST_CALLS = {"first call on a new shape": 10, "the same, alone after other work": 1}
 NEW_SHAPES = 2 if SMOKE else 40
 
 # Python expressions to time, with operands a, b and c of a library.
@@ -75,9 +79,8 @@ class Variant(NamedTuple):
 def list_variants() -> list[Variant]:
     variants = []
     for library in LIBRARIES:
-        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library])
+        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library], *FIRST_CALLS)
         variants += [Variant(library, call) for call in calls]
-        variants.append(Variant(library, FIRST_CALL))
     variants += [Variant("dxgemm", call) for call in CHOICES]
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
@@ -134,9 +137,9 @@ def random_problems(dtype: str) -> Iterator[Problem]:
         yield workload.problem()
 
 
-def first_call_sampler(library: str, dtype: str) -> Callable[[], float]:
-    """A function that times one call on a shape of which nothing is known but that its kernel,
-    one of those that other shapes have needed, is loaded.
+def first_call_sampler(library: str, dtype: str, in_a_row: int) -> Callable[[], float]:
+    """A function that times calls on shapes of which nothing is known but that their kernels,
+    which other shapes have needed too, are loaded.
     """
     operands = []
     for number in range(NEW_SHAPES):
@@ -149,24 +152,25 @@ def first_call_sampler(library: str, dtype: str) -> Callable[[], float]:
     turn = cycle(operands)
 
     def sample() -> float:
-        a, b, c = next(turn)
         others = dict(routes)
         clear_routes()
+        few = list(islice(turn, min(in_a_row, NEW_SHAPES)))
         begin = perf_counter()
-        dxgemm.gemm(a, b, out=c)
+        for a, b, c in few:
+            dxgemm.gemm(a, b, out=c)
         seconds = perf_counter() - begin
         routes.update(others)
         if not SMOKE:
             cupy.cuda.Device().synchronize()
-        return seconds
+        return seconds / len(few)
 
     return sample
 
 
 def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], float]:
     """Check what the expression computes and return the function that takes one sample."""
-    if variant.call == FIRST_CALL:
-        return first_call_sampler(variant.library, a.dtype.name)
+    if variant.call in FIRST_CALLS:
+        return first_call_sampler(variant.library, a.dtype.name, FIRST_CALLS[variant.call])
     problems = random_problems(a.dtype.name)
     if variant.library in LIBRARIES:
         names = operand_names(variant.library, a, b)

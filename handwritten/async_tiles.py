@@ -15,19 +15,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.handwritten.operands import VECTOR_BYTES, operand_mode
+from dxgemm.handwritten.operands import ITEM_BYTES, VECTOR_BYTES, operand_mode
+
+# By how an operand lies.
+A_WAYS = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
+B_WAYS = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
 
 
 def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
     """The ways that suit a and b of a problem."""
-    a_ways = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
-    b_ways = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
-    ways = a_ways[operand_mode(problem, "a")], b_ways[operand_mode(problem, "b")]
-    width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
-    a_way, b_way = (
-        "outer" if way == "outer16" and outer * config.tile_k < width * config.threads else way
-        for way, outer in zip(ways, (config.tile_m, config.tile_n), strict=True)
-    )
+    fewest = VECTOR_BYTES // ITEM_BYTES[problem.dtype] * config.threads
+    a_way = A_WAYS[operand_mode(problem, "a")]
+    if a_way == "outer16" and config.tile_m * config.tile_k < fewest:
+        a_way = "outer"
+    b_way = B_WAYS[operand_mode(problem, "b")]
+    if b_way == "outer16" and config.tile_n * config.tile_k < fewest:
+        b_way = "outer"
     return a_way, b_way
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 VECTOR_BYTES = 16  # of the widest access to memory
+ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 
 
 def operand_mode(problem: Any, name: str) -> str:
@@ -16,14 +15,14 @@ def operand_mode(problem: Any, name: str) -> str:
     that stride is 1 and every row (or column) starts at a multiple of 16 bytes, so that elements
     can be read 16 bytes at a time.
     """
-    strides = getattr(problem, name)
-    along_rows = abs(strides.col) <= abs(strides.row) or problem_rows(problem, name) == 1
-    direction = "row" if along_rows else "col"
-    unit, other = (strides.col, strides.row) if along_rows else (strides.row, strides.col)
-    item_size = 2 if problem.dtype in ("float16", "bfloat16") else np.dtype(problem.dtype).itemsize
-    starts = (strides.batch * item_size, other * item_size, getattr(problem, f"{name}_alignment"))
-    is_vector = unit == 1 and all(start % VECTOR_BYTES == 0 for start in starts)
-    return direction + "16" if is_vector else direction
+    batch, row, col = getattr(problem, name)
+    if abs(col) <= abs(row) or problem_rows(problem, name) == 1:
+        direction, unit, other = "row", col, row
+    else:
+        direction, unit, other = "col", row, col
+    # One that divides all starts of rows in bytes divides their bitwise or.
+    starts = (batch | other) * ITEM_BYTES[problem.dtype] | getattr(problem, f"{name}_alignment")
+    return direction + "16" if unit == 1 and starts % VECTOR_BYTES == 0 else direction
 
 
 def problem_rows(problem: Any, name: str) -> int:

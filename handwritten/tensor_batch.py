@@ -140,6 +140,7 @@ class Config:
 CONFIGS = (
     Config(96, 96, 48, warp_m=48, warp_n=32, parts=3),
     Config(80, 80, 80, warp_m=40, warp_n=16, parts=5),
+    Config(128, 64, 64, warp_m=64, warp_n=32, parts=4),
     Config(64, 64, 64, warp_m=32, warp_n=32, parts=4),
     Config(48, 48, 48, warp_m=24, warp_n=16, parts=3),
     Config(32, 32, 32, warp_m=16, warp_n=32, parts=2),

@@ -215,10 +215,13 @@ def give_table(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
 
-    def give_table(device: Any, speeds: Any, measured: Any = None) -> Path:
-        counted = {key: (speed, 1) for key, speed in speeds.items()}
+    def give_table(device: Any, speeds: Any, corrections: Any = None) -> Path:
+        counted, weighed = (
+            {key: (entry, 1) for key, entry in entries.items()}
+            for entries in (speeds, corrections or {})
+        )
         folder = tables.own_folder(device)
-        tables.write_table(folder, tables.Chip.of(device), counted, measured or {}, {})
+        tables.write_table(folder, tables.Chip.of(device), counted, weighed, {})
         _forget_configs()
         return folder
 

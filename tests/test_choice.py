@@ -30,9 +30,9 @@ from dxgemm.choice.model import (
     predict,
     schedule,
 )
-from dxgemm.choice.residual import MOST, Residual
+from dxgemm.choice.residual import MOST, UNIT, candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, choose, rank, speed_of, speeds_from
-from dxgemm.choice.tables import Chip, Measured, Speed, Table, read_table, table_for, write_table
+from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.runtime.device import SIMULATED_DEVICE
 from dxgemm.tuning.workloads import ARITHMETICS, random_workloads
@@ -353,31 +353,57 @@ def test_a_pipeline_that_is_not_filled_is_avoided(configs_of_a_gpu):
 # Corrections and tables.
 
 
-def measured_at(points, row, weight):
-    """A table's numbers for problems, each with a weight for one candidate."""
-    numbers = Asked.of_all(points)
-    columns = [np.broadcast_to(getattr(numbers, name), (len(points), 1)) for name in tables.POINT]
-    weights = np.full((len(points), 1), weight)
-    return Measured(np.concatenate(columns, axis=1), (row.name,), weights)
+def weights_of(**of_features):
+    """A correction's weights, by the names of features; 0 for all others."""
+    return np.array([of_features.get(name, 0.0) for name in tables.FEATURES])
 
 
-def test_a_correction_is_bounded_and_goes_by_problems_alike(give_table):
-    row = Row(find_implementation("tuned"), find_implementation("tuned").configs("float32")[2])
-    named = "tuned", row.config, 1
-    here, near, far = (problem(size, size, size) for size in (1024, 1152, 8192))
-    give_table(H200, {})
-    plain_us = [choose(asked, H200, named).us for asked in (here, near, far)]
+def test_a_correction_is_bounded_and_goes_by_features(give_table):
+    tuned = find_implementation("tuned")
+    first, other = (Row(tuned, config) for config in tuned.configs("float32")[2:4])
+    problems = [problem(size, size, size) for size in (1024, 2048, 8192)]
+
+    def logs(row, **weights):
+        """What weights for the first row make of a row's times."""
+        named = "tuned", row.config, 1
+        give_table(H200, {})
+        plain_us = [choose(asked, H200, named).us for asked in problems]
+        give_table(H200, {}, {("float32", first.name): weights_of(**weights)})
+        return np.log([choose(asked, H200, named).us for asked in problems]) - np.log(plain_us)
+
     for weight in (0.2, -0.2, 9.0, -9.0):
-        give_table(H200, {}, {"float32": measured_at([here], row, weight)})
-        us = [choose(asked, H200, named).us for asked in (here, near, far)]
-        logs = np.log(np.array(us) / plain_us) * np.sign(weight)
-        assert logs[0] == pytest.approx(min(abs(weight), MOST), rel=1e-3)
-        if abs(weight) < MOST:
-            assert logs[0] > logs[1] > logs[2] > 0
-        other = find_implementation("tuned").configs("float32")[3]
-        assert choose(here, H200, ("tuned", other)).us == pytest.approx(
-            predict_us([Row(row.implementation, other)], here)[0]
-        )
+        bounded = math.copysign(min(abs(weight), MOST), weight)
+        np.testing.assert_allclose(logs(first, one=weight), bounded, 1e-9)
+        np.testing.assert_array_equal(logs(other, one=weight), 0)
+    sizes = np.log2([1024, 2048, 8192]) / UNIT
+    np.testing.assert_allclose(logs(first, m=0.1, n2=0.05), 0.1 * sizes + 0.05 * sizes**2, 1e-9)
+
+
+def test_each_feature_is_of_what_it_is_named_after(configs_of_a_gpu):
+    plain = problem(1024, 1024, 1024)
+    rows = whole_rows("float32")
+    columns = columns_of(rows, "float32")
+
+    def features(asked):
+        numbers = Asked.of(asked)
+        own = candidate_features(columns, schedule(columns, numbers))
+        return dict(zip(tables.PROBLEM_FEATURES, problem_features(numbers), strict=True)), own
+
+    known, own = features(plain)
+    assert known["one"] == 1.0 and own.shape == (len(tables.CANDIDATE_FEATURES), len(rows))
+    assert (own[1:3] >= 0).all(), "rounding up costs nothing or more"
+    np.testing.assert_allclose(own[3:], own[:3] ** 2)
+    for changed, names in (
+        (problem(2048, 1024, 1024), {"m", "m2"}),
+        (problem(1024, 2048, 1024), {"n", "n2"}),
+        (problem(1024, 1024, 2048), {"k", "k2"}),
+        (problem(1024, 1024, 1024, batch=4), {"batch", "batch2"}),
+        (replace(plain, a=plain.a.transposed()), {"a_col"}),
+        (replace(plain, b=plain.b.transposed()), {"b_col"}),
+        (replace(plain, a_alignment=4), {"misaligned"}),
+    ):
+        other, _ = features(changed)
+        assert {name for name in known if known[name] != other[name]} == names
 
 
 def test_a_correction_decides(give_table):
@@ -385,12 +411,10 @@ def test_a_correction_decides(give_table):
     give_table(H200, {})
     first, second = rank(asked, H200).candidates[:2]
     slow = Row(first.implementation, first.config)
-    point = {"float32": measured_at([asked], slow, 0.4)}
-    give_table(H200, {}, point)
+    give_table(H200, {}, {("float32", slow.name): weights_of(one=0.4)})
     assert choose(asked, H200, (first.implementation.name, first.config)).us > 1.4 * first.us
     assert choose(asked, H200).us <= second.us
     assert (choose(asked, H200).config, choose(asked, H200).slices) != (first.config, 1)
-    assert "1000 x 1000 x 1000 is most like it" in speeds_from(problem(990, 990, 990), H200)
 
 
 def test_names_of_candidates_are_told_apart(configs_of_a_gpu):
@@ -401,29 +425,30 @@ def test_names_of_candidates_are_told_apart(configs_of_a_gpu):
 
 def test_a_table_is_read_as_it_was_written(tmp_path):
     speeds = {KEY: (Speed(0.5, misaligned=1.5), 7), ("int8", "x", "y z"): (Speed(1.25), 0)}
-    points = measured_at([problem(3, 4, 5), problem(7, 7, 7)], Row(Tired("left", ""), "c"), -0.125)
+    weights = weights_of(one=-0.125, tail2=0.5)
     folder, chip = tmp_path / "new" / "gpu", Chip.of(H200)
-    write_table(folder, chip, speeds, {"float32": points}, {"measured": "today"})
+    corrections = {("float32", "left c"): (weights, 9)}
+    write_table(folder, chip, speeds, corrections, {"measured": "today", "workloads": 12})
     table = read_table(folder)
-    assert (table.chip, table.folder) == (chip, folder)
+    assert (table.chip, table.workloads) == (chip, 12)
     assert table.speeds == {key: speed for key, (speed, _) in speeds.items()}
-    found = table.measured_problems("float32")
-    assert found.candidates == points.candidates
-    np.testing.assert_array_equal(found.points, points.points)
-    np.testing.assert_allclose(found.weights, points.weights)
-    assert table.measured_problems("float64") is None
+    ((dtype, by_name),) = table.corrections.items()
+    ((name, found),) = by_name.items()
+    assert (dtype, name) == ("float32", "left c")
+    np.testing.assert_array_equal(found, weights)
     assert json.loads((folder / "chip.json").read_text())["measured"] == "today"
-    assert {path.name for path in folder.iterdir()} == {"chip.json", "speeds.csv", "float32.csv"}
-    write_table(folder, chip, speeds, {}, {})
-    assert table.measured_problems("float32") is not None, "what else the folder holds stays"
+    assert {path.name for path in folder.iterdir()} == {
+        "chip.json", "speeds.csv", "corrections.csv",
+    }  # fmt: skip
 
 
-CHIP = '{"version": 1, "gpu": "x", "arch": "sm_90a", "sm_count": 132, "memory_gbytes_per_s": 4800}'
+CHIP = '{"version": 2, "gpu": "x", "arch": "sm_90a", "sm_count": 132, "memory_gbytes_per_s": 4800}'
 SPEEDS_HEADER = ",".join(["dtype", "kernel", "config", *tables.SPEED_NAMES, "measurements"])
-POINTS_HEADER = ",".join([*tables.POINT, "tuned x"])
+WEIGHTS_HEADER = ",".join(["dtype", "candidate", *tables.FEATURES, "measurements"])
+ONES = ",1" * (len(tables.FEATURES) - 1)
 DAMAGES = {
     "truncated header": ("chip.json", CHIP[:40]),
-    "another version": ("chip.json", CHIP.replace('"version": 1', '"version": 99')),
+    "another version": ("chip.json", CHIP.replace('"version": 2', '"version": 99')),
     "no version": ("chip.json", "{}"),
     "a list": ("chip.json", "[1]"),
     "no SMs": ("chip.json", CHIP.replace("132", "0")),
@@ -431,19 +456,18 @@ DAMAGES = {
     "negative bandwidth": ("chip.json", CHIP.replace("4800", "-1")),
     "a numeric architecture": ("chip.json", CHIP.replace('"sm_90a"', "90")),
     "no columns": ("speeds.csv", "a,b\n1,2\n"),
+    "no line": ("speeds.csv", ""),
     "truncated speeds": ("speeds.csv", f"{SPEEDS_HEADER}\nfloat32,tuned,x,0.5,0.7"),
     "a speed in words": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,fast" + 12 * ",1" + ",3\n"),
     "a negative speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,-0.5" + 12 * ",1" + ",3\n"),
     "an endless speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,inf" + 12 * ",1" + ",3\n"),
     "no speed": ("speeds.csv", f"{SPEEDS_HEADER}\nf,t,x,nan" + 12 * ",1" + ",3\n"),
     "bytes": ("speeds.csv", b"\xff\xfe\x00"),
-    "other points": ("float32.csv", "m,n,k\n1,2,3\n"),
-    "a truncated point": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0"),
-    "a point in words": ("float32.csv", f"{POINTS_HEADER}\nwide,16,16,1,1,0,0,0,16,16,5\n"),
-    "a missing weight": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,16,16,nan\n"),
-    "no weight": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,16,16,NaN\n"),
-    "a negative size": ("float32.csv", f"{POINTS_HEADER}\n-16,16,16,1,1,0,0,0,16,16,5\n"),
-    "no alignment": ("float32.csv", f"{POINTS_HEADER}\n16,16,16,1,1,0,0,0,0,16,5\n"),
+    "other features": ("corrections.csv", "dtype,candidate,m,n,k,measurements\nf,t x,1,2,3,9\n"),
+    "truncated weights": ("corrections.csv", f"{WEIGHTS_HEADER}\nf,t x,0.5,0.5"),
+    "a weight in words": ("corrections.csv", f"{WEIGHTS_HEADER}\nf,t x,much{ONES},3\n"),
+    "an endless weight": ("corrections.csv", f"{WEIGHTS_HEADER}\nf,t x,inf{ONES},3\n"),
+    "no weight": ("corrections.csv", f"{WEIGHTS_HEADER}\nf,t x,nan{ONES},3\n"),
 }
 
 
@@ -467,7 +491,7 @@ def test_what_a_table_says_of_others_is_ignored(give_table, recwarn):
     give_table(
         H200,
         {KEY: Speed(0.5), ("float32", "gone", "8x8"): Speed(9.0), ("int4", "a", "b"): Speed(9.0)},
-        {"float32": measured_at([asked], gone, 0.3)},
+        {("float32", gone.name): weights_of(one=0.3)},
     )
     assert rank(asked, H200) == plain and not recwarn.list
 
@@ -477,7 +501,7 @@ def test_without_any_table_the_choice_still_works(give_table):
     folder = tables.own_folder(H200)
     (folder / "chip.json").unlink()
     selection.forget_candidates()
-    assert table_for(H200) is None and "no table" in speeds_from(problem(9, 9, 9), H200)
+    assert table_for(H200) is None and "no table" in speeds_from(H200)
     for asked in random_problems(50):
         assert choose(asked, H200).us > 0
 
@@ -503,17 +527,16 @@ def test_a_gpu_takes_the_table_of_the_nearest_chip(give_table):
 
     give_table(H200, {KEY: Speed(0.5)})
     assert known(H200) == known(H100) == known(A100) == 0.5
-    asked = problem(64, 64, 64)
-    assert speeds_from(asked, H200) == "measured on NVIDIA H200"
+    assert speeds_from(H200) == "measured on NVIDIA H200, 0 problems"
     for part in ("measured on NVIDIA H200", "nearest chip", "132 SMs", "3352 GB/s"):
-        assert part in speeds_from(asked, H100)
+        assert part in speeds_from(H100)
     give_table(A100, {KEY: Speed(0.25)})
     assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.5, 0.25]
     # A small GPU of the architecture is nearer than a large one of another.
     assert known(replace(H200, name="small", sm_count=20, memory_gbytes_per_s=300.0)) == 0.5
     give_table(H100, {KEY: Speed(0.75)})
     assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.75, 0.25]
-    assert speeds_from(asked, H100) == "measured on NVIDIA H100 80GB HBM3"
+    assert speeds_from(H100) == "measured on NVIDIA H100 80GB HBM3, 0 problems"
 
 
 def test_the_users_table_takes_the_place_of_the_packaged_one_of_its_chip(give_table):
@@ -533,10 +556,5 @@ def test_packaged_tables_can_be_read(configs_of_a_gpu, recwarn):
     assert folders
     for folder in folders:
         table = read_table(folder)
-        for dtype in DTYPES:
-            rows = all_rows(dtype, H200)
-            measured = table.measured_problems(dtype)
-            if measured is not None:
-                residual = Residual.of(measured, columns_of(rows, dtype))
-                assert np.isfinite(residual.weights).all() and np.isfinite(residual.own).all()
+        assert table.speeds and table.corrections and table.workloads
     assert not recwarn.list

@@ -6,6 +6,7 @@ Without a GPU the driver's answers are made up; with one the faults are real.
 from __future__ import annotations
 
 import signal
+import struct
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -40,6 +41,7 @@ class FakeDriver:
     CUfunction_attribute = driver.CUfunction_attribute
     CUstreamCaptureMode = driver.CUstreamCaptureMode
     CUstreamCaptureStatus = driver.CUstreamCaptureStatus
+    CUlaunchConfig = driver.CUlaunchConfig
 
     def __init__(self):
         self.results = {
@@ -82,6 +84,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
     monkeypatch.setattr(launch, "device_count", lambda: 1)
     monkeypatch.setattr(launch, "_functions", {})
+    monkeypatch.setattr(launch, "_shared", {})
     return fake
 
 
@@ -162,6 +165,39 @@ def kernel_launch(fake):
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"", 0] = 1
     return launch.KernelLaunch(SimpleNamespace(cubin=b"", record=record), problem, 7, 0)
+
+
+def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
+    config, fields = kernel_launch._config, kernel_launch._fields
+    kernel_launch(*CALL, stream=12345)
+    grid = config.gridDimX, config.gridDimY, config.gridDimZ
+    assert grid == (7, 1, 1) and (config.blockDimX, config.blockDimY, config.blockDimZ) == (
+        256,
+        1,
+        1,
+    )
+    assert int(config.hStream) == 12345
+    fields.smem_bytes, fields.attribute_count = 99, 0
+    assert (config.sharedMemBytes, config.numAttrs) == (99, 0)
+
+
+def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch):
+    kernel = kernel_launch._kernel
+    other_problem = contiguous_problem("float32", 40, 50, 60)
+    other = launch.KernelLaunch(kernel, other_problem, 9, 0)
+    plan = other.fixed(*CALL)
+    assert other._buffer is kernel_launch._buffer
+    for run, sizes, blocks in (
+        (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
+        (lambda: other(*CALL, stream=1), (40, 50, 60), 9),
+        (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
+    ):
+        run()
+        packed = struct.unpack_from("@qqq", kernel_launch._buffer, 40)
+        assert packed == sizes and kernel_launch._config.gridDimX == blocks
+    before = bytes(plan.__self__._buffer)
+    kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)
+    assert bytes(plan.__self__._buffer) == before, "a plan has arguments of its own"
 
 
 def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):

@@ -248,8 +248,8 @@ def test_the_fit_finds_what_the_times_were_made_with(config):
     assert speed.efficiency == pytest.approx(TRUE.efficiency, rel=0.05)
     assert speed.launch_us == pytest.approx(TRUE.launch_us, rel=0.05)
     assert speed.misaligned == pytest.approx(TRUE.misaligned, rel=0.05)
-    assert rare.name in fit.measured.candidates
-    assert "of a former version" not in fit.measured.candidates
+    assert fit.corrections.keys() <= {row.name for row in all_rows("float32", H200)}
+    assert rare.name not in fit.corrections
     alone = fit_dtype("float32", observe(some_workloads(80), config), H200, None)
     assert alone.error < 0.03 and alone.corrected_error < alone.error
 
@@ -263,17 +263,16 @@ def test_a_table_of_a_fit_gives_back_what_was_measured(config, give_table):
         return np.median(np.abs(np.log(us)))
 
     # No term of the model knows of it.
-    observed = observe(some_workloads(160), config, lambda workload: (workload.n / 512) ** 0.05)
-    for seen, unseen, better in ((observed, observed, 0.25), (observed[::2], observed[1::2], 0.7)):
+    observed = observe(some_workloads(400), config, lambda workload: (workload.n / 512) ** 0.1)
+    for seen, unseen in ((observed, observed), (observed[::2], observed[1::2])):
         fit = fit_dtype("float32", seen, H200, None)
-        assert fit.corrected_error < 0.25 * fit.error and fit.corrected_error < 0.03
+        assert fit.corrected_error < 0.7 * fit.error
         speeds = {key: speed for key, (speed, _) in fit.speeds.items()}
-        give_table(
-            H200, speeds, {"float32": replace(fit.measured, weights=0 * fit.measured.weights)}
-        )
+        give_table(H200, speeds)
         plain = error_of_the_choice(unseen)
-        give_table(H200, speeds, {"float32": fit.measured})
-        assert error_of_the_choice(unseen) < better * plain
+        weights = {("float32", name): entry for name, (entry, _) in fit.corrections.items()}
+        give_table(H200, speeds, weights)
+        assert error_of_the_choice(unseen) < 0.7 * plain
 
 
 def test_the_fit_begins_from_what_is_known(config):
@@ -338,10 +337,10 @@ def test_a_search_ends_with_a_table_and_is_taken_up_again(monkeypatch, tmp_path,
     assert len(asked) == len(set(asked)) == 4 * per_shape
     assert table.chip.gpu == "NVIDIA H200"
     assert ("float32", "tuned", str(config)) in table.speeds
-    assert len(table.measured_problems("float32").points) == 4 * per_shape
+    assert table.workloads == 4 * per_shape
     tune(6)
     assert len(asked) == len(set(asked)) == 6 * per_shape
-    assert len(read_table(out).measured_problems("float32").points) == 6 * per_shape
+    assert read_table(out).workloads == 6 * per_shape
     tune(1, "--fresh")
     assert len(asked) == 7 * per_shape
     result = CliRunner().invoke(app, ["tune", "--shapes", str(tmp_path / "none")])

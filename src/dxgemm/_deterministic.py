@@ -85,7 +85,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     chosen, config, ratio = found
     del rejected[chosen.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
-    best = Candidate(chosen, config, reason)
+    best = Candidate(chosen, config, note=reason)
     return Ranking((best,), rejected)
 
 

@@ -423,7 +423,7 @@ def _explain(
             for other in ranking.candidates
             if other.us is not None and not device.is_simulated
         ),
-        speeds=None if device.is_simulated else speeds_from(problem, device),
+        speeds=None if device.is_simulated else speeds_from(device),
     )
 
 

@@ -7,7 +7,6 @@ shapes and the way out. Everything that decides, builds or explains works on the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -188,49 +187,43 @@ class Problem:
         """Operations: a multiplication and an addition per inner step."""
         return 2 * self.batch * self.m * self.n * self.k
 
-    @cached_property
-    def a_is_aligned(self) -> bool:
-        """Whether all rows, or columns, of a begin at multiples of 16 bytes."""
-        return self.a_alignment == MAX_ALIGNMENT <= self.a_row_alignment
-
-    @cached_property
-    def b_is_aligned(self) -> bool:
-        """Whether all rows, or columns, of b begin at multiples of 16 bytes."""
-        return self.b_alignment == MAX_ALIGNMENT <= self.b_row_alignment
-
-    @cached_property
+    @property
     def a_row_alignment(self) -> int:
         """Bytes, the largest power of two up to a cache line's that all rows of a are apart."""
         return _row_alignment(self.a, self.dtype)
 
-    @cached_property
+    @property
     def b_row_alignment(self) -> int:
         """Bytes, the largest power of two up to a cache line's that all rows of b are apart."""
         return _row_alignment(self.b, self.dtype)
 
-    @cached_property
-    def result_is_aligned(self) -> bool:
-        """Whether all rows of the result are multiples of 16 bytes apart."""
-        return _row_alignment(self.out, self.out_dtype) >= MAX_ALIGNMENT
+    @property
+    def result_row_alignment(self) -> int:
+        """Bytes, as `a_row_alignment`, for the result."""
+        return _row_alignment(self.out, self.out_dtype)
 
-    @cached_property
+    @property
+    def read_bytes(self) -> int:
+        """Fewest bytes read from device memory: each operand once."""
+        a, b = self.m * self.k, self.k * self.n
+        if self.batch != 1:
+            a, b = (a * self.batch if self.a.batch else a), (b * self.batch if self.b.batch else b)
+        read = (a + b) * ITEM_SIZES[self.dtype]
+        if self.reads_c:
+            read += self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
+        return read
+
+    @property
     def result_bytes(self) -> int:
-        """Of the matrices that are written, without those of the slices of k."""
-        is_stored = self.reduction is None or self.reduction.is_stored
-        return is_stored * self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
+        """Bytes of the matrices that are written, without those of the slices of k."""
+        if self.epilogue and self.epilogue.reduction and not self.epilogue.reduction.is_stored:
+            return 0
+        return self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
 
-    @cached_property
+    @property
     def bytes_moved(self) -> int:
-        """Fewest bytes through device memory: each operand read once, a result written once.
-
-        What a reduction gives is not counted.
-        """
-        batch_a = self.batch if self.a.batch else 1
-        batch_b = self.batch if self.b.batch else 1
-        factors = batch_a * self.m * self.k + batch_b * self.k * self.n
-        addends = self.reads_c * self.batch * self.m * self.n
-        read = factors * ITEM_SIZES[self.dtype] + addends * ITEM_SIZES[self.out_dtype]
-        return read + self.result_bytes
+        """Fewest bytes through device memory; what a reduction gives is not counted."""
+        return self.read_bytes + self.result_bytes
 
 
 def _row_alignment(strides: Strides, dtype: str) -> int:
@@ -262,7 +255,8 @@ def contiguous_problem(
     """
     given = {} if out_dtype is None else {"out": out_dtype}
     _check_dtypes({"a": dtype, "b": dtype, **given})
-    _check_precision(precision, dtype)
+    if precision is not None:
+        _check_precision(precision, dtype)
     out = _row_major(batch, m, n)
     return oriented(
         Problem(
@@ -342,10 +336,14 @@ def define_problem(
         DeviceMismatchError, MissingOperandError: the first that applies, with the values and the
         way out.
     """
-    named = {"a": a, "b": b, "c": c, "out": out}
-    present = {name: layout for name, layout in named.items() if layout is not None}
+    present = {"a": a, "b": b}
+    if c is not None:
+        present["c"] = c
+    if out is not None:
+        present["out"] = out
     _check_dtypes({name: layout.dtype for name, layout in present.items()}, has_epilogue)
-    _check_precision(precision, a.dtype)
+    if precision is not None:
+        _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present)
     _check_devices(present)
     target = out or (None if is_reduced else c)
@@ -417,22 +415,22 @@ def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
                 f"gemm: {name} has dtype {dtype}; {', '.join(supported)} in native byte order "
                 f"are supported: convert {name} first, for example {name}.astype('{fitting}')."
             )
+    a, b = dtypes["a"], dtypes["b"]
+    if a != b:
+        way_out = "convert a and b to one dtype."
+    else:
+        allowed = RESULT_DTYPES[a]
+        if has_epilogue and a == "int8":
+            allowed += DEQUANTISED_DTYPES
+        out = dtypes.get("out") or dtypes.get("c")
+        if out is None or (out in allowed and dtypes.get("c", out) == out):
+            return
+        way_out = f"c and out must both be {' or both '.join(allowed)}."
     listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
-    if dtypes["a"] != dtypes["b"]:
-        raise DtypeError(f"gemm: dtypes differ: {listed}; convert a and b to one dtype.")
-    results = {dtypes[name] for name in ("c", "out") if name in dtypes}
-    allowed = RESULT_DTYPES[dtypes["a"]]
-    if has_epilogue and dtypes["a"] == "int8":
-        allowed += DEQUANTISED_DTYPES
-    if len(results) > 1 or not results <= set(allowed):
-        raise DtypeError(
-            f"gemm: dtypes differ: {listed}; c and out must both be {' or both '.join(allowed)}."
-        )
+    raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
 
 
 def _check_precision(precision: Any, dtype: str) -> None:
-    if precision is None:
-        return
     is_name = isinstance(precision, str)
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
     if is_name and precision in {f"{SPLIT}{count}" for count in MODULI_COUNTS}:
@@ -463,16 +461,16 @@ def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int
             f"gemm: inner dimensions differ: a is {a}, b is {b}; "
             f"a.shape[{len(a) - 1}] must equal b.shape[{len(b) - 2}]."
         )
-    batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
-    sizes = {size for size in batches.values() if size != 1}
-    if len(sizes) > 1:
-        shapes = ", ".join(f"{name} is {operands[name].shape}" for name in batches)
-        raise ShapeError(
-            f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
-        )
     result_shape: tuple[int, ...] = (m, n)
+    batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
     if batches:
-        result_shape = (sizes.pop() if sizes else 1, m, n)
+        sizes = {size for size in batches.values() if size != 1} or {1}
+        if len(sizes) > 1:
+            shapes = ", ".join(f"{name} is {operands[name].shape}" for name in batches)
+            raise ShapeError(
+                f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
+            )
+        result_shape = (*sizes, m, n)
     for name in ("c", "out"):
         if name in operands and operands[name].shape[-2:] != (m, n):
             raise ShapeError(
@@ -483,6 +481,8 @@ def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int
 
 
 def _check_devices(operands: dict[str, Layout]) -> None:
+    if len({layout.device for layout in operands.values()}) == 1:
+        return
     # Host operands go wherever the others are.
     devices = {name: layout.device for name, layout in operands.items() if layout.device >= 0}
     if len(set(devices.values())) > 1:
@@ -516,6 +516,10 @@ def overlaps_itself(layout: Layout) -> bool:
     """
     if 0 in layout.shape:
         return False
+    if len(layout.shape) == 2:
+        (rows, cols), (row, col) = layout.shape, layout.strides
+        if 0 < col * cols <= row or 0 < row * rows <= col:
+            return False  # rows, or columns, one behind the other
     dimensions = sorted(
         (abs(stride), size)
         for size, stride in zip(layout.shape, layout.strides, strict=True)
@@ -537,7 +541,8 @@ def overlaps_itself(layout: Layout) -> bool:
 
 def _element_strides(name: str, layout: Layout) -> Strides:
     item_size = ITEM_SIZES[layout.dtype]
-    if any(stride % item_size for stride in layout.strides):
+    strides = tuple([stride // item_size for stride in layout.strides])
+    if tuple([stride * item_size for stride in strides]) != layout.strides:
         raise LayoutError(
             f"gemm: {name} has strides {layout.strides} bytes, which are not multiples of the "
             f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
@@ -547,7 +552,7 @@ def _element_strides(name: str, layout: Layout) -> Strides:
             f"gemm: {name} starts at an address that is not a multiple of the {item_size}-byte "
             f"{layout.dtype}; copy it to an aligned array first."
         )
-    return used_strides(layout.shape, tuple(stride // item_size for stride in layout.strides))
+    return used_strides(layout.shape, strides)
 
 
 def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:

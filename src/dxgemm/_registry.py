@@ -46,9 +46,9 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Implementation(ABC):
-    """One way to compute a GEMM.
+    """One way to compute a GEMM. One object each, which is compared as such.
 
     Attributes:
         name: what `implementation=` takes.
@@ -153,7 +153,7 @@ class Implementation(ABC):
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class KernelFile(Implementation):
     """A kernel file of one of dxgemm's packages."""
 
@@ -292,12 +292,6 @@ class KernelFile(Implementation):
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
 
-    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        if simulator_enabled() or not hasattr(self._kernel_file, "device_functions"):
-            return None
-        spec = self.spec_for(config, problem)
-        return None if find_kernel(spec, arch) else spec
-
     def bind(self, problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
         describe_maps = getattr(self._kernel_file, "tensor_maps", None)
         maps = describe_maps(config, problem) if describe_maps else ()
@@ -319,7 +313,7 @@ class Handwritten(KernelFile):
     package = "dxgemm.handwritten"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SplitProduct(Handwritten):
     """The kernel file that multiplies the parts of operands; other kernels make these.
 
@@ -374,8 +368,14 @@ class Pipelined(KernelFile):
 
     package = "dxgemm.cublasdx"
 
+    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
+        if simulator_enabled():
+            return None
+        spec = self.spec_for(config, problem)
+        return None if find_kernel(spec, arch) else spec
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Cublas(Implementation):
     """NVIDIA's cuBLAS, called through CuPy."""
 

@@ -310,11 +310,11 @@ class Route:
             _DeferredError: it is not built in this call.
             BuildError: it could not be built; only once.
         """
-        mode, arch = build_mode(), self.device.arch
-        implementation = candidate.implementation
+        arch, implementation = self.device.arch, candidate.implementation
         spec = implementation.slow_build(candidate.config, candidate.part_of(self.problem), arch)
         if spec is None:
             return
+        mode = build_mode()
         if mode == "never":
             raise _DeferredError(
                 f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
@@ -417,6 +417,7 @@ def _remember(key: Any, route: Route) -> Route:
     if len(routes) >= _MAX_ROUTES:
         routes.clear()
     routes[key] = route
-    if _is_outdated(route):  # since it was decided; `_forget_awaiting` may have come too early
+    # Since it was decided: `_forget_awaiting` may have come too early.
+    if route.awaited and _is_outdated(route):
         routes.pop(key, None)
     return route

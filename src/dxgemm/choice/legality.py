@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -18,18 +19,27 @@ class Candidate(NamedTuple):
     Attributes:
         implementation: the kernel.
         config: one of its configs; None if it has none.
-        reason: why it was chosen.
         slices: equal parts of k, whose sums another kernel adds (split-K with a workspace).
         stores_matrix: whether the matrix is stored, and another kernel reduces it.
         us: predicted time in microseconds, with that of the kernels behind it; None if unknown.
+        note: why it was chosen, beside its predicted time or in place of it.
     """
 
     implementation: Implementation
     config: Any
-    reason: str
     slices: int = 1
     stores_matrix: bool = False
     us: float | None = None
+    note: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it was chosen, or what it takes where another one was."""
+        if self.note or self.us is None:
+            return self.note
+        return f"predicted {self.us:.3g} us" + (
+            f", k in {self.slices} slices" if self.slices > 1 else ""
+        )
 
     def part_of(self, problem: Problem) -> Problem:
         """The part of a problem that its kernel computes."""
@@ -54,16 +64,24 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     """The kernels that the automatic choice has for a problem: those without an `exclusion`."""
     considered = _automatic_kernels(problem.dtype, device.arch)
     if problem.reduction is None:
-        return [i for i in considered if i.refuses(problem) is None]
-    able = (i for i in considered if reduction_ways(i, problem))
-    return [i for i in able if i.refuses(_part(i, problem)) is None]
+        return [kernel for kernel, refuses in considered if refuses(problem) is None]
+    return [
+        kernel
+        for kernel, refuses in considered
+        if reduction_ways(kernel, problem) and refuses(_part(kernel, problem)) is None
+    ]
 
 
 @cache
-def _automatic_kernels(dtype: str, arch: str) -> tuple[Implementation, ...]:
-    """The kernels that have configs for a dtype and run on an architecture."""
+def _automatic_kernels(
+    dtype: str, arch: str
+) -> tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]:
+    """The kernels that have configs for a dtype and run on an architecture, with their `refuses`.
+
+    They are looked up once: every new shape asks for them.
+    """
     return tuple(
-        i
+        (i, i.refuses)
         for i in IMPLEMENTATIONS
         if i.is_own and i.is_automatic(dtype) and i.configs(dtype) and i.runs_on(arch) is None
     )

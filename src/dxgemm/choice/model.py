@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm._occupancy import sm_limits
-from dxgemm._problem import ITEM_SIZES, Problem
+from dxgemm._problem import ITEM_SIZES, MAX_ALIGNMENT, Problem
 from dxgemm._registry import MOST_SLICES, Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
 from dxgemm.choice.tables import Speed
@@ -59,26 +59,27 @@ class Asked(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Asked:
         """The numbers of one problem."""
-        fusion = problem.epilogue
-        result_bytes = problem.result_bytes
+        a, b, fusion = problem.a, problem.b, problem.epilogue
+        a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
+        written_bytes = problem.result_bytes
         return cls(
             problem.m or 1,
             problem.n or 1,
             problem.k,
             problem.batch or 1,
             moduli_count(problem) if is_modular else 1,
-            problem.bytes_moved - result_bytes,
-            result_bytes,
+            problem.read_bytes,
+            written_bytes,
             ITEM_SIZES[problem.out_dtype],
-            not (problem.a_is_aligned and problem.b_is_aligned),
-            not problem.result_is_aligned,
-            problem.a.col != 1 and problem.a.row == 1,
-            problem.b.col != 1 and problem.b.row == 1,
+            min(a_alignment, problem.a_alignment, b_alignment, problem.b_alignment) < MAX_ALIGNMENT,
+            problem.result_row_alignment < MAX_ALIGNMENT,
+            a.row == 1 != a.col,
+            b.row == 1 != b.col,
             fusion is not None and bool(fusion.stages),
             fusion is not None and fusion.reduction is not None,
-            problem.a_row_alignment,
-            problem.b_row_alignment,
+            a_alignment,
+            b_alignment,
         )
 
     @classmethod
@@ -217,6 +218,26 @@ class Columns:
         return bool(self.fill.any())
 
     @cached_property
+    def slice_k(self) -> np.ndarray:
+        """Fewest elements of k in a slice."""
+        return self.step_k * FEWEST_SLICED_TILES
+
+    @cached_property
+    def filling_blocks(self) -> np.ndarray:
+        """Blocks that slices of k give the device; 0 for k in one piece."""
+        return self.fill * self.sm_count
+
+    @cached_property
+    def share_of_tile(self) -> np.ndarray:
+        """Blocks of an SM for each tile of the result, on average."""
+        return self.cluster / self.sm_count
+
+    @cached_property
+    def has_clusters(self) -> bool:
+        """Whether some candidates share the k of a tile among the blocks of a cluster."""
+        return bool(self.cluster_us.any())
+
+    @cached_property
     def has_modular(self) -> bool:
         """Whether some candidates multiply residues."""
         return bool(self.is_modular.any())
@@ -254,20 +275,21 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     tiles = np.ceil(asked.m / columns.tile_m) * np.ceil(asked.n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
-    blocks = tiles * (columns.cluster * slices)
+    if slices is NO_SLICES:
+        share, k_steps = tiles * columns.share_of_tile, np.ceil(asked.k / columns.step_k)
+    else:
+        share = tiles * slices * columns.share_of_tile
+        k_steps = np.ceil(asked.k / (columns.step_k * slices))
     if columns.has_modular:
-        blocks = blocks * np.where(columns.is_modular > 0, asked.moduli, 1)
-    k_steps = np.ceil(asked.k / (columns.step_k * slices))
-    share = blocks / columns.sm_count
+        share = share * np.where(columns.is_modular > 0, asked.moduli, 1)
     rounds = np.ceil(share)
     return Schedule(slices, k_steps, share, rounds, np.ceil(rounds / columns.resident))
 
 
 def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
     """Slices of k that give each SM `fill` blocks, if k is long enough; at least 1."""
-    wanted = columns.fill * columns.sm_count // tiles
-    most = np.minimum(asked.k // (columns.step_k * FEWEST_SLICED_TILES), MOST_SLICES)
-    return np.maximum(np.minimum(wanted, most), 1)
+    wanted = np.minimum(columns.filling_blocks / tiles, asked.k / columns.slice_k)
+    return np.floor(np.minimum(np.maximum(wanted, 1), MOST_SLICES))
 
 
 def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
@@ -287,7 +309,9 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     memory_us = asked.read_bytes * columns.read_us + written_us
     # The three overlap: together they take about as long as the longest, more where two are alike.
     squares = arithmetic_us * arithmetic_us + latency_us * latency_us + memory_us * memory_us
-    us = columns.launch_us + plan.rounds * columns.cluster_us + np.sqrt(squares)
+    us = columns.launch_us + np.sqrt(squares)
+    if columns.has_clusters:
+        us = us + plan.rounds * columns.cluster_us
     if plan.slices is not NO_SLICES:
         sums_bytes = plan.slices * (asked.batch * asked.m * asked.n * asked.out_bytes)
         us = us + (plan.slices > 1) * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)

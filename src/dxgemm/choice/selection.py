@@ -32,11 +32,10 @@ from dxgemm.choice.model import (
     resident_blocks,
     schedule,
 )
-from dxgemm.choice.residual import Residual, candidate_features
+from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
 from dxgemm.runtime.device import DeviceFacts
 
-FEW = 4  # candidates that are corrected at a time, the most promising first
 UNMEASURED = 0.5  # of the peak, times what a tile's size allows: without any table
 
 
@@ -110,7 +109,7 @@ class Times:
         columns: the candidates.
         slices: of k, by candidate, or of all of them.
         model_us: by the model alone; infinite where k is in one piece after all.
-        us: corrected by measurements, where that may make the best.
+        us: corrected by measurements.
         stores_matrix: whether another kernel reduces the matrix.
         is_simulated: whether us counts what numba's simulator is slow at: 1 for barriers.
     """
@@ -126,10 +125,10 @@ class Times:
         """One of them, with its time."""
         row, us = self.columns.rows[place], float(self.us[place])
         slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
-        reason = f"predicted {us:.3g} us" + (f", k in {slices} slices" if slices > 1 else "")
+        note = ""
         if self.is_simulated:
-            reason = "with barriers" if us else "without barriers, which the simulator is slow at"
-        return Candidate(row.implementation, row.config, reason, slices, self.stores_matrix, us)
+            note = "with barriers" if us else "without barriers, which the simulator is slow at"
+        return Candidate(row.implementation, row.config, slices, self.stores_matrix, us, note)
 
 
 def time_candidates(
@@ -170,8 +169,12 @@ def best_of(
         only: as of `time_candidates`.
     """
     found = time_candidates(problem, device, implementations, only)
-    times = min(found, key=lambda times: times.us.min())
-    return times.candidate(int(times.us.argmin()))
+    bests = [times.candidate(int(times.us.argmin())) for times in found]
+    return bests[0] if len(bests) == 1 else min(bests, key=_time_of)
+
+
+def _time_of(candidate: Candidate) -> float:
+    return candidate.us or 0.0
 
 
 def _in_order(found: list[Times]) -> list[Candidate]:
@@ -183,7 +186,7 @@ def _in_order(found: list[Times]) -> list[Candidate]:
             known = bests.setdefault(candidate.implementation, candidate)
             if times.us[place] < known.us:
                 bests[candidate.implementation] = candidate
-    return sorted(bests.values(), key=lambda candidate: candidate.us or 0.0)
+    return sorted(bests.values(), key=_time_of)
 
 
 def _nothing_fits(problem: Problem, device: DeviceFacts) -> UnsupportedProblemError:
@@ -198,14 +201,14 @@ def _time(
     only: tuple[Any, int] | None,
     may_slice: bool,
 ) -> Times:
-    names = tuple(i.name for i in implementations)
-    columns, residual, places = _candidates(problem.dtype, device, names, may_slice)
+    columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     given_slices = None
     if only is not None:
         config, given_slices = only
         rows = enumerate(columns.rows)
         few = [place for place, row in rows if row.config == config and not row.fill]
-        columns, places = columns.take(few), places[few]
+        columns = columns.take(few)
+        residual = residual.take(few) if residual else None
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
         return Times(columns, 1, waits, waits, is_simulated=True)
@@ -214,39 +217,19 @@ def _time(
     model_us = predict(columns, asked, plan)
     if columns.has_slices:
         model_us[(columns.fill > 0) & (plan.slices == 1)] = np.inf
-    us = model_us.copy()
+    us = model_us
     if residual is not None:
-        _correct(us, residual, asked, candidate_features(columns, plan), places)
+        us = model_us * residual.factors(asked, columns, plan)
     return Times(columns, plan.slices, model_us, us)
 
 
-def _correct(
-    us: np.ndarray, residual: Residual, asked: Asked, features: np.ndarray, places: np.ndarray
-) -> None:
-    """Correct the most promising candidates, until none that is left promises more."""
-    waiting, best_us = us.argsort(kind="stable"), np.inf
-    while len(waiting) and us[waiting[0]] < best_us:
-        few, waiting = waiting[:FEW], waiting[FEW:]
-        us[few] *= residual.factors(asked, features[few], places[few])
-        best_us = min(best_us, us[few].min())
-
-
-class _Known(NamedTuple):
-    """All candidates of a dtype on a device, with what was measured of them."""
-
-    columns: Columns
-    residual: Residual | None
-
-
 @cache
-def _all_candidates(dtype: str, device: DeviceFacts) -> _Known:
+def _all_candidates(dtype: str, device: DeviceFacts) -> Columns:
+    """All candidates of a dtype on a device."""
     table = None if device.is_simulated else table_for(device)
-    measured_as = MEASURED_AS.get(dtype, dtype)
     rows = all_rows(dtype, device)
-    speeds = [speed_of(row, measured_as, table) for row in rows]
-    columns = Columns.of(rows, speeds, dtype, device)
-    measured = table.measured_problems(measured_as) if table else None
-    return _Known(columns, Residual.of(measured, columns) if measured else None)
+    speeds = [speed_of(row, MEASURED_AS.get(dtype, dtype), table) for row in rows]
+    return Columns.of(rows, speeds, dtype, device)
 
 
 def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
@@ -264,16 +247,20 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
 
 @cache
 def _candidates(
-    dtype: str, device: DeviceFacts, names: tuple[str, ...], may_slice: bool
-) -> tuple[Columns, Residual | None, np.ndarray]:
-    """The candidates of some kernels, and their places among all of the dtype."""
-    columns, residual = _all_candidates(dtype, device)
-    places = [
-        place
-        for place, row in enumerate(columns.rows)
-        if row.implementation.name in names and (may_slice or not row.fill)
-    ]
-    return columns.take(places), residual, np.array(places)
+    dtype: str, device: DeviceFacts, kernels: tuple[Implementation, ...], may_slice: bool
+) -> tuple[Columns, Residual | None]:
+    """The candidates of some kernels, and what measurements say against the model."""
+    columns = _all_candidates(dtype, device)
+    columns = columns.take(
+        [
+            place
+            for place, row in enumerate(columns.rows)
+            if row.implementation in kernels and (may_slice or not row.fill)
+        ]
+    )
+    table = None if device.is_simulated else table_for(device)
+    weights = table.corrections.get(MEASURED_AS.get(dtype, dtype)) if table else None
+    return columns, Residual.of(weights, columns) if weights else None
 
 
 def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
@@ -316,14 +303,14 @@ def _named(
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
     if not chosen.is_own:
-        return Candidate(chosen, None, "asked for by name")
+        return Candidate(chosen, None, note="asked for by name")
     if config is None:
         best = best_of(problem, device, [chosen])
-        return best._replace(reason=f"asked for by name; {best.reason}")
+        return best._replace(note=f"asked for by name; {best.reason}")
     if slices > 1 and not can_slice(chosen, config, problem, slices):
         raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
     best = best_of(problem, device, [chosen], (config, slices))
-    return best._replace(reason="asked for by name and config")
+    return best._replace(note="asked for by name and config")
 
 
 def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
@@ -338,19 +325,16 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     return given
 
 
-def speeds_from(problem: Problem, device: DeviceFacts) -> str:
-    """Where the speeds come from by which a problem's candidates are compared, in a line."""
+def speeds_from(device: DeviceFacts) -> str:
+    """Where the speeds come from by which candidates are compared, in a line."""
     table = table_for(device)
     if table is None:
         return "by tile sizes alone: no table of speeds could be read"
     chip = table.chip
-    text = f"measured on {chip.gpu}"
+    text = f"measured on {chip.gpu}, {table.workloads} problems"
     if not is_of_chip(table, device):
         text += (
             f" ({chip.sm_count} SMs, {chip.memory_gbytes_per_s:.0f} GB/s), the nearest chip with a "
             f"table; scaled to {device.sm_count} SMs and {device.memory_gbytes_per_s:.0f} GB/s"
         )
-    residual = _all_candidates(problem.dtype, device).residual
-    if residual is not None:
-        text += f"; of the problems measured, {residual.nearest(Asked.of(problem))} is most like it"
     return text

@@ -1,9 +1,9 @@
 """What a chip was measured to reach: small tables of numbers, written by `dxgemm tune`.
 
 A folder a chip, in the package or in the user's configuration directory, which comes first:
-`chip.json` says which chip; `speeds.csv` has a line of `Speed` for each dtype, kernel and config;
-`float32.csv` and the like have a line for each problem that was measured, with the weights by which
-it corrects predictions for problems like it (`dxgemm.choice.residual`).
+`chip.json` says which chip; `speeds.csv` has a row of `Speed` for each dtype, kernel and config;
+`corrections.csv` has a row of weights for each candidate, by which `dxgemm.choice.residual`
+corrects what the model predicts from these speeds.
 
 Speeds are shares of what a chip's clocks, SMs and memory would give, so that those of one chip
 serve another, scaled by its facts, until that one is measured.
@@ -16,7 +16,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -28,16 +28,19 @@ import platformdirs
 from dxgemm.runtime.device import DeviceFacts
 
 PACKAGED = Path(__file__).parents[1] / "tables"
-VERSION = 1
+VERSION = 2
 SAME_CHIP = 0.1  # bandwidths may differ by this part of it, as drivers report clocks
 # How much farther another architecture is than twice the SMs, or twice the bandwidth.
 OTHER_ARCHITECTURE = 10.0
-WEIGHT = 1e-3  # unit of weights in files
 
-# What a line of a measured problem begins with: its numbers, as `dxgemm.choice.model.Asked` has
-# them.
-POINT = ("m", "n", "k", "batch", "moduli", "a_is_col", "b_is_col", "has_epilogue",
-         "a_alignment", "b_alignment")  # fmt: skip
+# What a correction's weights belong to: features of a problem, then of a candidate; "2" for a
+# square.
+PROBLEM_FEATURES = (
+    "one", "m", "n", "k", "batch", "m2", "n2", "k2", "batch2",
+    "moduli", "misaligned", "a_col", "b_col", "epilogue", "a_alignment", "b_alignment",
+)  # fmt: skip
+CANDIDATE_FEATURES = ("rounds", "tail", "wave_tail", "rounds2", "tail2", "wave_tail2")
+FEATURES = PROBLEM_FEATURES + CANDIDATE_FEATURES
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Speed:
 
 
 SPEED_NAMES = tuple(field.name for field in fields(Speed))
+CHIP_NAMES = ("gpu", "arch", "sm_count", "memory_gbytes_per_s")
 
 
 @dataclass(frozen=True)
@@ -108,21 +112,6 @@ class Chip:
         return apart
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Problems of a dtype that were measured, and how they correct predictions.
-
-    Attributes:
-        points: a row a problem, its numbers by `POINT`.
-        candidates: names of candidates, as `dxgemm.choice.model.Row` has them.
-        weights: a row a problem, a column a candidate; 0 where it was not measured.
-    """
-
-    points: np.ndarray
-    candidates: tuple[str, ...]
-    weights: np.ndarray
-
-
 Key = tuple[str, str, str]  # dtype, kernel and config
 
 
@@ -133,27 +122,14 @@ class Table:
     Attributes:
         chip: which.
         speeds: by dtype, kernel and config.
-        folder: with its files; None for a table in memory.
-        measured: problems by dtype, of a table in memory.
+        corrections: by dtype and candidate, the weights of `dxgemm.choice.residual`.
+        workloads: how many problems were measured.
     """
 
     chip: Chip
     speeds: Mapping[Key, Speed]
-    folder: Path | None = None
-    measured: Mapping[str, Measured] = field(default_factory=dict)
-
-    def measured_problems(self, dtype: str) -> Measured | None:
-        """The problems of a dtype, read from the table's folder; None if there are none."""
-        if self.folder is None:
-            return self.measured.get(dtype)
-        path = self.folder / f"{dtype}.csv"
-        if not path.exists():
-            return None
-        try:
-            return _read_measured(path)
-        except (OSError, ValueError) as error:
-            _warn(path, error)
-            return None
+    corrections: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    workloads: int = 0
 
 
 def own_folder(device: DeviceFacts) -> Path:
@@ -196,78 +172,81 @@ def is_of_chip(table: Table, device: DeviceFacts) -> bool:
 def _read_chip(folder: Path) -> Chip | None:
     path = folder / "chip.json"
     try:
-        header = json.loads(path.read_text())
-        if header["version"] != VERSION:
-            raise ValueError(f"it has version {header['version']}, this dxgemm reads {VERSION}")
-        values = {name: header[name] for name in ("gpu", "arch", "sm_count", "memory_gbytes_per_s")}
-        chip = Chip(**values)
-        if not (chip.sm_count > 0 and chip.memory_gbytes_per_s > 0 and isinstance(chip.arch, str)):
-            raise ValueError("a chip has SMs and memory")
-        return chip
+        return _chip_of(_header(path))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _warn(path, error)
         return None
 
 
+def _header(path: Path) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(path.read_text())
+    if header["version"] != VERSION:
+        raise ValueError(f"it has version {header['version']}, this dxgemm reads {VERSION}")
+    return header
+
+
+def _chip_of(header: dict[str, Any]) -> Chip:
+    chip = Chip(**{name: header[name] for name in CHIP_NAMES})
+    if not (chip.sm_count > 0 and chip.memory_gbytes_per_s > 0 and isinstance(chip.arch, str)):
+        raise ValueError("a chip has SMs and memory")
+    return chip
+
+
 def read_table(folder: Path) -> Table | None:
     """The table in a folder; None, with a warning, if it is damaged or of another version."""
-    chip = _read_chip(folder)
-    if chip is None:
-        return None
-    path = folder / "speeds.csv"
+    path = folder / "chip.json"
     try:
-        with path.open(newline="") as file:
-            lines = list(csv.DictReader(file))
-        speeds = {
-            (line["dtype"], line["kernel"], line["config"]): Speed(
-                **{name: _positive(line[name]) for name in SPEED_NAMES}
-            )
-            for line in lines
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        header = _header(path)
+        chip, workloads = _chip_of(header), int(header.get("workloads", 0))
+        path = folder / "speeds.csv"
+        speeds = {}
+        for (dtype, kernel, config), numbers in _read_rows(path, 3, SPEED_NAMES):
+            if min(numbers) <= 0:
+                raise ValueError(f"a speed of {kernel} {config} is not positive")
+            speeds[dtype, kernel, config] = Speed(*numbers)
+        path = folder / "corrections.csv"
+        corrections: dict[str, dict[str, np.ndarray]] = {}
+        for (dtype, candidate), numbers in _read_rows(path, 2, FEATURES):
+            corrections.setdefault(dtype, {})[candidate] = np.array(numbers)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         _warn(path, error)
         return None
-    return Table(chip, speeds, folder)
+    return Table(chip, speeds, corrections, workloads)
 
 
-def _positive(text: str) -> float:
-    value = float(text)
-    if not (0 < value < math.inf):
-        raise ValueError(f"{text} is no speed")
-    return value
+def _read_rows(
+    path: Path, key_width: int, names: tuple[str, ...]
+) -> Iterator[tuple[list[str], list[float]]]:
+    """The key and the numbers of each row of a file, whose header names the numbers.
 
-
-def _read_measured(path: Path) -> Measured:
-    header, _, body = path.read_text().partition("\n")
-    names = tuple(header.split(","))
-    if names[: len(POINT)] != POINT:
-        raise ValueError("its columns are others")
-    # As JSON, whose parser is twice as fast as NumPy's.
-    numbers = np.array(json.loads("[[" + "],[".join(body.split()) + "]]"), float)
-    if numbers.shape[1:] != (len(names),):
-        raise ValueError("a number is missing")
-    least = np.array([name.endswith("alignment") for name in POINT])
-    if not (np.isfinite(numbers).all() and (numbers[:, : len(POINT)] >= least).all()):
-        raise ValueError("a number is out of range")
-    return Measured(
-        numbers[:, : len(POINT)], names[len(POINT) :], WEIGHT * numbers[:, len(POINT) :]
-    )
+    Raises:
+        ValueError: a number is missing, endless or none.
+    """
+    with path.open(newline="") as file:
+        rows = csv.reader(file)
+        if tuple(next(rows, [])[key_width:-1]) != names:
+            raise ValueError("its columns are others")
+        for row in rows:
+            numbers = list(map(float, row[key_width:-1]))
+            if len(numbers) != len(names) or not all(map(math.isfinite, numbers)):
+                raise ValueError(f"{row[:key_width]} lacks a number")
+            yield row[:key_width], numbers
 
 
 def write_table(
     folder: Path,
     chip: Chip,
     speeds: Mapping[Key, tuple[Speed, int]],
-    measured: Mapping[str, Measured],
+    corrections: Mapping[tuple[str, str], tuple[np.ndarray, int]],
     about: Mapping[str, Any],
 ) -> None:
     """Write a chip's table.
 
     Args:
-        folder: of the chip; what else it holds stays.
+        folder: of the chip.
         chip: which.
         speeds: each with the number of measurements behind it.
-        measured: by dtype.
+        corrections: by dtype and candidate, the weights, with the number of measurements.
         about: when and with what it was measured.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -277,10 +256,12 @@ def write_table(
     ]
     header = ",".join(["dtype", "kernel", "config", *SPEED_NAMES, "measurements"])
     _write(folder / "speeds.csv", [header, *lines])
-    for dtype, problems in measured.items():
-        numbers = np.concatenate([problems.points, np.round(problems.weights / WEIGHT)], axis=1)
-        lines = [",".join(map(str, row)) for row in numbers.astype(int).tolist()]
-        _write(folder / f"{dtype}.csv", [",".join([*POINT, *problems.candidates]), *lines])
+    lines = [
+        ",".join([*key, *(f"{weight:.4f}" for weight in weights), str(count)])
+        for key, (weights, count) in sorted(corrections.items())
+    ]
+    header = ",".join(["dtype", "candidate", *FEATURES, "measurements"])
+    _write(folder / "corrections.csv", [header, *lines])
     text = json.dumps({"version": VERSION, **asdict(chip), **about}, indent=1)
     _write(folder / "chip.json", [text])
     forget_tables()

@@ -46,9 +46,10 @@ def launch_kernel(
         return SimulatedLaunch(spec, problem, blocks)
     from dxgemm.runtime.launch import KernelLaunch, is_loaded
 
-    if launch_is_captured() and not is_loaded(find_kernel(spec, arch), ordinal):
+    kernel = find_kernel(spec, arch)
+    if not is_loaded(kernel, ordinal) and launch_is_captured():
         raise LaunchError(
             f"gemm: the stream is under capture, and {spec.implementation} {spec.config} is not "
             "loaded yet; make the call once, or its plan, before the capture begins."
         )
-    return KernelLaunch(obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
+    return KernelLaunch(kernel or obtain_kernel(spec, arch), problem, blocks, ordinal, maps)

@@ -37,14 +37,17 @@ def is_captured(stream: int) -> bool:
     return bool(not error and status != none)
 
 
-@contextmanager
-def launching_on(stream: int) -> Iterator[None]:
-    """Kernels wanted meanwhile, in this thread, are for a launch on a stream."""
-    before, _launching.stream = _launching.stream, stream
-    try:
-        yield
-    finally:
-        _launching.stream = before
+class launching_on:
+    """A context in which the kernels that this thread wants are for a launch on a stream."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        self._before, _launching.stream = _launching.stream, self._stream
+
+    def __exit__(self, *_: object) -> None:
+        _launching.stream = self._before
 
 
 def launch_is_captured() -> bool:

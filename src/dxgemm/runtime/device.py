@@ -12,9 +12,9 @@ from dxgemm._errors import GpuUnavailableError, MissingPackageError
 from dxgemm._gpu import probe, simulator_enabled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What dispatch and explain need to know of a GPU.
+    """What dispatch and explain need to know of a GPU; one object each, which is compared as such.
 
     Attributes:
         name: as the driver gives it.

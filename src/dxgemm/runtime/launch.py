@@ -18,48 +18,98 @@ from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
 _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
-_CALL_PARAMETERS = 6  # four pointers, alpha and beta
+CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 
 _functions: dict[tuple[bytes, int], int] = {}  # by cubin and GPU
+_shared: dict[tuple[int, int], _Arguments] = {}  # by the kernel's id and GPU
 
 
-def kernel_arguments(problem: Problem) -> dict[str, int]:
-    """The arguments that a problem fixes: sizes, and strides in elements."""
-    return {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "batch": problem.batch,
-        "a_stride_batch": problem.a.batch,
-        "a_stride_m": problem.a.row,
-        "a_stride_k": problem.a.col,
-        "b_stride_batch": problem.b.batch,
-        "b_stride_k": problem.b.row,
-        "b_stride_n": problem.b.col,
-        "c_stride_batch": problem.c.batch,
-        "c_stride_m": problem.c.row,
-        "c_stride_n": problem.c.col,
-        "out_stride_batch": problem.out.batch,
-        "out_stride_m": problem.out.row,
-        "out_stride_n": problem.out.col,
-    }
+def kernel_arguments(problem: Problem) -> tuple[int, ...]:
+    """The arguments that a problem fixes, in the order of `PARAMETERS`: sizes, then strides."""
+    p = problem
+    return p.m, p.n, p.k, p.batch, *p.a, *p.b, *p.c, *p.out
 
 
 @cache
 def _formats(scalar_dtype: str) -> tuple[struct.Struct, struct.Struct]:
-    """The parameters that change from call to call, and all parameters, as C structs."""
+    """The parameters of a call, and those of a problem, as C structs one after the other."""
     kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[scalar_dtype]}
-    formats = "".join(kinds[kind] for _, kind in PARAMETERS)
-    return struct.Struct("@" + formats[:_CALL_PARAMETERS]), struct.Struct("@" + formats)
+    formats = [kinds[kind] for _, kind in PARAMETERS]
+    of_call, fixed = formats[:CALL_PARAMETERS], formats[CALL_PARAMETERS:]
+    return struct.Struct("@" + "".join(of_call)), struct.Struct("@" + "".join(fixed))
+
+
+class _LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig of cuda.h: through the bindings' own class each field takes a microsecond."""
+
+    _fields_ = (
+        *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
+        *((f"block_{axis}", ctypes.c_uint) for axis in "xyz"),
+        ("smem_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+class _Arguments:
+    """The memory from which the driver takes a kernel's arguments and launch configuration.
+
+    It copies both during the launch, which runs without Python's lock: hold `lock` from writing
+    them until the launch has returned.
+
+    Attributes:
+        buffer: the arguments: of the call, fixed by the problem, of the epilogue, tensor maps.
+        fixed: where those of the problem are; operands, maps: where the last two begin.
+        pack, pack_operands: write what changes from call to call.
+        config: for the driver; fields are its memory.
+    """
+
+    def __init__(
+        self, kernel: CompiledKernel, problem: Problem, ordinal: int, maps_size: int
+    ) -> None:
+        driver = driver_api()
+        self.kernel = kernel
+        self.lock = threading.Lock()
+        self.function = driver.CUfunction(_function_handle(kernel, ordinal))
+        of_call, fixed = _formats(problem.scalar_dtype)
+        self.pack = of_call.pack_into
+        self.operands = of_call.size + fixed.size
+        self.fixed = slice(of_call.size, self.operands)
+        operands = struct.Struct("@" + (problem.epilogue.format if problem.epilogue else ""))
+        self.pack_operands = operands.pack_into if operands.size else None
+        self.maps = size = self.operands + operands.size
+        if maps_size:
+            parameters = len(PARAMETERS) + len(operands.format) - 1
+            self.maps = _parameter_offset(self.function, parameters)
+            size = self.maps + maps_size
+        self.buffer = bytearray(size)  # packed into twice as fast as a ctypes array
+        self._view = (ctypes.c_char * size).from_buffer(self.buffer)
+        self._size = ctypes.c_size_t(size)
+        self._extra = (ctypes.c_void_p * 5)(
+            _BUFFER_POINTER, ctypes.addressof(self._view),
+            _BUFFER_SIZE, ctypes.addressof(self._size),
+            _END,
+        )  # fmt: skip
+        self.extra_address = ctypes.addressof(self._extra)
+        self.config = driver.CUlaunchConfig()
+        cluster = kernel.record.cluster
+        if cluster > 1:
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            extents = attribute.value.clusterDim
+            extents.x, extents.y, extents.z = cluster, 1, 1
+            self.config.attrs = [attribute]
+        fields = self.fields = _LaunchConfig.from_address(self.config.getPtr())
+        fields.grid_z = fields.block_y = fields.block_z = 1
+        fields.block_x = kernel.record.threads
+        fields.smem_bytes = kernel.record.dynamic_smem_bytes
+        fields.attribute_count = int(cluster > 1)
 
 
 class KernelLaunch:
-    """One kernel bound to one problem: call it with pointers, alpha, beta and a stream.
-
-    The driver copies the arguments during the launch, which runs without Python's lock: a lock of
-    our own keeps threads from overwriting each other's pointers.
-    """
+    """One kernel bound to one problem: call it with pointers, alpha, beta and a stream."""
 
     def __init__(
         self,
@@ -68,43 +118,40 @@ class KernelLaunch:
         blocks: int,
         ordinal: int,
         tensor_maps: tuple[TensorMap | bytes | None, ...] = (),
+        *,
+        is_alone: bool = False,
     ) -> None:
-        self._kernel = kernel
+        """Bind; little is left to do if the kernel has been bound to another problem before.
+
+        Args:
+            kernel: built.
+            problem: what it computes.
+            blocks: of the grid, for each slice of k.
+            ordinal: the GPU.
+            tensor_maps: of the operands that it reads by TMA.
+            is_alone: whether it has memory for arguments of its own, for `fixed`.
+        """
         self._problem = problem
-        self._blocks = blocks
+        self._blocks, self._slices = blocks, problem.slices
         self._ordinal = ordinal
-        self._lock = threading.Lock()
-        driver = driver_api()
-        self._function = driver.CUfunction(_function_handle(kernel, ordinal))
-        self._submit = driver.cuLaunchKernelEx
-        self._configs: dict[int, Any] = {}  # by stream
+        self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
+        key = id(kernel), ordinal
+        arguments = None if is_alone else _shared.get(key)
+        if arguments is None:
+            maps_size = self._tensor_maps.size if self._tensor_maps else 0
+            arguments = _Arguments(kernel, problem, ordinal, maps_size)
+            if not is_alone:
+                arguments = _shared.setdefault(key, arguments)
+        self._kernel = kernel
+        self._arguments = arguments
+        # Here too: each call looks for them.
+        self._lock, self._config, self._fields = arguments.lock, arguments.config, arguments.fields
+        self._buffer, self._pack = arguments.buffer, arguments.pack
+        self._function, self._extra_address = arguments.function, arguments.extra_address
+        self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
+        self._submit = driver_api().cuLaunchKernelEx
         # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
         self._context_may_differ = device_count() > 1
-
-        arguments = kernel_arguments(problem)
-        fixed = [arguments[name] for name, _ in PARAMETERS[_CALL_PARAMETERS:]]
-        of_call, everything = _formats(problem.scalar_dtype)
-        self._pack = of_call.pack_into
-        size = everything.size
-        operands = problem.epilogue.format if problem.epilogue else ""
-        self._pack_operands = struct.Struct("@" + operands).pack_into if operands else None
-        self._operands_offset = size
-        size += struct.calcsize("@" + operands)
-        self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
-        if self._tensor_maps:
-            parameters = len(PARAMETERS) + len(operands)
-            self._tensor_maps_offset = _parameter_offset(self._function, parameters)
-            size = self._tensor_maps_offset + self._tensor_maps.size
-        self._buffer = bytearray(size)  # packed into twice as fast as a ctypes array
-        everything.pack_into(self._buffer, 0, *(0,) * _CALL_PARAMETERS, *fixed)
-        self._view = (ctypes.c_char * size).from_buffer(self._buffer)
-        self._size = ctypes.c_size_t(size)
-        self._extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER, ctypes.addressof(self._view),
-            _BUFFER_SIZE, ctypes.addressof(self._size),
-            _END,
-        )  # fmt: skip
-        self._extra_address = ctypes.addressof(self._extra)
 
     def __call__(
         self,
@@ -138,11 +185,13 @@ class KernelLaunch:
         beta: float,
         operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
-        """The launch with everything but the stream packed for good, in a buffer of its own."""
+        """The launch with everything but the stream packed for good, in memory of its own."""
         maps = self._tensor_maps.maps if self._tensor_maps else ()
-        launch = KernelLaunch(self._kernel, self._problem, self._blocks, self._ordinal, maps)
+        launch = KernelLaunch(
+            self._kernel, self._problem, self._blocks, self._ordinal, maps, is_alone=True
+        )
         launch._set_arguments(a, b, c, out, alpha, beta, operands)
-        return launch._queue
+        return launch._queue_again
 
     def _set_arguments(
         self,
@@ -154,44 +203,32 @@ class KernelLaunch:
         beta: float,
         operands: tuple[Any, ...],
     ) -> None:
-        self._pack(self._buffer, 0, a, b, c, out, alpha, beta)
-        if self._pack_operands:
-            self._pack_operands(self._buffer, self._operands_offset, *operands)
+        arguments, buffer, fields = self._arguments, self._buffer, self._fields
+        self._pack(buffer, 0, a, b, c, out, alpha, beta)
+        buffer[arguments.fixed] = self._fixed
+        if arguments.pack_operands:
+            arguments.pack_operands(buffer, arguments.operands, *operands)
         if self._tensor_maps:
-            self._buffer[self._tensor_maps_offset :] = self._tensor_maps.encode(a, b)
+            buffer[arguments.maps :] = self._tensor_maps.encode(a, b)
+        fields.grid_x, fields.grid_y = self._blocks, self._slices
+
+    def _queue_again(self, stream: int) -> None:
+        with self._lock:
+            self._queue(stream)
 
     def _queue(self, stream: int) -> None:
-        config = self._configs.get(stream) or self._config(stream)
+        self._fields.stream = stream
         if self._context_may_differ:
-            self._queue_in_context(config)
+            self._queue_in_context()
             return
-        (error,) = self._submit(config, self._function, 0, self._extra_address)
+        (error,) = self._submit(self._config, self._function, 0, self._extra_address)
         if error:
             # Most likely a thread that never used CUDA, which has no current context yet.
-            self._queue_in_context(config)
+            self._queue_in_context()
 
-    def _config(self, stream: int) -> Any:
-        """The launch configuration on a stream, made once: it saves converting nine arguments."""
-        driver = driver_api()
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self._blocks, self._problem.slices, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = self._kernel.record.threads, 1, 1
-        config.sharedMemBytes = self._kernel.record.dynamic_smem_bytes
-        config.hStream = driver.CUstream(stream)
-        if self._kernel.record.cluster > 1:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            size = attribute.value.clusterDim
-            size.x, size.y, size.z = self._kernel.record.cluster, 1, 1
-            config.attrs, config.numAttrs = [attribute], 1
-        else:
-            config.numAttrs = 0
-        self._configs[stream] = config
-        return config
-
-    def _queue_in_context(self, config: Any) -> None:
+    def _queue_in_context(self) -> None:
         with current_device(self._ordinal):
-            (error,) = self._submit(config, self._function, 0, self._extra_address)
+            (error,) = self._submit(self._config, self._function, 0, self._extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from dxgemm._problem import ITEM_SIZES, Problem, Strides, offset_range
 from dxgemm.compiler import PARAMETERS, KernelSpec
-from dxgemm.runtime.launch import kernel_arguments
+from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
 _lock = threading.Lock()
@@ -71,8 +71,9 @@ class SimulatedLaunch:
         m, n, k = problem.m, problem.n, problem.k
         scalar = np.dtype(problem.scalar_dtype).type
         c_batch = problem.batch if problem.reads_c else 0
+        fixed = (name for name, _ in PARAMETERS[CALL_PARAMETERS:])
         arguments: dict[str, Any] = {
-            **kernel_arguments(problem),
+            **dict(zip(fixed, kernel_arguments(problem), strict=True)),
             "alpha": scalar(alpha),
             "beta": scalar(beta),
             "a_gmem": _pointer(a, dtype, problem.a, (problem.batch, m, k)),

@@ -14,16 +14,7 @@ from dxgemm._errors import MissingPackageError
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
 from dxgemm.choice.residual import candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, speed_of
-from dxgemm.choice.tables import (
-    POINT,
-    SPEED_NAMES,
-    Chip,
-    Key,
-    Measured,
-    Speed,
-    Table,
-    write_table,
-)
+from dxgemm.choice.tables import SPEED_NAMES, Chip, Key, Speed, Table, write_table
 from dxgemm.runtime.device import DeviceFacts
 from dxgemm.tuning.observations import Observation
 
@@ -48,11 +39,9 @@ PRIOR = 0.05  # weight of the speed that was known before; what the data do not 
 # Measurements of a config, for it to get a speed of its own: many where a table knows one already,
 # since small problems do not tell how fast it is on large ones.
 FEWEST, FEWEST_KNOWN = 4, 60
-MOST_POINTS = 500  # problems by which predictions are corrected: a choice reads them all
-
-# Of the Gaussian process: standard deviations of what the model leaves over and of a measured time,
-# both of logarithms.
-AMPLITUDE, NOISE = 0.15, 0.025
+# Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of a
+# weight's square, both found by leaving problems out.
+MOST_LEFT, PENALTY = 0.6, 16.0
 
 
 @dataclass(frozen=True)
@@ -62,14 +51,14 @@ class Fit:
     Attributes:
         workloads: how many were measured.
         speeds: with the number of measurements behind each.
-        measured: the problems, and how they correct predictions.
+        corrections: weights by candidate, with the number of measurements behind each.
         error, corrected_error: root mean square of ln(predicted / measured), by the model and with
             the correction of the problems themselves.
     """
 
     workloads: int
     speeds: dict[Key, tuple[Speed, int]]
-    measured: Measured
+    corrections: dict[str, tuple[np.ndarray, int]]
     error: float
     corrected_error: float
 
@@ -100,10 +89,16 @@ def fit_table(
         by_dtype[one.workload.dtype].append(one)
     fits = {dtype: fit_dtype(dtype, own, device, known) for dtype, own in sorted(by_dtype.items())}
     speeds = {key: (speed, 0) for key, speed in known.speeds.items()} if known else {}
-    for fit in fits.values():
+    corrections = {
+        (dtype, name): (weights, 0)
+        for dtype, by_name in (known.corrections.items() if known else ())
+        if dtype not in fits
+        for name, weights in by_name.items()
+    }
+    for dtype, fit in fits.items():
         speeds |= fit.speeds
-    measured = {dtype: fit.measured for dtype, fit in fits.items()}
-    write_table(folder, Chip.of(device), speeds, measured, about)
+        corrections |= {(dtype, name): entry for name, entry in fit.corrections.items()}
+    write_table(folder, Chip.of(device), speeds, corrections, about)
     return fits
 
 
@@ -143,16 +138,28 @@ def fit_dtype(
         for place in places:
             of_rows[place] = speed
     columns = Columns.of(rows, of_rows, dtype, device)
-    asked, us = Asked(*(column[:MOST_POINTS] for column in asked)), us[:MOST_POINTS]
     plan = schedule(columns, asked)
     left = np.log(us / predict(columns, asked, plan))
     left[~np.isfinite(left)] = np.nan
-    weights, corrected = _weigh(left, problem_features(asked), candidate_features(columns, plan))
-    points = np.concatenate([np.broadcast_to(getattr(asked, n), us[:, :1].shape) for n in POINT], 1)
-    used = np.isfinite(left).any(axis=0)
-    names = tuple(row.name for row, is_used in zip(rows, used, strict=True) if is_used)
-    measured = Measured(points, names, weights[:, used])
-    return Fit(len(observed), speeds, measured, _rms(left), _rms(corrected))
+    shared = np.array([problem_features(Asked.of(one.workload.problem())) for one in observed])
+    own = candidate_features(columns, plan)
+    corrections, rest = {}, left.copy()
+    for column, row in enumerate(rows):
+        known_ones = np.isfinite(left[:, column])
+        count = int(known_ones.sum())
+        if count >= FEWEST:
+            features = np.concatenate([shared, own[:, :, column].T], axis=1)[known_ones]
+            weights = _ridge(features, left[known_ones, column])
+            corrections[row.name] = weights, count
+            rest[known_ones, column] -= features @ weights
+    return Fit(len(observed), speeds, corrections, _rms(left), _rms(rest))
+
+
+def _ridge(features: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Weights of features whose sum is about what the model leaves over, and small."""
+    squares = features.T @ features + PENALTY * np.eye(features.shape[1])
+    weights: np.ndarray = np.linalg.solve(squares, features.T @ left.clip(-MOST_LEFT, MOST_LEFT))
+    return weights
 
 
 def fit_speed(
@@ -194,25 +201,6 @@ def fit_speed(
         max_nfev=60,
     )  # fmt: skip
     return replace(start, **dict(zip(SPEED_NAMES, map(float, np.exp(found.x)), strict=True)))
-
-
-def _weigh(left: np.ndarray, shared: np.ndarray, own: np.ndarray) -> tuple[Any, Any]:
-    """The weights of a Gaussian process for each candidate, and what it leaves over in turn."""
-    weights, rest = np.zeros_like(left), left.copy()
-    apart_shared = np.abs(shared[:, :, None] - shared[:, None, :]).sum(axis=0)
-    for column in range(left.shape[1]):
-        known = np.isfinite(left[:, column])
-        if not known.any():
-            continue
-        mine = own[known, column]
-        apart = apart_shared[np.ix_(known, known)]
-        apart = apart + np.abs(mine[:, None] - mine[None]).sum(axis=2)
-        likeness = AMPLITUDE**2 * np.exp(-apart)
-        noise = NOISE**2 * np.eye(len(likeness))
-        solved = np.linalg.solve(likeness + noise, left[known, column])
-        weights[known, column] = AMPLITUDE**2 * solved
-        rest[known, column] = left[known, column] - likeness @ solved
-    return weights, rest
 
 
 def _rms(errors: np.ndarray) -> float:
