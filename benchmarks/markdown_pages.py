@@ -23,8 +23,6 @@ from tables import (
     ladder_reduced_table,
     ladder_squares,
     ladder_table,
-    pipeline_rectangles,
-    pipeline_rows,
     pipeline_squares,
     precision_bits,
     precision_rates,
@@ -62,7 +60,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
     parts: dict[Path, str] = {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
-        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_tables),
+        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
         DOCS / "precision.md": precision_text(gpus),
         DOCS / "accuracy.md": suite_text(gpus, "accuracy", accuracy_summary),
@@ -172,12 +170,6 @@ def suite_text(gpus: GPUs, suite: str, tables: Callable[[Results], list[Part]]) 
         if parts:
             texts.append(markdown([f"### {gpu_name({suite: results})}", source(results), *parts]))
     return "\n\n".join(texts) or NO_RESULTS
-
-
-def pipeline_tables(results: Results) -> list[Part]:
-    if not pipeline_rows(results):
-        return []
-    return pipeline_squares(results) + pipeline_rectangles(results)
 
 
 def precision_text(gpus: GPUs) -> str:

@@ -192,32 +192,6 @@ def pipeline_squares(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
-def pipeline_rectangles(results: Results) -> list[Part]:
-    """Every other shape of rows: the pipeline and the best hand-written kernel against cuBLAS."""
-    lines = []
-    for row in pipeline_rows(results):
-        shape = row["m"], row["n"], row["k"]
-        is_square = len(set(shape)) == 1 and row["m"] in PIPELINE_SIZES
-        if is_square or row["arrangement"] != "row_row_row":
-            continue
-        others = [
-            other
-            for other in extras(results)
-            if (other["m"], other["n"], other["k"]) == shape
-            and (other["dtype"], other["arrangement"]) == (row["dtype"], row["arrangement"])
-            and other["batch"] == 1
-            and other["implementation"] not in (*PIPELINES, *OTHERS)
-        ]
-        best = max(others, key=lambda other: other["tflops"], default=None)
-        by_hand = [best["implementation"], ratio(best["vs_cublas"])] if best else ["", ""]
-        text = [row["dtype"], " x ".join(map(str, shape)), row["config"] or ""]
-        text += [figure(row["tflops"]), ratio(row["vs_cublas"])]
-        lines.append([*text, *by_hand])
-    header = ["dtype", "m x n x k", "config", "TFLOP/s", "x cuBLAS", "best by hand", "x cuBLAS"]
-    title = "Other shapes, row-major:"
-    return [Table(title, header, lines, text_columns=3)]
-
-
 def gemm(results: Results) -> list[Part]:
     parts: list[Part] = []
     for dtype in distinct(row["dtype"] for row in extras(results)):

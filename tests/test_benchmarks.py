@@ -271,23 +271,6 @@ def test_pipelines_are_shown_by_arithmetic_and_arrangement() -> None:
     assert tables.pipeline_squares(GEMM) == []
 
 
-def test_other_shapes_name_the_best_hand_written_kernel() -> None:
-    shape = {"m": 4096, "n": 64, "k": 27}
-    rows = [
-        pipeline_row("pipeline", 3.0, 0.3, **shape),
-        pipeline_row("coalesced", 5.0, 0.5, **shape),
-        pipeline_row("tuned", 11.0, 1.1, **shape),
-        pipeline_row("cublas", 10.0, 1.0, **shape),
-        pipeline_row("pipeline", 40.0, 0.8),  # a square
-        pipeline_row("pipeline", 2.0, 0.2, m=7),  # nothing to compare with
-    ]
-    lines = markdown(tables.pipeline_rectangles(results_of(rows))).splitlines()
-    assert lines[4:] == [
-        "| float32 | 4096 x 64 x 27 | 128x128x8 | 3.00 | 0.30 | tuned | 1.10 |",
-        "| float32 | 7 x 1024 x 1024 | 128x128x8 | 2.00 | 0.20 |  |  |",
-    ]
-
-
 def test_ladder_names_each_rung_against_its_twin() -> None:
     lines = markdown(tables.ladder_table(LADDER)).splitlines()
     row = "| 5 | [thread_tile_2d](../handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
