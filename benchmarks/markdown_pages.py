@@ -14,7 +14,6 @@ from reliability_tables import load_runs, sanitizer_text, soak_text
 from result_files import REPOSITORY, Extra, Results, gpu_name, kind_of, source, sources
 from tables import (
     LADDER_SIZE,
-    TABLES,
     Part,
     Table,
     accuracy_summary,
@@ -30,6 +29,7 @@ from tables import (
     ratio,
     rungs,
     speed_table,
+    tables_of,
 )
 
 DOCS = REPOSITORY / "docs"
@@ -86,7 +86,7 @@ def site_pages(gpus: GPUs) -> dict[str, str]:
                 path = f"results/{gpu_slug(name)}-{suite}-{re.sub('[^a-z0-9]+', '-', title)}.svg"
                 charts[path] = svg_file(chart)
                 texts.append(f"![{title}]({path})\n\n*{title}*")
-            texts.append(markdown(TABLES[suite](results)))
+            texts.append(markdown(tables_of(suite, results)))
     return {"results.md": "\n\n".join(texts if gpus else [*texts, NO_RESULTS]) + "\n", **charts}
 
 
