@@ -93,12 +93,12 @@ def list_cases() -> list[Case]:
 
 
 def is_tried(name: str, case: Case) -> bool:
-    """Whether an implementation is among those of a case."""
+    """Tells whether an implementation is among those of a case."""
     return name != FOR_SMALL_ONES or case.flops <= MOST_FLOPS
 
 
 def is_for_rivals(case: Case) -> bool:
-    """Whether other libraries are compared too: on square rows of one floating-point dtype."""
+    """Tells whether other libraries are compared: on row-major squares of one float dtype."""
     is_one_dtype = case.result_dtype is None and case.precision is None and case.dtype != "int8"
     is_square = case.m == case.n == case.k and case.batch == 1
     return is_one_dtype and is_square and case.arrangement == "row_row_row"

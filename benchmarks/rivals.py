@@ -1,4 +1,4 @@
-"""How other libraries compute a product of rows: torch, and cuBLASLt through nvmath.
+"""Products by other libraries: torch, and cuBLASLt through nvmath.
 
 Neither has dxgemm's other arrangements and results without copies or conversions, so that they are
 compared on rows of one dtype.
