@@ -37,9 +37,9 @@ SPEED_CHART = DOCS / "speed.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NO_RESULTS = "No results are committed yet; `python benchmarks/run.py` measures them on a GPU."
 SPEED_TEXT = """\
-Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. Columns named after a
-size are square row-major matrices. *Random* is the geometric mean over random problems with all
-layouts, thin matrices, batches and epilogues."""
+Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. The sizes are square
+row-major matrices, with the fastest candidate. *Random* is the geometric mean of the automatic choice
+over random problems with all layouts, thin matrices, batches and epilogues."""
 SITE_INTRODUCTION = """# Results
 
 This page is generated from the JSON files in `benchmarks/results/`, which also hold the spread of
@@ -122,7 +122,7 @@ def front_text(gpus: GPUs, folder: str) -> str:
     first = ladder_of(gpus)
     if first is not None:
         title = speed_title(first)
-        texts.insert(0, f"![{title}]({folder}{SPEED_CHART.name})")
+        texts.insert(0, f"![{title}]({folder}{SPEED_CHART.name})\n\n*{title}.*")
     return "\n\n".join(texts)
 
 
