@@ -45,6 +45,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python benchmarks/report.py --check
+	$(BIN)/python docs/ladder/build.py --check
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
