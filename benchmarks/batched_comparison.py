@@ -73,7 +73,7 @@ class BatchedCase:
 
 @dataclass
 class Measurement:
-    """What a case's calls gave, by their name.
+    """Times of a case, by the name of the call.
 
     Attributes:
         samples_s: seconds a call.
@@ -135,7 +135,7 @@ def operands(case: BatchedCase, rng: Any) -> tuple[Any, Any, Any]:
 
 
 def is_exact(call: Call, a: Any, b: Any, out: Any) -> bool:
-    """Whether a call gives every element exactly."""
+    """Tells whether a call gives every element exactly."""
     if not isinstance(out, list):
         a, b, out = [a], [b], [out]
     for result in out:

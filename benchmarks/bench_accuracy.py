@@ -1,4 +1,4 @@
-"""How far results are from the exact product: every kind of arithmetic, every implementation.
+"""Errors against the exact product: every kind of arithmetic, every implementation.
 
 m = n = 256, k up to 16384, on normal values, whose sums cancel, and on values between 0 and 1,
 whose sums only grow, so that what is cut off instead of rounded adds up. The reference is the
@@ -58,7 +58,7 @@ class AccuracyCase:
 
 
 def names_of(kind: str) -> list[str]:
-    """What computes a kind in its own arithmetic, the baseline last.
+    """Implementations that compute a kind in its own arithmetic, the baseline last.
 
     float32 kernels serve where reduced precision is permitted; they are shown as float32 only.
     """

@@ -1,4 +1,4 @@
-"""What a new process pays for dxgemm: its import, its first call, its kernels.
+"""Start of a new process: import, first call, kernels.
 
 Every sample is a process of its own, see `fresh_process.py`. Of imports and first calls the first
 is not counted, so that files come from the page cache and byte code is compiled; it also fills the

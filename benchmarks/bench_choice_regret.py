@@ -1,4 +1,4 @@
-"""How far the choice is from the best kernel, on problems that nothing was tuned on.
+"""Regret of the choice: its time over the best candidate's, on problems without a table.
 
 Random workloads (`dxgemm.tuning.workloads`, another seed than `dxgemm tune` takes) of every dtype,
 precision, layout, batches and epilogues, and a few batches of large matrices. On each, the choice,

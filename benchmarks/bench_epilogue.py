@@ -79,7 +79,7 @@ def int8_case(m: int, n: int, k: int, arrangement: str) -> FusedCase:
 
 
 def own_choices(case: FusedCase) -> dict[str, Any]:
-    """What `implementation=` takes, by a name that tells them apart."""
+    """Values of `implementation=`, by a name that tells them apart."""
     choices: dict[str, Any] = {AUTOMATIC: None}
     if (case.m, case.n, case.k) == SHALLOW:
         name = SHALLOW_RUNG[case.dtype]
@@ -111,7 +111,7 @@ PARAMETERS = [
 
 
 def needed_kernels() -> Iterator[KernelSpec]:
-    """Of all own choices, with the epilogue and without."""
+    """All own choices, with the epilogue and without."""
     device = device_facts(0)
     for case in list_cases():
         fused, plain = problems_of(case)

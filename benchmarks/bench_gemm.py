@@ -96,12 +96,12 @@ def list_cases() -> list[Case]:
 
 
 def is_tried(name: str, case: Case) -> bool:
-    """Whether an implementation is among those of a case."""
+    """Tells whether an implementation is among those of a case."""
     return name != FOR_SMALL_ONES or case.flops <= MOST_FLOPS
 
 
 def rivals_of(case: Case) -> list[str]:
-    """Other libraries that are compared too, on square rows in floating point."""
+    """Names of other libraries that are compared too, on row-major squares in floating point."""
     is_square = case.m == case.n == case.k and case.batch == 1
     if not is_square or case.arrangement != "row_row_row" or case.precision is not None:
         return []

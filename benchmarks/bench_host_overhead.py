@@ -79,9 +79,8 @@ class Variant(NamedTuple):
 def list_variants() -> list[Variant]:
     variants = []
     for library in LIBRARIES:
-        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library])
+        calls = (*DXGEMM_CALLS, *LIBRARY_CALLS[library], *FIRST_CALLS)
         variants += [Variant(library, call) for call in calls]
-        variants += [Variant(library, call) for call in FIRST_CALLS]
     variants += [Variant("dxgemm", call) for call in CHOICES]
     return variants if SMOKE else variants + [Variant(*row) for row in LAUNCHES.items()]
 
@@ -96,7 +95,7 @@ def upload(library: str, array: np.ndarray) -> Any:
 
 
 def operand_names(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """What the expressions on arrays of `library` refer to."""
+    """Names in the expressions on arrays of `library`."""
     module = import_module(library)
     c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
     a, b, c = (upload(library, array) for array in (a, b, c))
@@ -105,7 +104,7 @@ def operand_names(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
 
 
 def launch_names() -> dict[str, Any]:
-    """What the expressions that launch an empty kernel refer to."""
+    """Names in the expressions that launch an empty kernel."""
     device = Device()
     device.set_current()
     options = ProgramOptions(arch=f"sm_{device.arch}")
@@ -122,7 +121,7 @@ def launch_names() -> dict[str, Any]:
 
 
 def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """What the expressions that choose a kernel refer to."""
+    """Names in the expressions that choose a kernel."""
     dxgemm.plan(a, b)
     return {
         "choose": choose,

@@ -67,7 +67,7 @@ def names_for(case: Case) -> list[str]:
 
 
 def is_made_for(rung: Any, case: Case) -> bool:
-    """Whether a rung computes a case, and with the precision that the case is about.
+    """Tells whether a rung computes a case, in the precision that the case is about.
 
     What permits TF32 is served by true float32 too, which is a case of its own.
     """
@@ -144,7 +144,7 @@ class Ladder:
 
 
 def configs_of(name: str, dtype: str) -> Iterator[Any]:
-    """What `implementation=` takes for each config of a rung."""
+    """Values of `implementation=` for each config of a rung."""
     if name == "cublas":
         yield name
         return

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 
 def ways_of_cases() -> dict[PrecisionCase, Mapping[str, Any]]:
-    """What to compute, and how."""
+    """Problems and precisions."""
     ways: dict[PrecisionCase, Mapping[str, Any]] = {}
     if SMOKE:
         for dtype, of_dtype in TIMED_WAYS.items():

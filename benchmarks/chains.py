@@ -74,7 +74,7 @@ def drop_half(value: Any) -> Any:
 
 @cache
 def dropped(shape: tuple[int, int]) -> Any:
-    """Which elements; by NumPy, whose integers philox_4x32 computes with."""
+    """Mask of kept elements, by NumPy, whose integers philox_4x32 computes with."""
     rows, cols = (np.arange(size, dtype="uint64") for size in shape)
     zero, low, high = map(np.uint64, (0, SEED % 2**WORD_BITS, SEED >> WORD_BITS))
     word = philox_4x32(rows[:, None], cols, zero, zero, low, high)[0]

@@ -11,7 +11,7 @@ from dxgemm.gpu import status as _gpu
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is no garbage: the collection before each case need not look at it."""
+    """Freeze imported objects, so that the collection before each case skips them."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""What the GPU's counters say of each rung: `results/<gpu>/ladder_counters.json`, by ncu.
+"""Counters of the GPU for each rung, by ncu: `results/<gpu>/ladder_counters.json`.
 
     python benchmarks/counters.py                     # on a GPU, with ncu on the PATH
     python benchmarks/counters.py --rung tuned --out /tmp/results

@@ -73,7 +73,7 @@ class FusedCase(Case):
 
     @property
     def sums_dtype(self) -> str:
-        """Of what cuBLAS writes before another kernel goes over it."""
+        """Dtype that cuBLAS writes before another kernel reads it."""
         return "int32" if self.dtype == "int8" else self.out_dtype
 
     @property
@@ -228,7 +228,7 @@ def as_float64(array: Any) -> Any:
 
 
 def exact_operands(case: FusedCase) -> Operands:
-    """Of small integers times a unit, with which sums are of the size that activations are for.
+    """Operands of small integers times a unit, whose sums are in the range of activations.
 
     All sums are exact: at most k, or those of int8.
     """
@@ -260,7 +260,7 @@ def random_arrays(case: FusedCase, rng: Any) -> Operands:
 
 
 def sums_of(case: FusedCase, out: Any) -> Any:
-    """What receives the product: out itself, or where that is no int32 an array of its own."""
+    """Array that receives the product: out itself, or an int32 array beside it."""
     return out if case.sums_dtype == case.out_dtype else xp.empty(out.shape, case.sums_dtype)
 
 
@@ -328,7 +328,7 @@ class Gate:
 
 
 def own_choice(plan: dxgemm.Plan) -> tuple[str, Any]:
-    """What `implementation=` takes for exactly the kernel of a plan."""
+    """Value of `implementation=` for exactly the kernel of a plan."""
     candidate = plan.route.candidate
     return candidate.implementation.name, candidate.config
 

@@ -30,7 +30,7 @@ from result_files import (
     kind_text,
     sources,
 )
-from tables import TABLES, Part, Table, figure, ratio
+from tables import Part, Table, figure, ratio, tables_of
 
 from dxgemm.choice.selection import choose
 from dxgemm.errors import UnsupportedProblemError
@@ -130,7 +130,7 @@ def gpu_section(suites: dict[str, Results]) -> str:
             parts.append(heading(title, text) + grid(draw(suites[suite]).values()))
     parts.append(heading("All figures"))
     for suite, results in suites.items():
-        tables = "\n".join(map(part_html, TABLES[suite](results)))
+        tables = "\n".join(map(part_html, tables_of(suite, results)))
         parts.append(f"<details><summary>Suite {escape(suite)}</summary>\n{tables}\n</details>")
     return "\n".join(parts)
 

@@ -1,4 +1,4 @@
-"""How interleaved measurements reach pytest-benchmark.
+"""Replay of interleaved measurements to pytest-benchmark.
 
 All variants of a case are measured together, in turn (`dxgemm.tuning.sampling`), and the samples
 are replayed to pytest-benchmark afterwards: `replay` runs one `pedantic` round a sample against

@@ -14,7 +14,6 @@ from reliability_tables import load_runs, sanitizer_text, soak_text
 from result_files import REPOSITORY, Extra, Results, gpu_name, kind_of, source, sources
 from tables import (
     LADDER_SIZE,
-    TABLES,
     Part,
     Table,
     accuracy_summary,
@@ -23,8 +22,6 @@ from tables import (
     ladder_reduced_table,
     ladder_squares,
     ladder_table,
-    pipeline_rectangles,
-    pipeline_rows,
     pipeline_squares,
     precision_bits,
     precision_rates,
@@ -32,6 +29,7 @@ from tables import (
     ratio,
     rungs,
     speed_table,
+    tables_of,
 )
 
 DOCS = REPOSITORY / "docs"
@@ -39,9 +37,9 @@ SPEED_CHART = DOCS / "speed.svg"
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 NO_RESULTS = "No results are committed yet; `python benchmarks/run.py` measures them on a GPU."
 SPEED_TEXT = """\
-Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. Columns named after a
-size are square row-major matrices. *Random* is the geometric mean over random problems with all
-layouts, thin matrices, batches and epilogues."""
+Above 1 is faster than cuBLAS in the same dtype, timed in turn in one run. The sizes are square
+row-major matrices, with the fastest candidate. *Random* is the geometric mean of the automatic
+choice over random problems with all layouts, thin matrices, batches and epilogues."""
 SITE_INTRODUCTION = """# Results
 
 This page is generated from the JSON files in `benchmarks/results/`, which also hold the spread of
@@ -62,7 +60,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
     parts: dict[Path, str] = {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
-        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_tables),
+        DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
         DOCS / "precision.md": precision_text(gpus),
         DOCS / "accuracy.md": suite_text(gpus, "accuracy", accuracy_summary),
@@ -88,7 +86,7 @@ def site_pages(gpus: GPUs) -> dict[str, str]:
                 path = f"results/{gpu_slug(name)}-{suite}-{re.sub('[^a-z0-9]+', '-', title)}.svg"
                 charts[path] = svg_file(chart)
                 texts.append(f"![{title}]({path})\n\n*{title}*")
-            texts.append(markdown(TABLES[suite](results)))
+            texts.append(markdown(tables_of(suite, results)))
     return {"results.md": "\n\n".join(texts if gpus else [*texts, NO_RESULTS]) + "\n", **charts}
 
 
@@ -124,7 +122,7 @@ def front_text(gpus: GPUs, folder: str) -> str:
     first = ladder_of(gpus)
     if first is not None:
         title = speed_title(first)
-        texts.insert(0, f"![{title}]({folder}{SPEED_CHART.name})")
+        texts.insert(0, f"![{title}]({folder}{SPEED_CHART.name})\n\n*{title}.*")
     return "\n\n".join(texts)
 
 
@@ -172,12 +170,6 @@ def suite_text(gpus: GPUs, suite: str, tables: Callable[[Results], list[Part]]) 
         if parts:
             texts.append(markdown([f"### {gpu_name({suite: results})}", source(results), *parts]))
     return "\n\n".join(texts) or NO_RESULTS
-
-
-def pipeline_tables(results: Results) -> list[Part]:
-    if not pipeline_rows(results):
-        return []
-    return pipeline_squares(results) + pipeline_rectangles(results)
 
 
 def precision_text(gpus: GPUs) -> str:

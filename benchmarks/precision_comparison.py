@@ -42,14 +42,14 @@ class PrecisionCase(Case):
 
 @dataclass
 class Measurement:
-    """What one way gave.
+    """Measurement of one precision.
 
     Attributes:
         implementation, config: that computed it.
         max_error, rms_error: over the elements that are compared, in `UNITS`.
-        is_native: whether the operands were multiplied in place of their parts.
+        is_native: whether the validity check failed, so that the native kernel answered.
         samples_s: seconds a call.
-        refusal: why there is none of this.
+        refusal: reason why nothing was measured.
     """
 
     implementation: str = ""
@@ -76,7 +76,7 @@ class Exact:
 
 
 def exact_product(a: Any, b: Any) -> Exact:
-    """What a @ b should be: in float64 of all float32 operands, else in two of some lines."""
+    """Reference a @ b: float64 for all of float32, twofold float64 for some lines of float64."""
     rows = cols = slice(None)
     dtype = str(a.dtype)
     if dtype == "float64":
@@ -121,7 +121,7 @@ def most_error(case: PrecisionCase, way: str, is_native: bool) -> float:
     """The bound of a way on the error of an element, in `UNITS`.
 
     Args:
-        is_native: whether the operands were multiplied in place of their parts.
+        is_native: whether the validity check failed, so that the native kernel answered.
     """
     if way == "tf32":  # two operands with 11 bits, and sums that are cut off
         return 2.0**13 + case.k

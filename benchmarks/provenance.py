@@ -1,4 +1,4 @@
-"""Where a result was measured: kept by allow-list, so that no file names a host or a user."""
+"""Provenance of a result, kept by allow-list, so that no file names a host or a user."""
 
 from __future__ import annotations
 

@@ -32,11 +32,13 @@ Extra = dict[str, Any]  # extra_info of one benchmark
 
 
 def load_results(root: Path = RESULTS) -> list[dict[str, Results]]:
-    """The files of each GPU, by suite."""
+    """The results of each GPU by suite, in the order of `SUITES`; others follow."""
     gpus = []
     for folder in sorted(root.glob("*/")):
-        files = {suite: folder / f"{suite}.json" for suite in SUITES}
-        gpus.append({s: json.loads(f.read_text()) for s, f in files.items() if f.exists()})
+        files = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+        suites = {name: results for name, results in files.items() if "benchmarks" in results}
+        known = [suite for suite in SUITES if suite in suites]
+        gpus.append({suite: suites[suite] for suite in distinct([*known, *suites])})
     return [suites for suites in gpus if suites]
 
 
@@ -73,7 +75,7 @@ def gpu_name(suites: dict[str, Results]) -> str:
 
 
 def source(results: Results) -> str:
-    """What one file was measured with: driver, CPU, versions and commit."""
+    """Driver, CPU, versions and commit of one file."""
     machine = results["machine_info"]
     packages = machine["packages"]
     facts = [f"Driver {machine['gpu']['driver']}", machine["cpu"]["brand_raw"]]
@@ -85,7 +87,7 @@ def source(results: Results) -> str:
 
 
 def sources(suites: dict[str, Results]) -> list[str]:
-    """The same of a GPU's suites: one text where all agree, else one for those that do."""
+    """The sources of a GPU's suites: one text where all agree, else one for those that do."""
     suites_of: dict[str, list[str]] = {}
     for suite, results in suites.items():
         suites_of.setdefault(source(results), []).append(suite)

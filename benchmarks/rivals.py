@@ -1,4 +1,4 @@
-"""How other libraries compute a product of rows: torch, and nvmath by cuBLASLt or by cuBLASDx.
+"""Products by other libraries: torch, and nvmath by cuBLASLt or by cuBLASDx.
 
 None has dxgemm's other arrangements and results without copies or conversions, so that torch and
 cuBLASLt are compared on rows of one dtype. nvmath.device takes some two minutes to build a kernel

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_forecast import DEPTHS, bits_rows, forecast_rows
 from result_files import (
     OTHERS,
     Extra,
@@ -25,6 +24,9 @@ from result_files import (
 )
 
 import dxgemm
+from dxgemm.handwritten.kernels.residues import LOST_BITS
+from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.problem.define import contiguous_problem
 
 SPEED_SIZES = (1024, 4096, 8192)  # of the table in README
 SPEED_KINDS = (
@@ -51,6 +53,31 @@ WAYS = ("fused", "unfused")  # of reductions: in the product's kernel, and in on
 REDUCING_BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
     "cublas_torch_reduction": "cuBLAS and torch",
+}
+# Fields of a benchmark in the order of columns, with their headers.
+COLUMNS = {
+    "step": "step",
+    "dtype": "arithmetic",
+    "size": "m x n x k",
+    "arrangement": "layout",
+    "layout": "layout",
+    "batch": "batch",
+    "way": "method",
+    "epilogue": "epilogue",
+    "rung": "rung",
+    "implementation": "implementation",
+    "config": "config",
+    "gpu_us": "us",
+    "tflops": "TFLOP/s",
+    "gbytes_per_s": "GB/s",
+    "vs_cublas": "x cuBLAS",
+    "vs_rival": "x rival",
+    "vs_twin": "x CUDA C++",
+    "twin_tflops": "CUDA C++ TFLOP/s",
+    "regret": "x time of the best",
+    "loaded": "compilers",
+    "smem_bytes": "shared bytes",
+    "blocks_per_sm": "blocks an SM",
 }
 
 
@@ -93,16 +120,47 @@ def host_overhead(results: Results) -> list[Part]:
     return [Table("Host time of a call, microseconds:", header, lines, text_columns=2)]
 
 
-def build_time(results: Results) -> list[Part]:
-    """One row a step, dtype and implementation."""
-    lines = []
-    for benchmark in results["benchmarks"]:
-        row, stats = benchmark["extra_info"], benchmark["stats"]
-        what = [row["step"], row.get("dtype", ""), row.get("implementation", "")]
-        times = map(figure, (row["seconds"], stats["min"], stats["max"]))
-        lines.append([*what, *times, ", ".join(row["loaded"]) or "nothing"])
-    header = ["step", "dtype", "implementation", "median", "min", "max", "compilers"]
-    return [Table("Start of a process, seconds:", header, lines, text_columns=3)]
+def all_rows(results: Results) -> list[Part]:
+    """Every benchmark with every field in which benchmarks differ; of any suite."""
+    rows = [row_fields(row) for row in extras(results)]
+    names = distinct(name for row in rows for name in row)
+    differ = [n for n in names if len(rows) == 1 or len({str(row.get(n)) for row in rows}) > 1]
+    is_figure = {
+        name: all(isinstance(row.get(name), int | float | None) for row in rows) for name in differ
+    }
+    shown = sorted(differ, key=lambda name: (is_figure[name], *column_place(name)))
+    lines = [[cell_text(name, row.get(name)) for name in shown] for row in rows]
+    header = [COLUMNS.get(name, name.replace("_", " ")) for name in shown]
+    text_columns = len(shown) - sum(is_figure[name] for name in shown)
+    return [Table("Every benchmark:", header, lines, text_columns)]
+
+
+def row_fields(row: Extra) -> Extra:
+    """A row with its sizes in one field, and its dtypes and precision in another."""
+    fields = {key: value for key, value in row.items() if not isinstance(value, dict)}
+    if "dtype" in row:
+        fields["dtype"] = kind_of(row)
+    if "k" in row:
+        fields["size"] = size_of(row)
+    for merged in ("m", "n", "k", "precision", "result_dtype"):
+        fields.pop(merged, None)
+    return fields
+
+
+def column_place(name: str) -> tuple[int, str]:
+    """Place of a column: those of `COLUMNS` in their order, then the others."""
+    order = list(COLUMNS)
+    return (order.index(name) if name in order else len(order)), name
+
+
+def cell_text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return ratio(value) if name.startswith("vs_") or name == "regret" else figure(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).replace("|", "\\|")
 
 
 def speed_table(gpus: list[dict[str, Results]]) -> Table:
@@ -192,53 +250,8 @@ def pipeline_squares(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
-def pipeline_rectangles(results: Results) -> list[Part]:
-    """Every other shape of rows: the pipeline and the best hand-written kernel against cuBLAS."""
-    lines = []
-    for row in pipeline_rows(results):
-        shape = row["m"], row["n"], row["k"]
-        is_square = len(set(shape)) == 1 and row["m"] in PIPELINE_SIZES
-        if is_square or row["arrangement"] != "row_row_row":
-            continue
-        others = [
-            other
-            for other in extras(results)
-            if (other["m"], other["n"], other["k"]) == shape
-            and (other["dtype"], other["arrangement"]) == (row["dtype"], row["arrangement"])
-            and other["batch"] == 1
-            and other["implementation"] not in (*PIPELINES, *OTHERS)
-        ]
-        best = max(others, key=lambda other: other["tflops"], default=None)
-        by_hand = [best["implementation"], ratio(best["vs_cublas"])] if best else ["", ""]
-        text = [row["dtype"], " x ".join(map(str, shape)), row["config"] or ""]
-        text += [figure(row["tflops"]), ratio(row["vs_cublas"])]
-        lines.append([*text, *by_hand])
-    header = ["dtype", "m x n x k", "config", "TFLOP/s", "x cuBLAS", "best by hand", "x cuBLAS"]
-    title = "Other shapes, row-major:"
-    return [Table(title, header, lines, text_columns=3)]
-
-
-def gemm(results: Results) -> list[Part]:
-    parts: list[Part] = []
-    for dtype in distinct(row["dtype"] for row in extras(results)):
-        lines = []
-        for row in extras(results):
-            if row["dtype"] != dtype:
-                continue
-            batch = f"{row['batch']} x " if row["batch"] > 1 else ""
-            size = f"{batch}{row['m']} x {row['n']} x {row['k']}"
-            text = [kind_of(row), size, row["arrangement"], row["implementation"]]
-            text.append(row["config"] or "")
-            figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
-            lines.append([*text, *figures, ratio(row["vs_cublas"])])
-        header = ["arithmetic", "m x n x k", "layout", "implementation", "config"]
-        header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
-        parts.append(Table(f"GPU time, {dtype}:", header, lines, text_columns=5))
-    return parts
-
-
 def ladder_squares(results: Results) -> dict[tuple[str, str, int], Extra]:
-    """By implementation, arithmetic and size."""
+    """Rows of squares, by implementation, arithmetic and size."""
     return {
         (row["implementation"], arithmetic(row), row["m"]): row
         for row in extras(results)
@@ -254,7 +267,7 @@ def rungs() -> list[Any]:
 
 def ladder(results: Results) -> list[Part]:
     """The rungs at one size, then every case."""
-    return [*ladder_table(results), *ladder_reduced_table(results), *ladder_cases(results)]
+    return [*ladder_table(results), *ladder_reduced_table(results), *all_rows(results)]
 
 
 def ladder_table(results: Results, folder: str = "../handwritten/") -> list[Part]:
@@ -306,41 +319,13 @@ def ladder_reduced_table(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
-def ladder_cases(results: Results) -> list[Part]:
-    parts: list[Part] = []
-    for kind in distinct(map(arithmetic, extras(results))):
-        lines = []
-        for row in extras(results):
-            if arithmetic(row) != kind:
-                continue
-            number = "" if row["rung"] is None else str(row["rung"])
-            text = [f"{row['m']} x {row['n']} x {row['k']}", number, row["implementation"]]
-            resources = [row[name] for name in ("threads", "registers", "smem_bytes")]
-            resources.append(row["blocks_per_sm"])
-            lines.append(
-                [
-                    *text,
-                    row["config"] or "",
-                    figure(row["gpu_us"]),
-                    figure(row["tflops"]),
-                    ratio(row["vs_cublas"]),
-                    ratio(row["vs_twin"]),
-                    *("" if value is None else str(value) for value in resources),
-                ]
-            )
-        header = ["m x n x k", "rung", "kernel", "config", "us", "TFLOP/s", "x cuBLAS"]
-        header += ["x CUDA C++", "threads", "registers", "shared bytes", "blocks an SM"]
-        parts.append(Table(f"The ladder, {kind}:", header, lines, text_columns=4))
-    return parts
-
-
 def epilogue_text(row: Extra) -> str:
-    """As code, in which a table wants bars escaped."""
+    """Code of an epilogue, with the bars escaped that a table would take for its own."""
     return f"`{row['epilogue']}`".replace("|", "\\|")
 
 
 def epilogue_rows(results: Results) -> list[Extra]:
-    """Of the suite `epilogue`, those whose result is stored."""
+    """Rows of the suite `epilogue` whose result is stored."""
     return [row for row in extras(results) if not is_reduction(row)]
 
 
@@ -413,7 +398,7 @@ def epilogue_best(results: Results) -> list[Part]:
 
 
 def epilogue_costs(results: Results) -> list[Part]:
-    """What each epilogue of the catalogue adds to the time of the automatic choice."""
+    """Time that each epilogue of the catalogue adds to the automatic choice, in percent."""
     costs: dict[str, dict[str, float]] = {}
     for row in epilogue_rows(results):
         is_single = " | " not in row["epilogue"]
@@ -437,7 +422,7 @@ def own_batches(results: Results) -> list[Extra]:
 
 def batched(results: Results) -> list[Part]:
     """Squares of each dtype against cuBLAS, then every case."""
-    return batched_squares(results) + batched_cases(results)
+    return batched_squares(results) + all_rows(results)
 
 
 def batched_squares(results: Results) -> list[Part]:
@@ -461,22 +446,8 @@ def batched_squares(results: Results) -> list[Part]:
     return parts
 
 
-def batched_cases(results: Results) -> list[Part]:
-    """A row for each case and what computed it."""
-    lines = []
-    for row in extras(results):
-        sizes = ", ".join(" x ".join(map(str, size)) for size in row["sizes"])
-        what = [row["dtype"], row["way"], f"{row['batch']:,}", sizes]
-        figures = map(figure, (row["gpu_us"], row["tflops"], row["gbytes_per_s"]))
-        how = row["implementation"], row["config"] or ""
-        lines.append([*what, *how, *figures, ratio(row["vs_cublas"])])
-    header = ["dtype", "operands", "batch", "m x n x k", "computed by", "config"]
-    header += ["us", "TFLOP/s", "GB/s", "x cuBLAS"]
-    return [Table("Batches and lists of small matrices:", header, lines, text_columns=6)]
-
-
 def choice_summary(results: Results) -> list[Part]:
-    """How near the choice comes to the best of dxgemm's candidates, by arithmetic."""
+    """Time of the choice over that of the best candidate, by arithmetic."""
     lines = []
     for kind in sorted(distinct(map(kind_of, extras(results)))):
         rows = [row for row in extras(results) if kind_of(row) == kind]
@@ -503,18 +474,11 @@ def choice_summary(results: Results) -> list[Part]:
 
 
 def choice_regret(results: Results) -> list[Part]:
-    """The summary, then a row for each problem."""
-    lines = []
-    for row in extras(results):
-        how = row["layout"] + ("" if row["epilogue"] == "none" else f", {row['epilogue']}")
-        kernels = [f"{row['implementation']} {row['config']}", row["best"]]
-        figures = [figure(row["gpu_us"]), ratio(row["regret"]), ratio(row["vs_cublas"])]
-        lines.append([kind_of(row), size_of(row), how, *kernels, *figures])
-    header = ["arithmetic", "m x n x k", "layout", "chosen", "best", "us", "x best's time"]
-    header.append("x cuBLAS")
-    return [*choice_summary(results), Table("Each problem:", header, lines, text_columns=5)]
+    """The summary, then every problem."""
+    return choice_summary(results) + all_rows(results)
 
 
+MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 # The columns of a dtype: what rates are compared of, and what errors.
 PRECISION_RATES = {
@@ -534,7 +498,6 @@ PRECISION_ERRORS = {
     "float32": ("emulated", "cublas", "float32", "tf32"),
     "float64": ("emulated", "emulated14", "emulated13", "cublas", "float64"),
 }
-PRECISION_UNITS = {"float32": "`2**-23 |A| |B|`", "float64": "`2**-52 |A| |B|`"}
 
 
 def way_text(way: str) -> str:
@@ -542,7 +505,7 @@ def way_text(way: str) -> str:
     count = way.removeprefix("emulated")
     if way.startswith("emulated") and count.isdigit():
         return f"{count} moduli"
-    return way.replace("emulated", "emulated").replace("cublas", "cuBLAS")
+    return way.replace("cublas", "cuBLAS")
 
 
 def precision_cases(
@@ -572,23 +535,6 @@ def precision_rates(results: Results) -> list[Part]:
     return parts
 
 
-def precision_errors(results: Results, dtype: str) -> list[Part]:
-    """Largest and root mean square error of each precision, on each kind of data."""
-    columns, lines = PRECISION_ERRORS[dtype], []
-    for (data, size), rows in precision_cases(results, dtype).items():
-        if "emulated" in rows:
-            errors = [error_text(rows.get(way)) for way in columns]
-            computed = dtype if rows["emulated"]["is_native"] else "emulated"
-            lines.append([data, size, computed, *errors])
-    header = ["operands", "m x n x k", "computed as", *map(way_text, columns)]
-    title = f"Errors, largest / root mean square, in units of {PRECISION_UNITS[dtype]}:"
-    return [Table(title, header, lines, text_columns=3)]
-
-
-def error_text(row: Extra | None) -> str:
-    return f"{figure(row['max_error'])} / {figure(row['rms_error'])}" if row else ""
-
-
 def precision_refusals(results: Results, dtype: str) -> list[Part]:
     """Time of a call whose operands fail the validity check, against the native product."""
     lines = []
@@ -603,51 +549,23 @@ def precision_refusals(results: Results, dtype: str) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
-def precision_schemes(results: Results) -> list[Part]:
-    """Products without the conversion of operands: schemes, and intervals of promotion."""
-    lines = [
-        [
-            row["way"],
-            row["data"],
-            size_of(row),
-            *map(figure, (row["gpu_us"], row["tflops"])),
-            ratio(row["vs_cublas"]),
-            error_text(row),
-        ]
-        for row in extras(results)
-        if row["way"] not in PRECISION_RATES[row["dtype"]]
-    ]
-    if not lines:
-        return []
-    header = ["scheme", "operands", "m x n x k", "us", "TFLOP/s", "x cuBLAS", "error"]
-    title = "Schemes of emulated float32, without the conversion of operands; errors as above:"
-    return [Table(title, header, lines, text_columns=3)]
-
-
-def precision_forecast(results: Results) -> list[Part]:
-    """What float64 would reach elsewhere, by the formula of docs/precision.md."""
-    lines = forecast_rows(results)
-    if not lines:
-        return []
-    header = ["GPU", "m = n = k", "int8 peak, TOPS", "float64 peak, TFLOP/s", "memory, GB/s"]
-    header += ["share e of int8's peak", "TFLOP/s", "x float64's peak"]
-    title = "Emulated float64, predicted for GPUs that the kernels do not run on, with the same e:"
+def precision_bits() -> list[Part]:
+    """Bits p of the operands, with the error bound, by the number of moduli and k."""
+    lines = []
+    for count in MODULI:
+        bits = [operand_bits(count, k) for k in DEPTHS]
+        lines.append([str(count), *(f"{p}, 2**{LOST_BITS - p}" for p in bits)])
+    automatic = [moduli_count(contiguous_problem("float64", 1, 1, k)) for k in DEPTHS]
+    lines.append(["automatic", *map(str, automatic)])
+    header = ["moduli", *(f"k = {k}" for k in DEPTHS)]
+    title = "Emulated float64: bits p of the operands, and the error bound over |A| |B|:"
     return [Table(title, header, lines)]
 
 
-def precision_bits() -> list[Part]:
-    """The bits and the bound of docs/precision.md."""
-    header = ["moduli", *(f"k = {k}" for k in DEPTHS)]
-    title = "Emulated float64: bits p of the operands, and the error bound over |A| |B|:"
-    return [Table(title, header, bits_rows())]
-
-
 def precision(results: Results) -> list[Part]:
-    """Rates, errors and times of refused calls, then schemes and the forecast."""
-    parts = precision_rates(results)
-    for dtype in distinct(row["dtype"] for row in extras(results)):
-        parts += precision_errors(results, dtype) + precision_refusals(results, dtype)
-    return parts + precision_schemes(results) + precision_forecast(results)
+    """Rates and times of refused calls, then every benchmark with its errors."""
+    refused = precision_refusals(results, "float32") + precision_refusals(results, "float64")
+    return precision_rates(results) + refused + all_rows(results)
 
 
 def accuracy_summary(results: Results) -> list[Part]:
@@ -692,14 +610,18 @@ def accuracy(results: Results) -> list[Part]:
     return parts
 
 
+# Of suites that are not here, `all_rows` is shown.
 TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder,
     "host_overhead": host_overhead,
-    "build_time": build_time,
-    "gemm": gemm,
     "epilogue": epilogue,
     "batched": batched,
     "choice_regret": choice_regret,
     "precision": precision,
     "accuracy": accuracy,
 }
+
+
+def tables_of(suite: str, results: Results) -> list[Part]:
+    """The tables of a suite on the page of results."""
+    return TABLES.get(suite, all_rows)(results)

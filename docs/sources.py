@@ -55,7 +55,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def linked_files(path: str) -> Iterable[str]:
-    """What a Markdown file links to, by paths in the repository."""
+    """Targets of the links of a Markdown file, by paths in the repository."""
     text = (REPOSITORY / path).read_text()
     return [repository_path(path, match["target"]) for match in LINK.finditer(text)]
 

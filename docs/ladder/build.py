@@ -127,7 +127,7 @@ def occupancy_of(point: Measured) -> Occupancy | None:
 
 
 def counter_lines(points: list[Measured]) -> list[Quantity]:
-    """What ncu counted of one launch."""
+    """Counters of one launch, by ncu."""
     names = ("units busy", "issue slots busy", "shared memory's path busy")
     names = (*names, "its passes lost to conflicts", "top stall")
     columns = []

@@ -281,7 +281,7 @@ def register_reuse(axes: Axes, name: str, config: Any) -> None:
 
 
 def vector_reads(axes: Axes, name: str, config: Any) -> None:
-    """What one thread reads for one k: scalar loads against vectors of 16 bytes."""
+    """Reads of one thread for one k: scalar loads against vectors of 16 bytes."""
     rows, cols = config.thread_m, config.thread_n
     axes.set_title("one thread, one k: instructions that read", fontsize=9)
     for line, (text, width) in enumerate((("4 bytes each", 1), ("16 bytes each", 4))):
@@ -305,7 +305,7 @@ def vector_reads(axes: Axes, name: str, config: Any) -> None:
 
 
 def bank_conflicts(axes: Axes, name: str, config: Any) -> None:
-    """How often each bank is hit when a warp stores one element of each of its units of a."""
+    """Hits of each bank when a warp stores one element of each of its units of a."""
     tiles = kernel_file("parts.tiles")
     axes.set_title("a warp stores a row-major a, transposed: hits a bank", fontsize=9)
     layouts = {
@@ -334,7 +334,7 @@ def bank_conflicts(axes: Axes, name: str, config: Any) -> None:
 
 
 def warp_shapes(axes: Axes, name: str, config: Any) -> None:
-    """What a warp reads for one k if its threads lie in a strip, and in a small matrix."""
+    """Reads of a warp for one k, with its threads in a strip and in a small matrix."""
     lanes_m, lanes_n = model.lanes_of(config)
     rows, cols = config.thread_m, config.thread_n
     strip_n = min(WARP, config.tile_n // cols)
@@ -490,7 +490,7 @@ def tuned(name: str) -> Figure:
 
 
 def tensor_core(name: str) -> Figure:
-    """Which lane holds which element of mma.m16n8k8, by the PTX manual."""
+    """Lane of each element of mma.m16n8k8, by the PTX manual."""
     config = kernel_file(name).KERNEL.configs[0]
     figure, axes = plt.subplots(1, 3, figsize=(8, 3.1))
     # (columns of a label, lane of the element at row and column); rows 8 to 15 are as 0 to 7.

@@ -1,4 +1,4 @@
-"""Which lines of each kernel file docs/ladder.md shows: from one text to another, both included."""
+"""Lines of each kernel file that docs/ladder.md shows: from one text to another, inclusive."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def kernel_file(name: str) -> Any:
 
 
 def load_counters() -> dict[str, dict[str, float]]:
-    """By rung and arithmetic."""
+    """Counters by rung and arithmetic."""
     path = RESULTS / "ladder_counters.json"
     if not path.exists():
         return {}
@@ -83,7 +83,7 @@ def load_counters() -> dict[str, dict[str, float]]:
 
 
 def commits() -> str:
-    """Of which commits the files are."""
+    """Sentence that names the measured commits."""
     names = {"times": "ladder.json", "counters of ncu": "ladder_counters.json"}
     paths = {what: RESULTS / name for what, name in names.items()}
     found = {

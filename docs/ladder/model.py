@@ -1,4 +1,4 @@
-"""What a rung's Config says of its speed: arithmetic intensity, and the nearest of four limits.
+"""Speed predicted from a rung's Config: arithmetic intensity, and the nearest of four limits.
 
 The limits are those of an H200 at its boost clock. A kernel can come close to one of them, never
 beyond it; under full load the GPU clocks lower, which costs up to a fifth.
@@ -33,7 +33,7 @@ READ_A_ALONG_K = ("shared_tile", "thread_tile_1d")
 
 @dataclass(frozen=True)
 class Tiles:
-    """What shares data: a block, and what reads shared memory together (thread, warp, warpgroup).
+    """Tiles that share data: of a CTA, and of a reader of shared memory (thread, warp, warpgroup).
 
     Attributes:
         block: rows and columns of a block's tile; None where nothing is kept in shared memory.
@@ -70,7 +70,7 @@ def tiles_of(config: Any) -> Tiles:
 
 
 def depth_of(config: Any) -> int:
-    """How many k a block keeps in shared memory at a time; 1 where it keeps none."""
+    """Number of k that a CTA keeps in shared memory at a time; 1 where it keeps none."""
     depth: int = getattr(config, "tile_k", getattr(config, "tile", 1))
     return depth
 
