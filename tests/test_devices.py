@@ -11,10 +11,10 @@ from contract import inability
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.gpu.facts import _cores_per_sm, _tensor_multiply_adds
 from dxgemm.gpu.status import probe
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.layout import Layout
-from dxgemm.runtime.device import _cores_per_sm, _tensor_multiply_adds
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands

@@ -104,7 +104,7 @@ class Way:
         )
 
 
-FORMS = {None: "fastest", True: "fused", False: "emulated"}
+FORMS = {None: "fastest", True: ", fused", False: "unfused"}
 AUTOMATIC = Way()
 gemm = partial(AUTOMATIC.gemm, "float32")
 
@@ -701,7 +701,7 @@ def test_explain_names_the_reduction_and_its_way(make, way):
             dxgemm.plan(a, b, epilogue=chain, **options).explain(),
         ):
             assert case.name in explanation.reduction
-            form = "emulated" if simulator_enabled() else FORMS[way.fused]
+            form = "unfused" if simulator_enabled() else FORMS[way.fused]
             assert form == "fastest" or form in explanation.reduction
             assert explanation.reduction in str(explanation)
     assert dxgemm.explain(a, b).reduction is None

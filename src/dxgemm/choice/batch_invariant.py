@@ -53,7 +53,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
         )
     if problem.scalar_dtype == "int32":
         return rank(problem, device, implementation)  # exact in any order
-    considered, wish = IMPLEMENTATIONS, "batch_invariant"
+    considered, wish = IMPLEMENTATIONS, "batch invariant"
     if implementation is not None:
         ranking = rank(problem, device, implementation)
         asked = ranking.candidates[0]
@@ -63,8 +63,8 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
                 return ranking
             refusal = "in which order slices of k are added depends on the result's size"
         if refusal is not None:
-            raise UnsupportedProblemError(f"gemm: {asked} is not batch_invariant: {refusal}.")
-        considered, wish = (asked.implementation,), "asked for by name, batch_invariant"
+            raise UnsupportedProblemError(f"gemm: {asked} is not batch invariant: {refusal}.")
+        considered, wish = (asked.implementation,), "asked for by name, batch invariant"
     rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
     fitting = []
     for candidate in considered:
