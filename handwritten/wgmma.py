@@ -1,7 +1,7 @@
 """Hopper's own path: TMA feeds shared memory, warpgroups multiply out of it.
 
-Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells the
-TMA (TMA) which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
+Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells TMA
+which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
 64 x tile_n x 32-byte steps by wgmma, whose operands stay in shared memory. A ring of stages, with a
 barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
 persistent: while the consumers store a tile, the producer is already fetching the next one.
@@ -10,8 +10,7 @@ float16 and bfloat16 operands are read as they lie: wgmma transposes on the way.
 lie along k, except that the left one may come from registers: so the left factor is the operand
 that lies across k, if need be by computing out.T = b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants; see `supports`. m, n and k
-are free: TMA fills what lies outside with zeros. A stage is 128 bytes deep: 64 16-bit or 32 32-bit
-elements of k.
+are free: TMA fills what lies outside with zeros. A stage is 128 bytes of k deep.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; the roles are those of CUTLASS's
 `KernelTmaWarpSpecializedCooperative`.
 """
@@ -19,180 +18,161 @@ Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; the roles are those of CUTLAS
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
-
-TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
-WARP = 32
-LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
-CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
-
-
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n; a ring of `stages`.
-
-    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
-    columns of b in L2.
-    """
-
-    tile_m: int
-    tile_n: int
-    stages: int
-    swizzle_rows: int = 16
-
-    dynamic_smem: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.tile_m not in (64, 128):
-            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
-        if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
-            raise ValueError(f"{self}: tile_n must be a multiple of 64 up to 256")
-        if self.smem_bytes("float16") > 227 * 1024:
-            raise ValueError(f"{self}: {self.smem_bytes('float16')} bytes of shared memory")
-
-    @property
-    def consumers(self) -> int:
-        """Warpgroups that multiply."""
-        return self.tile_m // 64
-
-    @property
-    def threads(self) -> int:
-        """Of the consumers, and of the warp that produces."""
-        return self.consumers * WARPGROUP + WARP
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * ROW_BYTES
-
-    def smem_bytes(self, dtype: str) -> int:
-        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
-        ring = 1024 + self.stages * self.stage_bytes
-        return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.tile_n // 2 * 4
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
+from dxgemm.handwritten.parts import wgmma_layouts
+from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
+from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.wgmma_layouts import TENSOR_MAPS, is_exchanged
+from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row, make_multiply_from_registers
+from dxgemm.handwritten.parts.wgmma_ring import (
+    ITEM_BYTES,
+    ROW_BYTES,
+    STEPS,
+    SWIZZLE_ROWS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    make_after,
+    make_fetch,
+    make_locate,
+)
 
 
-def supports(problem: Any) -> str | None:
-    """None, or what wgmma or TMA cannot do."""
-    if problem.dtype == "float32" and problem.precision != "tf32":
-        return "wgmma has no float32; precision='tf32' permits TF32"
-    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, problem.k, block_count(smallest, problem)) > MOST_ELEMENTS:
-        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
-    if problem.k == 0:
-        return None
-    a, b = operand_of(problem, "a"), operand_of(problem, "b")
-    reason = a.refusal() or b.refusal()
-    if reason is None and problem.dtype == "float32" and a.innermost == b.innermost == "mn":
-        reason = "tf32 wgmma needs a or b contiguous along k"
-    return reason
+def make_ring(
+    config: Any, tile_k: int, locate: Callable[..., Any], fetch: Callable[..., Any]
+) -> tuple[Callable[..., Any], ...]:
+    """The device functions init_ring and produce, each for one thread. A stage has tile_k."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
+    after = make_after(stages)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def init_ring(full, empty):
+        """A stage is filled by one thread, and read by one thread of each consumer."""
+        for slot in static_range(stages):
+            hopper.init_barrier(full + 8 * slot, 1)
+            hopper.init_barrier(empty + 8 * slot, consumers)
+        hopper.publish_barriers()
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def produce(
+        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
+        a_map, a_stride_batch, b_map, b_stride_batch,
+    ):  # fmt: skip
+        """Have TMA fill empty stages; an operand without a batch has `period` matrices."""
+        hopper.prefetch_tensor_map(a_map)
+        hopper.prefetch_tensor_map(b_map)
+        stage: int32 = 0
+        parity: int32 = 0
+        index: int32 = block
+        while index < tiles:
+            matrix, row, col = locate(index, tiles_m, tiles_n)
+            index += blocks
+            repeated: int32 = matrix - divide(matrix, period) * period
+            a_matrix = matrix if a_stride_batch != 0 else repeated
+            b_matrix = matrix if b_stride_batch != 0 else repeated
+            depth: int32 = 0
+            while depth < k:
+                barrier: int32 = full + 8 * stage
+                target: int32 = smem + stage * stage_bytes
+                hopper.wait_barrier(empty + 8 * stage, parity ^ 1)
+                hopper.expect_bytes(barrier, stage_bytes)
+                fetch(target, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix)
+                depth += tile_k
+                stage, parity = after(stage, parity)
+
+    return init_ring, produce
 
 
-def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """The index along which a, and b, lie: "k" or "mn"; and the result's dtype if it is another."""
-    lies = _innermost(problem)
-    return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
+def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """The device function multiply, of a consumer, for operands along or across k."""
+    if kind == "tf32" and a_across:
+        return make_multiply_from_registers(config, b_across)
+    from numba import cuda, int32
 
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-def block_count(config: Config, problem: Any) -> int:
-    """Tiles of the results, which the blocks share out among themselves."""
-    m, n = problem.m, problem.n
-    if _is_exchanged(problem.dtype, *_innermost(problem)):
-        m, n = n, m
-    tiles: int = problem.batch * -(-m // config.tile_m) * -(-n // config.tile_n)
-    return tiles
+    a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
+    # Descriptors count in 16 bytes.
+    a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
+    b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
+    stage_step = config.stage_bytes // 16
+    low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
+    after = make_after(config.stages)
 
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def multiply(acc, smem, full, empty, thread, k_tiles, stage, parity):
+        """acc + a @ b over all k tiles, both out of shared memory; the stage after the last."""
+        member: int32 = thread % WARPGROUP
+        a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
+        b_desc: int32 = low + (smem + a_bytes) // 16
+        previous = stage
+        left: int32 = k_tiles
+        while left > 0:
+            hopper.wait_barrier(full + 8 * stage, parity)
+            a_at: int32 = a_desc + stage * stage_step
+            b_at: int32 = b_desc + stage * stage_step
+            hopper.begin_wgmma()
+            for step in static_range(STEPS):
+                a_part: int32 = a_at + step * a_step
+                b_part: int32 = b_at + step * b_step
+                acc = hopper.wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
+            hopper.commit_wgmma()
+            hopper.wait_wgmma(1)  # the k tile before is done, this one goes on
+            if left < k_tiles and member == 0:
+                hopper.arrive(empty + 8 * previous)
+            previous = stage
+            left -= 1
+            stage, parity = after(stage, parity)
+        acc = hopper.wait_wgmma_of(0, acc)
+        if k_tiles > 0 and member == 0:
+            hopper.arrive(empty + 8 * previous)
+        return acc, stage, parity
 
-def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
-    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
-    if problem.k == 0:
-        return None, None
-    row_items = ROW_BYTES // (4 if problem.dtype == "float32" else 2)
-    element = "tfloat32" if problem.dtype == "float32" else problem.dtype
-    extents = [config.tile_m, config.tile_n]
-    if _is_exchanged(problem.dtype, *_innermost(problem)):
-        extents.reverse()
-    maps = []
-    for name, extent in zip(("a", "b"), extents, strict=True):
-        operand = operand_of(problem, name)
-        box_along = extent if operand.innermost == "k" else row_items
-        maps.append(operand.tensor_map(element, box_along, row_items))
-    return tuple(maps)
-
-
-def _innermost(problem: Any) -> tuple[str, str]:
-    """The index along which a and b lie; "k" for operands that are not read."""
-    if problem.k == 0:
-        return "k", "k"
-    return operand_of(problem, "a").innermost or "k", operand_of(problem, "b").innermost or "k"
-
-
-def _is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
-    """Whether out.T = b.T @ a.T is computed: tf32 wgmma cannot read a b that lies across k."""
-    return dtype == "float32" and b_innermost == "mn"
+    return multiply
 
 
 def make_kernel(
-    config: Config,
-    dtype: str,
-    a_innermost: str,
-    b_innermost: str,
-    out_dtype: str | None = None,
-    epilogue: Any = None,
-) -> Callable[..., None]:
-    """The kernel of one config and one arrangement, as a Python function to compile."""
+    config: Config, dtype: str, a_innermost: str, b_innermost: str,
+    out_dtype: str | None = None, epilogue: Any = None,
+) -> Callable[..., None]:  # fmt: skip
+    """The kernel of one config and one layout, as a Python function to compile."""
     from numba import cuda, float32, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import tensor_map
-    from dxgemm.handwritten.parts.intrinsics import global_address, shared_address, zeros
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
-    from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, SPLIT_ROWS, make_store
+    from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
+    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
-    out_dtype = out_dtype or dtype
-    out_bytes = 4 if out_dtype == "float32" else 2
-    tile_m, tile_n = config.tile_m, config.tile_n
-    tile_k = ROW_BYTES // (4 if kind == "tf32" else 2)
-    stages, consumers = config.stages, config.consumers
-    chunks_smem = stages * config.stage_bytes
-    full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
-    empty_smem = full_smem + 8 * stages
-    chunks, out_is_short = tile_n // CHUNK_COLS, out_bytes == 2
+    tile_m, tile_n, consumers = config.tile_m, config.tile_n, config.consumers
+    tile_k = ROW_BYTES // ITEM_BYTES[kind]
+    chunks_smem, chunk_bytes = config.stages * config.stage_bytes, config.chunk_bytes
+    full_smem = chunks_smem + consumers * 4 * chunk_bytes
+    empty_smem = full_smem + 8 * config.stages
     # From here on a and b are the left and the right factor of what is computed, m its rows.
-    exchanged = _is_exchanged(dtype, a_innermost, b_innermost)
-    a_parameter, b_parameter = TENSOR_MAPS
-    if exchanged:
-        a_innermost, b_innermost = b_innermost, a_innermost
-        a_parameter, b_parameter = b_parameter, a_parameter
-    a_across, b_across = a_innermost == "mn", b_innermost == "mn"
-    fetch, multiply, first_row = make_mainloop(config, kind, a_across, b_across)
-    rows_are_split = kind == "tf32" and a_across
-    # With a in registers and lines along its rows, edges would take registers of the mainloop.
-    has_edges = not rows_are_split or exchanged
-    store_vectors, store_rounded, store_elements, store_finished = make_store(
-        out_dtype, not exchanged, rows_are_split, has_edges, epilogue
-    )
-    is_fused = epilogue is not None
-    rounds_first = out_is_short and not is_fused
+    exchanged = is_exchanged(dtype, a_innermost, b_innermost)
+    order = -1 if exchanged else 1
+    a_parameter, b_parameter = TENSOR_MAPS[::order]
+    a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
+    a_from_registers = kind == "tf32" and a_across
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
+    multiply = make_multiply(config, kind, a_across, b_across)
+    fetch = make_fetch(config, tile_k, a_across, b_across)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
-
-    @cuda.jit(device=True, forceinline=True)
-    def allows_vectors(address, stride_batch, stride_m, stride_n):
-        """Whether 16-byte accesses along the contiguous direction are possible."""
-        unit, other = (stride_m, stride_n) if exchanged else (stride_n, stride_m)
-        is_aligned = (address | (stride_batch | other) * out_bytes) % 16 == 0
-        return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
+    first_row = make_first_row(a_from_registers)
+    allows_vectors, store_tile = make_store_tile(
+        tile_n, out_dtype or dtype, not exchanged, a_from_registers, epilogue
+    )
 
     @gemm_kernel
     def wgmma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -202,6 +182,7 @@ def make_kernel(
             c.row, c.col = c.col, c.row
             out.row, out.col = out.col, out.row
 
+        # --- The ring, this block's tiles ---
         smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
         full: int32 = smem + full_smem
         empty: int32 = smem + empty_smem
@@ -209,7 +190,6 @@ def make_kernel(
         if thread == 0:
             init_ring(full, empty)
         cuda.syncthreads()
-
         block: int32 = cuda.blockIdx.x
         blocks: int32 = cuda.gridDim.x
         tiles_m: int32 = (m + tile_m - 1) // tile_m
@@ -218,84 +198,33 @@ def make_kernel(
         k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
+            # --- Producer: one thread ---
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
-                    tensor_map(a_parameter), a.batch,
-                    tensor_map(b_parameter), b.batch,
+                    tensor_map(a_parameter), a.batch, tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
-            lane: int32 = thread % WARP
-            chunk_smem: int32 = smem + chunks_smem + thread // WARP * CHUNK_BYTES
-            out_address, c_address = global_address(out.data), global_address(c.data)
-            out_row_bytes, out_col_bytes = out.row * out_bytes, out.col * out_bytes
-            c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
-            out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
-            if exchanged:
-                out_line_bytes: int32 = out_col_bytes
-                c_line_bytes: int32 = c_col_bytes
-            else:
-                out_line_bytes = out_row_bytes
-                c_line_bytes = c_row_bytes
-            # Vectors that lie whole inside the result or whole outside of it.
-            has_vectors = (m if exchanged else n) * out_bytes % 16 == 0
-            has_vectors &= allows_vectors(out_address, out.batch, out.row, out.col)
-            if beta != 0:
-                has_vectors &= allows_vectors(c_address, c.batch, c.row, c.col)
-
-            index, stage, parity = block, int32(0), int32(0)
+            # --- Consumers: warpgroups of 64 rows of the tile each ---
+            lane: int32 = thread % 32
+            chunk_smem: int32 = smem + chunks_smem + thread // 32 * chunk_bytes
+            has_vectors = allows_vectors(m, n, beta, c, out)
+            index: int32 = block
+            stage: int32 = 0
+            parity: int32 = 0
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
-                index = int32(index + blocks)
+                index += blocks
                 acc = zeros(float32, tile_n // 2)
                 acc, stage, parity = multiply(
                     acc, smem, full, empty, thread, k_tiles, stage, parity
                 )
+                # --- Epilogue: the producer is already fetching the next tile ---
                 top = row + first_row(thread)
-                c_at = c_address + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
-                out_at = out_address + out_bytes * (
-                    matrix * out.batch + top * out.row + col * out.col
-                )
-                rows: int32 = m - top
-                cols: int32 = n - col
-                are_vectors = has_vectors
-                if not has_edges:
-                    are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
-                if are_vectors:
-                    if rounds_first and beta == 0:
-                        for pair in static_range(chunks // 2):
-                            store_rounded(
-                                acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols,
-                                alpha, out_at, out_line_bytes,
-                            )  # fmt: skip
-                            out_at += 2 * out_chunk_bytes
-                            cols = cols - 2 * CHUNK_COLS
-                    else:
-                        for chunk in static_range(chunks):
-                            if is_fused:
-                                store_finished(
-                                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
-                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                    matrix, top, int32(col + chunk * CHUNK_COLS), extra,
-                                )  # fmt: skip
-                            else:
-                                store_vectors(
-                                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
-                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                )  # fmt: skip
-                            c_at += c_chunk_bytes
-                            out_at += out_chunk_bytes
-                            cols -= CHUNK_COLS
-                else:
-                    for chunk in static_range(chunks):
-                        store_elements(
-                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
-                            beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
-                            out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
-                        )  # fmt: skip
-                        c_at += c_chunk_bytes
-                        out_at += out_chunk_bytes
-                        cols -= CHUNK_COLS
+                store_tile(
+                    acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out,
+                    extra,
+                )  # fmt: skip
 
     return wgmma_kernel
 
@@ -311,10 +240,10 @@ KERNEL = Kernel(
     ),
     dtypes=("float16", "bfloat16", "float32"),
     only_arch=90,
-    supports=supports,
-    variant=variant,
-    block_count=block_count,
-    tensor_maps=tensor_maps,
+    supports=wgmma_layouts.supports,
+    variant=wgmma_layouts.variant,
+    block_count=wgmma_layouts.block_count,
+    tensor_maps=wgmma_layouts.tensor_maps,
     tensor_map_names=TENSOR_MAPS,
     is_persistent=True,
 )

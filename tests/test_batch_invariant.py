@@ -116,7 +116,9 @@ def test_a_named_one_whose_rows_depend_on_each_other_is_refused(
 ):
     implementation = find_implementation(name)
     monkeypatch.setattr(type(implementation), "supports", lambda *arguments: None)
-    with pytest.raises(errors.UnsupportedProblemError, match=f"{name}.* not batch.invariant.*{reason}"):
+    with pytest.raises(
+        errors.UnsupportedProblemError, match=f"{name}.* not batch.invariant.*{reason}"
+    ):
         chosen(problem_of("float32", 64, 64, 64), name)
 
 

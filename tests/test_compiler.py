@@ -15,8 +15,9 @@ from dxgemm import errors
 from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
-from dxgemm.compiler.spec import HANDWRITTEN, _imports
+from dxgemm.compiler.spec import HANDWRITTEN, PARAMETERS, _imports
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.unroll import _FLAT
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -158,6 +159,16 @@ def test_an_unguarded_load_of_c_would_be_seen(kernels):
 def test_the_block_size_is_part_of_the_binary(kernels):
     for kernel in kernels:
         assert f".maxntid {kernel['threads']}" in kernel["ptx"], kernel["name"]
+
+
+def test_a_kernel_has_the_parameters_that_a_launch_packs():
+    indices = {"a": "mk", "b": "kn", "c": "mn", "out": "mn"}
+    names = []
+    for name in _FLAT:
+        operand, _, field = name.partition("_stride_")
+        places = dict(zip(("row", "col"), indices.get(operand, ""), strict=False))
+        names.append(f"{operand}_stride_{places.get(field, field)}" if field else name)
+    assert names == [*(name for name, _ in PARAMETERS), "extra"]
 
 
 def test_an_unknown_architecture_is_refused(run_python):

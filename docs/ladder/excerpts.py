@@ -46,6 +46,7 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "tuned": (Excerpt("group = divide", "tile_col ="),),
     "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
     "wgmma": (
-        Excerpt("while depth < k", "stage, parity = after(stage, parity)", file="parts/wgmma_ring"),
+        Excerpt("while depth < k", "stage, parity = after(stage, parity)"),
+        Excerpt("while left > 0", "stage, parity = after(stage, parity)"),
     ),
 }

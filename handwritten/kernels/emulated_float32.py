@@ -28,7 +28,7 @@ from dxgemm.handwritten.parts.emulated_mainloop import make_mainloop
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, parts_layout
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
-from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, STEPS, WARPGROUP
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, WARPGROUP
 
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
@@ -167,8 +167,9 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import global_address, load_vector, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate
     from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
+    from dxgemm.handwritten.wgmma import make_ring
 
     scheme = SCHEMES[scheme_name]
     if scheme.shift and config.promote > STEPS:

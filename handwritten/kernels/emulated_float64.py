@@ -14,12 +14,12 @@ Source: `moduli`; PTX ISA, "wgmma.mma_async", for integers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT, LOST_BITS, row_bytes
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import WgmmaConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import (
     LONGEST_K,
     MODULI,
@@ -28,49 +28,19 @@ from dxgemm.handwritten.parts.moduli import (
     operand_bits,
 )
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
-from dxgemm.handwritten.parts.wgmma_mainloop import ROW_BYTES, WARPGROUP, make_mainloop
+from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
 WARP_ROWS = 16
 
 
-@dataclass(frozen=True)
-class Config(BaseConfig):
-    """Block tile tile_m x tile_n; a ring of `stages`.
-
-    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
-    columns of b in L2.
-    """
-
-    tile_m: int
-    tile_n: int
-    stages: int
-    swizzle_rows: int = 16
-
-    dynamic_smem: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.tile_m not in (64, 128):
-            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
+class Config(WgmmaConfig):
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
         if self.tile_n not in (64, 128, 256):
-            raise ValueError(f"{self}: tile_n must be 64, 128 or 256")
-        if self.smem_bytes("float64") > 227 * 1024:
-            raise ValueError(f"{self}: {self.smem_bytes('float64')} bytes of shared memory")
-
-    @property
-    def consumers(self) -> int:
-        """Warpgroups that multiply."""
-        return self.tile_m // 64
-
-    @property
-    def threads(self) -> int:
-        """Of the consumers, and of the warp that produces."""
-        return self.consumers * WARPGROUP + WARP
-
-    @property
-    def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * ROW_BYTES
+            yield "tile_n must be 64, 128 or 256"
 
     @property
     def chunk_cols(self) -> int:
@@ -81,17 +51,6 @@ class Config(BaseConfig):
     def chunk_bytes(self) -> int:
         """Of these, with rows padded against bank conflicts."""
         return WARP_ROWS * (self.chunk_cols + ALIGNMENT)
-
-    def smem_bytes(self, dtype: str) -> int:
-        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
-        ring = 1024 + self.stages * self.stage_bytes
-        return ring + self.consumers * 4 * self.chunk_bytes + self.stages * 16
-
-    def accumulator_bytes(self, dtype: str) -> int:
-        return self.tile_n // 2 * 4
-
-    def __str__(self) -> str:
-        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"
 
 
 def supports(problem: Any) -> str | None:
@@ -166,7 +125,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     )
     from dxgemm.handwritten.parts.moduli import make_residue
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate, make_ring
+    from dxgemm.handwritten.parts.wgmma_ring import make_fetch, make_locate
+    from dxgemm.handwritten.wgmma import make_multiply, make_ring
 
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     consumers = config.consumers
@@ -180,7 +140,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * stages
     a_parameter, b_parameter = TENSOR_MAPS
-    fetch, multiply, first_row = make_mainloop(config, "s8", False, False)
+    fetch = make_fetch(config, ROW_BYTES, False, False)
+    multiply = make_multiply(config, "s8", False, False)
+    first_row = make_first_row(False)
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
     residue = make_residue()

@@ -10,8 +10,9 @@ import numpy as np
 from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
 
-THREADS_PER_SM = 2048
+THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
 PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
@@ -180,3 +181,57 @@ class RingConfig(WarpTileConfig):
     def __str__(self) -> str:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
         return f"{tile} thread {self.thread_m}x{self.thread_n} stages {self.stages}"
+
+
+@dataclass(frozen=True)
+class WgmmaConfig(BaseConfig):
+    """Block tile tile_m x tile_n; a ring of `stages`, each ROW_BYTES of k deep.
+
+    A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
+    columns of b in L2.
+    """
+
+    tile_m: int
+    tile_n: int
+    stages: int
+    swizzle_rows: int = 16
+
+    dynamic_smem = True
+
+    def complaints(self) -> Iterator[str]:
+        if self.tile_m not in (64, 128):
+            yield "tile_m must be 64 or 128, for one or two warpgroups"
+        if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
+            yield "tile_n must be a multiple of 64 up to 256"
+        if self.smem_bytes("float16") > SMEM_BYTES_PER_BLOCK:
+            yield f"{self.smem_bytes('float16')} bytes of shared memory"
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return self.tile_m // WARPGROUP_ROWS
+
+    @property
+    def threads(self) -> int:
+        """Of the consumers, and of the warp that produces."""
+        return self.consumers * WARPGROUP + 32
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * ROW_BYTES
+
+    @property
+    def chunk_bytes(self) -> int:
+        """A warp's part of the result on its way through shared memory, see `wgmma_store`."""
+        return 2560
+
+    def smem_bytes(self, dtype: str) -> int:
+        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        ring = 1024 + self.stages * self.stage_bytes
+        return ring + self.consumers * 4 * self.chunk_bytes + self.stages * 16
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.tile_n // 2 * 4
+
+    def __str__(self) -> str:
+        return f"{self.tile_m}x{self.tile_n} stages {self.stages}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.wgmma_mainloop import (
+from dxgemm.handwritten.parts.wgmma_ring import (
     ROW_BYTES,
     STEPS,
     SWIZZLE_ROWS,

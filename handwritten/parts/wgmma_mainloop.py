@@ -11,24 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-ROW_BYTES = 128  # of a row in shared memory: what the swizzle spans, and the depth of a stage
-SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
-WARPGROUP = 128
-WARPGROUP_ROWS = 64  # of the result: what wgmma computes
-STEPS = 4  # wgmma takes a quarter of a stage at a time
-ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
+from dxgemm.handwritten.parts.wgmma_ring import (
+    ITEM_BYTES,
+    ROW_BYTES,
+    STEPS,
+    SWIZZLE_ROWS,
+    WARPGROUP,
+    WARPGROUP_ROWS,
+    make_after,
+)
 
 
-def make_mainloop(
-    config: Any, kind: str, a_across: bool, b_across: bool
-) -> tuple[Callable[..., Any], ...]:
-    """The device functions fetch, multiply and first_row.
+def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
+    """The device function multiply for tf32 whose a lies across k, see `wgmma.make_mainloop`.
 
     Args:
         config: of `wgmma`.
-        kind: "f16", "bf16", "tf32" or "s8".
-        a_across, b_across: whether the operands lie across k. tf32 takes such an a from registers;
-            s8 takes none.
+        b_across: whether b lies across k.
     """
     from numba import cuda, float32, int32
 
@@ -36,72 +35,22 @@ def make_mainloop(
         arrive,
         begin_wgmma,
         commit_wgmma,
-        copy_box,
         descriptor_halves,
         wait_barrier,
-        wait_wgmma,
         wait_wgmma_of,
-        wgmma,
         wgmma_from_registers,
     )  # fmt: skip
     from dxgemm.handwritten.parts.intrinsics import load_shared, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.wgmma_ring import make_after, make_corner
 
-    a_from_registers = kind == "tf32" and a_across
-    tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
-    stage_bytes, a_bytes = config.stage_bytes, tile_m * ROW_BYTES
-    tile_k = ROW_BYTES // ITEM_BYTES[kind]
-    panel_bytes = tile_k * ROW_BYTES
-    a_boxes = tile_m // tile_k if a_across else 1
-    b_boxes = tile_n // tile_k if b_across else 1
-    # Descriptors count in 16 bytes.
-    a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
+    kind = "tf32"
+    stage_bytes, a_bytes = config.stage_bytes, config.tile_m * ROW_BYTES
+    panel_bytes = ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
     stage_step = stage_bytes // 16
     low, high = descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     frag_step = panel_bytes // STEPS
-    after, corner = make_after(stages), make_corner()
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        """Have TMA fill a stage."""
-        for box in static_range(a_boxes):
-            place = corner(a_across, row + box * tile_k, depth, a_matrix)
-            copy_box(int32(stage_smem + box * panel_bytes), a_map, barrier, place)
-        b_smem: int32 = stage_smem + a_bytes
-        for box in static_range(b_boxes):
-            place = corner(b_across, col + box * tile_k, depth, b_matrix)
-            copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def multiply(acc, smem, full, empty, thread, k_tiles, stage, parity):
-        """acc + a @ b over all k tiles, both out of shared memory; the stage after the last."""
-        member: int32 = thread % WARPGROUP
-        a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
-        b_desc: int32 = low + (smem + a_bytes) // 16
-        previous, left = stage, k_tiles
-        while left > 0:
-            wait_barrier(int32(full + 8 * stage), parity)
-            a_at: int32 = a_desc + stage * stage_step
-            b_at: int32 = b_desc + stage * stage_step
-            begin_wgmma()
-            for step in static_range(STEPS):
-                a_part: int32 = a_at + step * a_step
-                b_part: int32 = b_at + step * b_step
-                acc = wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
-            commit_wgmma()
-            wait_wgmma(1)  # the k tile before is done, this one goes on
-            if left < k_tiles and member == 0:
-                arrive(int32(empty + 8 * previous))
-            previous, left = stage, int32(left - 1)
-            stage, parity = after(stage, parity)
-        acc = wait_wgmma_of(0, acc)
-        if k_tiles > 0 and member == 0:
-            arrive(int32(empty + 8 * previous))
-        return acc, stage, parity
+    after = make_after(config.stages)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -145,12 +94,18 @@ def make_mainloop(
             arrive(int32(empty + 8 * previous))
         return acc, stage, parity
 
+    return multiply_from_registers
+
+
+def make_first_row(a_from_registers: bool) -> Callable[..., Any]:
+    """A device function: thread -> the first of its warp's 16 rows of the tile."""
+    from numba import cuda, int32
+
     @cuda.jit(device=True, forceinline=True)
     def first_row(thread):
-        """Of a warp's 16 rows of the tile, the first."""
         warp = int32(thread // 32)
         if a_from_registers:
             return int32(warp // 2 * 32 + warp % 2 * 8)
         return int32(warp * 16)
 
-    return fetch, multiply_from_registers if a_from_registers else multiply, first_row
+    return first_row

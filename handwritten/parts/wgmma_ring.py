@@ -8,6 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+ROW_BYTES = 128  # of a row in shared memory: what the swizzle spans, and the depth of a stage
+SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
+WARPGROUP = 128
+WARPGROUP_ROWS = 64  # of the result: what wgmma computes
+STEPS = 4  # wgmma takes a quarter of a stage at a time
+ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
+
 
 def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
     """A device function: index of a tile, tiles along m and n, to its matrix and first element."""
@@ -58,69 +65,33 @@ def make_corner() -> Callable[..., Any]:
     return corner
 
 
-def make_ring(
-    config: Any, tile_k: int, locate: Callable[..., Any], fetch: Callable[..., Any]
-) -> tuple[Callable[..., Any], ...]:
-    """The device functions init_ring and produce, each for one thread.
+def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """A device function: have TMA fill a stage with a tile of a, then one of b.
 
     Args:
-        config: of a kernel; its stages, stage_bytes and consumers.
+        config: a `WgmmaConfig`.
         tile_k: k of a stage.
-        locate, fetch: device functions, of `make_locate` and of the kernel's main loop.
+        a_across, b_across: whether the operands lie across k: they come in panels.
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.hopper import (
-        expect_bytes,
-        init_barrier,
-        prefetch_tensor_map,
-        publish_barriers,
-        wait_barrier,
-    )  # fmt: skip
-    from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.hopper import copy_box
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
-    after = make_after(stages)
+    a_bytes, panel_bytes = config.tile_m * ROW_BYTES, tile_k * ROW_BYTES
+    a_boxes = config.tile_m // tile_k if a_across else 1
+    b_boxes = config.tile_n // tile_k if b_across else 1
+    corner = make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def init_ring(full, empty):
-        """A stage is filled by one thread, and read by one thread of each consumer."""
-        for slot in static_range(stages):
-            init_barrier(int32(full + 8 * slot), int32(1))
-            init_barrier(int32(empty + 8 * slot), int32(consumers))
-        publish_barriers()
+    def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
+        for box in static_range(a_boxes):
+            place = corner(a_across, row + box * tile_k, depth, a_matrix)
+            copy_box(int32(stage_smem + box * panel_bytes), a_map, barrier, place)
+        b_smem: int32 = stage_smem + a_bytes
+        for box in static_range(b_boxes):
+            place = corner(b_across, col + box * tile_k, depth, b_matrix)
+            copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
 
-    @cuda.jit(device=True, forceinline=True)
-    def produce(
-        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
-        a_map, a_stride_batch, b_map, b_stride_batch,
-    ):  # fmt: skip
-        """Have TMA fill stages that are empty, with all k of the block's tiles.
-
-        An operand without a batch has `period` matrices, over and over.
-        """
-        prefetch_tensor_map(a_map)
-        prefetch_tensor_map(b_map)
-        stage, parity = int32(0), int32(0)
-        index = block
-        while index < tiles:
-            matrix, row, col = locate(index, tiles_m, tiles_n)
-            index = int32(index + blocks)
-            repeated = int32(matrix - divide(matrix, period) * period)
-            a_matrix = matrix if a_stride_batch != 0 else repeated
-            b_matrix = matrix if b_stride_batch != 0 else repeated
-            depth = int32(0)
-            while depth < k:
-                barrier = int32(full + 8 * stage)
-                wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-                expect_bytes(barrier, int32(stage_bytes))
-                fetch(
-                    int32(smem + stage * stage_bytes), barrier, row, col, depth,
-                    a_map, a_matrix, b_map, b_matrix,
-                )  # fmt: skip
-                depth = int32(depth + tile_k)
-                stage, parity = after(stage, parity)
-
-    return init_ring, produce
+    return fetch

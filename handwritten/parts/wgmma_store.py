@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 CHUNK_COLS = 32
+LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
 ROUNDED_BYTES = 144  # of a line of 64 16-bit elements, padded against bank conflicts
 _LANES = 32
@@ -252,3 +253,109 @@ def make_store(
             source += _LANES // line_items * line_bytes
 
     return store_vectors, store_rounded, store_elements, store_finished
+
+
+def make_store_tile(
+    tile_n: int,
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    epilogue: Any = None,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
+
+    allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
+    writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import global_address
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    out_bytes = 4 if out_dtype == "float32" else 2
+    chunks = tile_n // CHUNK_COLS
+    # With a in registers and lines along its rows, edges would take registers of the mainloop.
+    has_edges = not rows_are_split or not along_rows
+    store_vectors, store_rounded, store_elements, store_finished = make_store(
+        out_dtype, along_rows, rows_are_split, has_edges, epilogue
+    )
+    is_fused = epilogue is not None
+    rounds_first = out_bytes == 2 and not is_fused
+
+    @cuda.jit(device=True, forceinline=True)
+    def fits(operand):
+        """Whether 16-byte accesses along the contiguous direction are possible."""
+        unit, other = (operand.col, operand.row) if along_rows else (operand.row, operand.col)
+        address = global_address(operand.data)
+        is_aligned = (address | (operand.batch | other) * out_bytes) % 16 == 0
+        return unit == 1 and is_aligned and abs(other) < LONGEST_LINE
+
+    @cuda.jit(device=True, forceinline=True)
+    def allows_vectors(m, n, beta, c, out):
+        # Vectors that lie whole inside the result or whole outside of it.
+        has_vectors = (n if along_rows else m) * out_bytes % 16 == 0
+        has_vectors &= fits(out)
+        if beta != 0:
+            has_vectors &= fits(c)
+        return has_vectors
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_tile(
+        acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
+    ):
+        out_row_bytes, out_col_bytes = out.row * out_bytes, out.col * out_bytes
+        c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
+        out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
+        if along_rows:
+            out_line_bytes: int32 = out_row_bytes
+            c_line_bytes: int32 = c_row_bytes
+        else:
+            out_line_bytes = out_col_bytes
+            c_line_bytes = c_col_bytes
+        c_at = global_address(c.data) + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
+        out_at = global_address(out.data) + out_bytes * (
+            matrix * out.batch + top * out.row + col * out.col
+        )
+        rows: int32 = m - top
+        cols: int32 = n - col
+        are_vectors = has_vectors
+        if not has_edges:
+            are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
+        if are_vectors:
+            if rounds_first and beta == 0:
+                for pair in static_range(chunks // 2):
+                    store_rounded(
+                        acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols,
+                        alpha, out_at, out_line_bytes,
+                    )  # fmt: skip
+                    out_at += 2 * out_chunk_bytes
+                    cols = cols - 2 * CHUNK_COLS
+            else:
+                for chunk in static_range(chunks):
+                    if is_fused:
+                        store_finished(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                            alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                            matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                        )  # fmt: skip
+                    else:
+                        store_vectors(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                            alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                        )  # fmt: skip
+                    c_at += c_chunk_bytes
+                    out_at += out_chunk_bytes
+                    cols -= CHUNK_COLS
+        else:
+            for chunk in static_range(chunks):
+                store_elements(
+                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
+                    beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
+                    out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                )  # fmt: skip
+                c_at += c_chunk_bytes
+                out_at += out_chunk_bytes
+                cols -= CHUNK_COLS
+
+    return allows_vectors, store_tile

@@ -1,0 +1,71 @@
+"""Problems that wgmma can compute, and the tensor maps by which TMA reads their operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
+
+LEAST_TILE = 64  # rows and columns
+TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+
+
+def supports(problem: Any) -> str | None:
+    """None, or what wgmma or TMA cannot do."""
+    if problem.dtype == "float32" and problem.precision != "tf32":
+        return "wgmma has no float32; precision='tf32' permits TF32"
+    tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
+    if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
+        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
+    if problem.k == 0:
+        return None
+    a, b = operand_of(problem, "a"), operand_of(problem, "b")
+    reason = a.refusal() or b.refusal()
+    if reason is None and problem.dtype == "float32" and a.innermost == b.innermost == "mn":
+        reason = "tf32 wgmma needs a or b contiguous along k"
+    return reason
+
+
+def variant(config: Any, problem: Any) -> tuple[str, ...]:
+    """The index along which a, and b, lie: "k" or "mn"; and the result's dtype if it is another."""
+    lies = _innermost(problem)
+    return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
+
+
+def block_count(config: Any, problem: Any) -> int:
+    """Tiles of the results, which the blocks share out among themselves."""
+    m, n = problem.m, problem.n
+    if is_exchanged(problem.dtype, *_innermost(problem)):
+        m, n = n, m
+    tiles: int = problem.batch * -(-m // config.tile_m) * -(-n // config.tile_n)
+    return tiles
+
+
+def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
+    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
+    if problem.k == 0:
+        return None, None
+    row_items = ROW_BYTES // (4 if problem.dtype == "float32" else 2)
+    element = "tfloat32" if problem.dtype == "float32" else problem.dtype
+    extents = [config.tile_m, config.tile_n]
+    if is_exchanged(problem.dtype, *_innermost(problem)):
+        extents.reverse()
+    maps = []
+    for name, extent in zip(("a", "b"), extents, strict=True):
+        operand = operand_of(problem, name)
+        box_along = extent if operand.innermost == "k" else row_items
+        maps.append(operand.tensor_map(element, box_along, row_items))
+    return tuple(maps)
+
+
+def _innermost(problem: Any) -> tuple[str, str]:
+    """The index along which a and b lie; "k" for operands that are not read."""
+    if problem.k == 0:
+        return "k", "k"
+    return operand_of(problem, "a").innermost or "k", operand_of(problem, "b").innermost or "k"
+
+
+def is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
+    """Whether out.T = b.T @ a.T is computed: tf32 wgmma cannot read a b that lies across k."""
+    return dtype == "float32" and b_innermost == "mn"
