@@ -32,7 +32,7 @@ from dxgemm.problem.problem import Problem
 
 # Kernel files that multiply a and b themselves.
 NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
-LARGE_GPU_SMS = 128  # of any large GPU: every config of the fallback is right, only its speed differs
+LARGE_GPU_SMS = 128  # roughly: every config of the fallback is right, only its speed differs
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:

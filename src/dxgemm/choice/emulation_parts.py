@@ -1,4 +1,4 @@
-"""Parts of operands for precision="emulated": their layout in memory, and the kernels that make them.
+"""Parts of operands for precision="emulated": their layout in memory, and their kernels.
 
 float32 is split into parts, float64 into residues. The kernels also write a status, from which the
 validity check tells whether the bound on the error holds.

@@ -50,7 +50,7 @@ class Implementation(ABC):
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
         automatic_for: dtypes for which the automatic choice considers it and `dxgemm tune` measures
-            it; None for all. For other dtypes a later rung of the ladder is always faster.
+            it; None for all. For other dtypes another kernel is always faster.
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
@@ -123,7 +123,7 @@ class Implementation(ABC):
         return config.tile_m, config.tile_n
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
-        """Kernel that takes over if the operands' values fail the validity check; None without one."""
+        """Kernel that takes over if the operands fail the validity check; None without a check."""
         return None
 
     def accuracy(self, problem: Problem) -> str | None:
@@ -418,7 +418,7 @@ def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
 
 
 def common_problems(dtype: str) -> list[Problem]:
-    """Large problems of all common layouts, result dtypes and precisions, aligned and of odd sizes."""
+    """Large problems of all common layouts, result dtypes and precisions; aligned, and odd sizes."""
     problems = []
     for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
         rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
