@@ -1,4 +1,4 @@
-"""The public calls."""
+"""The public functions: `gemm`, its plans and explanations, builds and the kernel cache."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def gemm(
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Any:
-    """C = alpha * A @ B + beta * C, and what an epilogue makes of it.
+    """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
 
     Args:
         a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64 or int8, any strides. An
             array of CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
             `__cuda_array_interface__`.
-        b: (k, n) or (batch, k, n), dtype of a; or what `dxgemm.prepare` made of it.
+        b: (k, n) or (batch, k, n), dtype of a; or a `PreparedOperand` from `dxgemm.prepare`.
         c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16; int32
             where it is int8. Updated in place; None to allocate the result in a's library, int32
             for int8 and else in a's dtype. A batch of one, or a 2-D operand, is broadcast over the
@@ -46,29 +46,30 @@ def gemm(
         alpha, beta: real numbers on the host; for int8 integers that fit int32.
         out: dtype of c; receives the result instead of c, which is then only read, and may be
             read-only or broadcast.
-        epilogue: what is made of each element before it is written, in the same kernel: see
-            `dxgemm.epilogue`. It may turn int8's sums into float32, float16 or bfloat16, with out
-            of that dtype and beta 0. At its end, or alone, it may be a reduction, see
-            `dxgemm.reductions`: then c is only read, and nothing but out is written.
-        implementation: None chooses among dxgemm's own kernels; a name, (name, config), or
-            (name, config, slices) with the number of slices that k is cut into, takes exactly that
-            one.
+        epilogue: functions applied to each element before it is written, in the same kernel: see
+            `dxgemm.epilogue`. It may turn the int32 sums of int8 into float32, float16 or bfloat16,
+            with out of that dtype and beta 0. It may end in a reduction, or be one alone: see
+            `dxgemm.reductions`. Then c is only read, and nothing but out is written.
+        implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
+            (name, config, slices), where slices is the number of split-K slices, selects exactly
+            that kernel.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
             of inputs rounded to TF32's eleven significant bits; sums stay float32. "emulated", for
-            float32, permits sums of products of two float16 parts a number, within 2**-20
-            |A| |B| of the exact ones before they are summed in float32; operands for which that
-            does not hold are found on the GPU, and multiplied as float32. For float64 "emulated"
-            permits products of operands rounded to integers, exact by int8 residues of as many
-            moduli as keep 53 bits, and "emulated14" by fourteen; operands for which the bound on
-            the error, which `explain` states, does not hold are multiplied as float64.
-        batch_invariant: gives a row of the result the same bits however many rows and matrices
-            there are. It takes no reduction, and no implementation whose rows depend on each
-            other: "emulated_float32", "emulated_float64", "cublas", slices of k.
-        stream: where to launch; None is the current stream of the library of out, c or a. Ordering
-            against other streams is then the caller's.
+            float32, splits each number into two float16 parts and sums the products of the parts
+            in float32; each product is within 2**-20 |A| |B| of the exact one. For float64,
+            "emulated" rounds the operands to integers and multiplies these exactly by int8
+            residues (Ozaki scheme II), with as many moduli as keep 53 bits; "emulated14" uses
+            fourteen. A validity check on the GPU finds operands for which the bound on the error,
+            which `explain` states, does not hold; these are multiplied in the dtype's own
+            arithmetic.
+        batch_invariant: True gives each row of the result the same bits, however many rows and
+            matrices there are. It excludes reductions, split-K, and the implementations whose
+            rows depend on each other: "emulated_float32", "emulated_float64" and "cublas".
+        stream: where to launch; None for the current stream of the library of out, c or a. With a
+            stream given, the caller orders it against other streams.
 
     Returns:
-        out, or c, or the new array; or what the epilogue's reduction gives.
+        out, or c, or the new array; with a reduction, the results of the reduction.
 
     Raises:
         DxgemmError: a subclass that is also a TypeError, ValueError, RuntimeError or ImportError,
@@ -82,11 +83,11 @@ def gemm(
         float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
         too; the result is rounded once. int8 is multiplied and summed in int32, exactly modulo
         2**32, and so are alpha and beta.
-        A kernel that takes long to build is built behind the calls, in another process, while
-        another one answers; DXGEMM_BUILD=block or never has the same one answer every time.
+        A kernel that takes long to build is built in another process, while another kernel
+        answers the calls; DXGEMM_BUILD=block or never has the same kernel answer every time.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
-        the result back, which returns when it is there.
+        the result back; such a call returns when the result has arrived.
     """
     if batch_invariant:
         implementation = BatchInvariant(implementation)
@@ -116,7 +117,7 @@ class Plan(Bound):
     """
 
     def explain(self) -> Explanation:
-        """What was decided, and why."""
+        """Explain which kernel was chosen, and why."""
         return explain_route(self.route)
 
 
@@ -158,7 +159,7 @@ def explain(
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Explanation:
-    """What `gemm` of the same arguments would do, and why; nothing is launched or written."""
+    """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
@@ -180,11 +181,13 @@ def gemm_grouped(
     Args:
         a: a list or tuple; each array (m, k), all float32 or all float64, any strides, of any
             library that `gemm` takes. Sizes may differ from problem to problem.
-        b: as many; each (k, n) for the k of its a.
-        c: as many; each (m, n). Updated in place; None to allocate the results in each a's library.
+        b: list of the same length; each array (k, n) for the k of its a.
+        c: list of the same length; each array (m, n). Updated in place; None to allocate each
+            result in the library of its a.
         alpha, beta: real numbers on the host, one for all problems or one for each.
-        out: as many; each receives its result instead of c, which is then only read.
-        stream: where to launch; None is the current stream of the library of the first result.
+        out: list of the same length; each array receives its result instead of c, which is then
+            only read.
+        stream: where to launch; None for the current stream of the library of the first result.
 
     Returns:
         The list of out, or of c, or of the new arrays; an empty one for empty lists.
@@ -194,13 +197,13 @@ def gemm_grouped(
         LaunchError: the driver refused the launch or a copy, or the stream is under capture.
 
     Notes:
-        Each problem is what `gemm` makes of it: beta == 0 never reads c, alpha == 0 never reads a
-        and b, k == 0 gives beta * c, empty problems are skipped.
+        Each problem follows the rules of `gemm`: beta == 0 never reads c, alpha == 0 never reads a
+        and b, k == 0 gives beta * c. Empty problems are skipped.
         No result may share elements with another result, or with an operand of any problem; results
         are computed in no order. Operands that are only read may be the same.
         The table of the problems is built on the host at each call and uploaded on the stream; the
-        host does not wait. `plan_grouped` does that once.
-        Where an operand is in host memory, and on the simulator, problems run one after the other.
+        host does not wait. `plan_grouped` builds and uploads the table once.
+        Problems run one after the other if an operand is in host memory, and on the simulator.
     """
     return _grouped.run(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
 
@@ -240,17 +243,17 @@ def build(
     Args:
         arch: architecture such as "sm_90a", which needs no GPU, or several of them; None for the
             first GPU's.
-        dtypes: of the operands; by default all there are.
-        implementations: names; None for those that the automatic choice is among, as far as an
-            architecture runs them, and for what `gemm_grouped` runs.
-        jobs: processes; None for as many as this process may use CPUs. 1 starts no process.
-        progress: called with (kernels done, kernels in all, name of one at work).
+        dtypes: dtypes of the operands; all by default.
+        implementations: names; None for the candidates of the automatic choice that run on the
+            architecture, and for the kernels of `gemm_grouped`.
+        jobs: number of processes; None for one per CPU of this process. 1 starts no process.
+        progress: called with (kernels done, kernels in all, name of a kernel being built).
 
     Returns:
         A record of each kernel.
 
     Raises:
-        BuildError, MissingPackageError: of the first kernel that fails; the others are ended.
+        BuildError, MissingPackageError: the first kernel that fails; the others are ended.
         GpuUnavailableError, SettingError, UnknownImplementationError.
     """
     from dxgemm.runtime.device import device_facts
@@ -270,7 +273,7 @@ def build(
 
 
 def cache_info() -> compiler.CacheInfo:
-    """Where built kernels are kept, and which there are."""
+    """Report where built kernels are kept, and which there are."""
     return compiler.kernel_store().info()
 
 

@@ -1,15 +1,15 @@
-"""Reductions of the result: what `gemm` computes of it instead of storing it.
+"""Reductions of the result, which `gemm` returns instead of the matrix.
 
     nearest = dxgemm.gemm(x, y, alpha=-2.0, epilogue=bias(norms) | reductions.argmin(axis=1))
 
-A reduction is the end of an epilogue, or all of it. `gemm` then returns its results; the matrix
-itself is stored only where `out` is passed, and c is only read.
+A reduction is the end of an epilogue, or all of it. `gemm` then returns its results. The matrix
+itself is stored only if `out` is passed, and c is only read.
 
-`axis` counts within each matrix of a batch: 1 or -1 gives one result a row, 0 or -2 one a column,
-None one for the matrix. Results are the same in every run. -0.0 equals 0.0; of equal values the one
-with the lowest index comes first, of a whole matrix row by row. Values have the dtype of the
-matrix, float32 for float16 and bfloat16; indices are int64. With `out`, or c, of half precision the
-matrix is rounded to it before it is reduced.
+`axis` counts within each matrix of a batch: 1 or -1 gives one result per row, 0 or -2 one per
+column, None one per matrix. Results are the same in every run. -0.0 equals 0.0. Among equal values
+the one with the lowest index comes first; a whole matrix is searched row by row. Values have the
+dtype of the matrix, or float32 for float16 and bfloat16; indices are int64. If `out` or c has half
+precision, the matrix is rounded to it before it is reduced.
 """
 
 from __future__ import annotations
@@ -34,77 +34,78 @@ __all__ = [
 
 
 def sum(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The sum; int64 for the int32 sums of int8 products.
+    """Sum of the elements; int64 for the int32 results of int8 products.
 
-    A thread adds up to 256 elements in their own type, and these partial sums are added in float64.
+    A thread adds up to 256 elements in their own type; these partial sums are added in float64.
 
     Args:
-        axis: see `dxgemm.reductions`.
+        axis: 0, 1 or None; see `dxgemm.reductions`.
         out: the array to write; None to allocate one.
     """
     return Reduction("sum", "sum", axis, out=_single(out))
 
 
 def norm(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The Euclidean norm; of a whole matrix that of Frobenius. float64 for int8 products.
+    """Euclidean norm, or the Frobenius norm of a whole matrix; float64 for int8 products.
 
-    Squares and their sums are float64, so that those of float32 do not overflow.
+    Squares and their sums are float64, so that squares of float32 do not overflow.
     """
     return Reduction("norm", "squares", axis, out=_single(out))
 
 
 def min(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The smallest value; NaN if there is one, as `numpy.min`."""
+    """Smallest value; NaN if there is one, as in `numpy.min`."""
     return Reduction("min", "smallest", axis, out=_single(out))
 
 
 def max(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The largest value; NaN if there is one, as `numpy.max`."""
+    """Largest value; NaN if there is one, as in `numpy.max`."""
     return Reduction("max", "largest", axis, out=_single(out))
 
 
 def abs_max(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The largest absolute value; NaN if there is one."""
+    """Largest absolute value; NaN if there is one."""
     return Reduction("abs_max", "largest", axis, of_magnitudes=True, out=_single(out))
 
 
 def argmin(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """Where the smallest value is; the first NaN if there is one, as `numpy.argmin`.
+    """Index of the smallest value; of the first NaN if there is one, as in `numpy.argmin`.
 
-    Of a whole matrix it is a pair, row and column.
+    The index in a whole matrix is a pair, row and column.
     """
     return Reduction("argmin", "smallest", axis, results=(INDICES,), out=_single(out))
 
 
 def argmax(axis: int | None = None, *, out: Any = None) -> Reduction:
-    """Where the largest value is; the first NaN if there is one, as `numpy.argmax`.
+    """Index of the largest value; of the first NaN if there is one, as in `numpy.argmax`.
 
-    Of a whole matrix it is a pair, row and column.
+    The index in a whole matrix is a pair, row and column.
     """
     return Reduction("argmax", "largest", axis, results=(INDICES,), out=_single(out))
 
 
 def smallest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The k smallest values in ascending order, and where they are.
+    """The k smallest values in ascending order, and their indices.
 
-    NaN comes after all others, as in `numpy.sort`.
+    NaN comes after all other values, as in `numpy.sort`.
 
     Args:
-        k: how many, 1 to 8.
-        axis: see `dxgemm.reductions`.
+        k: number of values, 1 to 8.
+        axis: 0, 1 or None; see `dxgemm.reductions`.
         out: a pair of arrays, for values and indices; None to allocate them.
 
     Returns:
-        What makes `gemm` return `Extremes`: values and indices of shape (m, k) for axis 1, (k, n)
-        for axis 0; for None (k,), and indices (k, 2): a row and a column each.
+        A reduction with which `gemm` returns `Extremes`. Values and indices have shape (m, k) for
+        axis 1 and (k, n) for axis 0. For axis None, values have shape (k,) and indices (k, 2), a
+        row and a column each.
     """
     return _extremes("smallest", k, axis, False, out)
 
 
 def largest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
-    """The k largest values in descending order, and where they are: see `smallest`.
+    """The k largest values in descending order, and their indices: see `smallest`.
 
-    NaN comes before all others, as at the end of what `numpy.sort` gives.
+    NaN comes before all other values; `numpy.sort` too takes it for the largest.
     """
     return _extremes("largest", k, axis, True, out)
 

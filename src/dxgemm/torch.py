@@ -36,9 +36,9 @@ class Activation(NamedTuple):
     """A fused activation.
 
     Attributes:
-        epilogue: what computes it.
+        epilogue: the epilogue that computes it.
         backward: (gradient of the output, x) -> gradient of the input.
-        reads_output: whether x is the activation's output; otherwise it is its input.
+        reads_output: True if x is the activation's output; False if it is its input.
     """
 
     epilogue: epilogues.Epilogue
@@ -86,8 +86,8 @@ def linear(
         weight: (n, k), dtype of x, any strides.
         bias: (n,), dtype of x; None for none.
         activation: None, "relu", "gelu" (with erf), "gelu_tanh", "silu", "sigmoid" or "tanh".
-        batch_invariant: whether a row of the result, and of the gradient of x, shall have the same
-            bits however many rows x has.
+        batch_invariant: True gives each row of the result, and of the gradient of x, the same
+            bits, however many rows x has.
 
     Returns:
         A new tensor (..., n), contiguous, dtype of x.
@@ -97,13 +97,13 @@ def linear(
             does not fit the others.
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
         ValueError: there is no such activation.
-        DxgemmError: what `dxgemm.gemm` raises.
+        DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
         Runs on torch's current stream and does not synchronise. Differentiable in backward mode,
-        also twice; the products are dxgemm's there too. The derivatives of gelu, gelu_tanh and silu
-        need the activation's input, which the kernel stores where a gradient is needed. Under
-        `torch.autocast` operands are cast as those of `torch.nn.functional.linear` are.
+        also twice; dxgemm computes those products too. The derivatives of gelu, gelu_tanh and silu
+        need the activation's input, which the kernel stores if a gradient is needed. Under
+        `torch.autocast` operands are cast like those of `torch.nn.functional.linear`.
     """
     x, weight = _operand("linear: x", x), _operand("linear: weight", weight)
     if bias is not None:
@@ -124,15 +124,15 @@ def gemm(
     *,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """alpha * a @ b + beta * c, as `torch.addmm` and `torch.baddbmm`.
+    """alpha * a @ b + beta * c, like `torch.addmm` and `torch.baddbmm`.
 
     Args:
         a: (m, k) or (batch, m, k), float32, float64, float16 or bfloat16, any strides.
         b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
             the batch.
-        c: dtype of a, of a shape that broadcasts to that of a @ b; None for none.
-        alpha, beta: real numbers. beta is ignored where there is no c.
-        batch_invariant: as `dxgemm.gemm` takes it; for the gradients too.
+        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
+        alpha, beta: real numbers. beta is ignored if there is no c.
+        batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
 
     Returns:
         A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
@@ -140,13 +140,13 @@ def gemm(
     Raises:
         ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
             does not fit the others.
-        ScalarError: alpha or beta is a tensor, or overflows the type of sums.
+        ScalarError: alpha or beta is a tensor, or overflows the accumulator's dtype.
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
-        DxgemmError: what `dxgemm.gemm` raises.
+        DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
-        beta == 0 never reads c, alpha == 0 never reads a and b. Streams, gradients and autocast as
-        in `linear`; there is no gradient with respect to alpha and beta.
+        beta == 0 never reads c, alpha == 0 never reads a and b. Streams, gradients and autocast
+        work as in `linear`. There is no gradient with respect to alpha and beta.
     """
     a, b = _operand("gemm: a", a), _operand("gemm: b", b)
     if c is not None:
@@ -196,9 +196,9 @@ class Linear(torch.nn.Linear):
 
 
 def _operand(label: str, operand: Any) -> torch.Tensor:
-    """A tensor as `torch.autocast` wants it: in its dtype, unless it is float64.
+    """Cast a tensor to the dtype of `torch.autocast`, unless it is float64.
 
-    `torch.library.register_autocast` is no way to say so: it takes one dtype for good.
+    `torch.library.register_autocast` cannot do this: it fixes one dtype at registration.
     """
     if not isinstance(operand, torch.Tensor):
         raise errors.ArrayTypeError(f"{label} is a {type(operand).__name__}; pass a tensor.")
@@ -238,7 +238,7 @@ def _shapes(**operands: torch.Tensor) -> str:
 
 
 def _matrix(tensor: torch.Tensor) -> torch.Tensor:
-    """(..., k) as (rows, k)."""
+    """Reshape (..., k) to (rows, k)."""
     return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
@@ -249,7 +249,7 @@ def _empty_linear(
     activation: str | None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """The result of `linear` before it is computed."""
+    """Check the operands of `linear` and allocate its result."""
     _check("linear", x=x, weight=weight, bias=bias)
     if activation is not None:
         _activation(activation)
@@ -307,7 +307,7 @@ def _linear_keep(
     activation: str,
     batch_invariant: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The result, and the activation's input."""
+    """Compute the result, and keep the activation's input."""
     out = _empty_linear(x, weight, bias, activation)
     pre = torch.empty_like(out)
     _compute_linear(x, weight, bias, activation, batch_invariant, out, pre)
@@ -327,7 +327,7 @@ def _fake_linear_keep(
 
 
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keep what `_linear_backward` needs, for both operators."""
+    """Save the tensors that `_linear_backward` needs, for both operators."""
     x, weight, _, activation, ctx.batch_invariant = inputs
     out, pre = output if isinstance(output, tuple) else (output, None)
     kept = None
@@ -381,7 +381,7 @@ def _empty_product(
     beta: float,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """The result of `gemm` before it is computed."""
+    """Check the operands of `gemm` and allocate its result."""
     _check("gemm", a=a, b=b, c=c)
     if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-1] != b.shape[-2]:
         raise errors.ShapeError(

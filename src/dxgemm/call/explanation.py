@@ -1,4 +1,4 @@
-"""What a call would do and why, in the terms of a tutorial."""
+"""Explanation of a call: the kernel that computes it and why, in the terms of a tutorial."""
 
 from __future__ import annotations
 
@@ -29,53 +29,62 @@ from dxgemm.runtime.device import device_facts
 
 @dataclass(frozen=True)
 class Explanation:
-    """How one GEMM is computed.
+    """Explanation of how one GEMM is computed.
 
     Attributes:
-        m, n, k, batch, dtype: of the kernel's problem; m and n are exchanged if is_transposed.
-        out_dtype: of c and out.
-        precision: what the call permits instead of the dtype's own arithmetic; None for nothing.
-        epilogue: the functions that are applied to each element; None for none.
-        reduction: what the result is reduced to, and whether by the kernel that computes it; None
-            where it is stored and that is all.
-        is_transposed: whether out.T = b.T @ a.T is computed, because out is column-major.
-        arrangements: of a, b, c and out as the kernel sees them.
+        m, n, k, batch: sizes of the kernel's problem; m and n are exchanged if is_transposed.
+        dtype: dtype of a and b.
+        out_dtype: dtype of c and out.
+        precision: arithmetic that the call permits instead of the dtype's own; None for no other.
+        epilogue: names of the functions that are applied to each element; None for no function.
+        reduction: name of the reduction, and whether the kernel of the product computes it; None
+            without a reduction.
+        is_transposed: True if out.T = b.T @ a.T is computed, because out is column-major.
+        arrangements: layouts of a, b, c and out as the kernel sees them: "row_major", "col_major"
+            or "strided".
         alignments: bytes, the largest power of two up to 16 that divides the address of a and b.
-        copied: host operands that are copied to the GPU or back.
+        copied: names of host operands that are copied to the GPU or back.
         device: name of the GPU.
-        implementation, config, rule: the choice, and the rule that made it.
-        slices: of k, whose sums another kernel adds; 1 where k is whole.
-        accuracy: what of the operands is multiplied, and the bound on the error; None for all of
-            it, in sums of the dtype.
-        fallback: what computes it instead where the operands' values ask for that, None if none do;
-            `emulation_fallbacks` counts how often.
-        rejected: reason by name of every other implementation.
-        blocks, threads: of the launch; None where the implementation does not tell.
-        blocks_per_sm: how many an SM holds at once; None until the kernel is built.
-        waves: rounds in which the tiles of the result are computed, the last one counted by how
-            full it is; None until the kernel is built.
-        registers, smem_bytes: a thread's and a block's; None until the kernel is built.
-        gflops, mbytes: operations, and the fewest bytes through device memory.
-        roofline_us: the larger of their times at the GPU's peaks, tensor cores included.
-        bound: "compute" or "memory".
-        is_simulated: whether the GPU is numba's simulator, whose peaks mean nothing.
-        sm_count, peak_tflops, memory_gbytes_per_s: of the GPU; TFLOP/s and GB/s are its peaks.
-        compute_us, memory_us: of the operations and of the bytes, at these peaks.
+        implementation, config: the kernel and the config that are chosen.
+        rule: reason for the choice.
+        slices: split-K slices, whose sums another kernel adds; 1 if k is whole.
+        accuracy: rounding of the operands before they are multiplied, and the bound on the error;
+            None if they are multiplied as they are and summed in the accumulator's dtype.
+        fallback: kernel that takes over if the operands' values fail the validity check; None if
+            there is no such check. `emulation_fallbacks` counts how often it took over.
+        rejected: by name of every other implementation, the reason why it is not used.
+        blocks, threads: grid size and block size of the launch; None if the implementation does
+            not tell.
+        blocks_per_sm: resident blocks per SM; None until the kernel is built.
+        waves: waves in which the tiles of the result are computed; the last one counts as the
+            fraction of it that is filled. None until the kernel is built.
+        registers: registers per thread; None until the kernel is built.
+        smem_bytes: shared memory per block; None until the kernel is built.
+        gflops: floating-point operations, in 10**9.
+        mbytes: fewest megabytes through device memory.
+        roofline_us: the larger of compute_us and memory_us.
+        bound: "compute" or "memory", whichever takes longer.
+        is_simulated: True on numba's simulator, whose peaks mean nothing.
+        sm_count: number of SMs of the GPU.
+        peak_tflops: peak of the GPU for this arithmetic in TFLOP/s, tensor cores included.
+        memory_gbytes_per_s: peak bandwidth of the GPU's memory in GB/s.
+        compute_us, memory_us: time of the operations and of the bytes, at these peaks.
         intensity: FLOP per byte of device memory.
-        ridge: FLOP per byte from which on arithmetic takes longer than memory on this GPU.
-        tile_intensity: FLOP per byte that the blocks read; None where they share nothing.
-        split_k: blocks that share the k of a tile.
-        tiles: of the result, times split_k; None where the implementation does not tell.
-        tail_efficiency: waves over whole waves: 1 where the last one is full.
-        warps_per_sm, most_warps_per_sm: resident at once, and what an SM could hold.
-        occupancy_limits: what stops an SM from holding more blocks.
-        bytes_in_flight: that the pipelines of the blocks on an SM wait for while they multiply;
+        ridge: intensity from which on arithmetic takes longer than memory on this GPU.
+        tile_intensity: FLOP per byte that a block reads; None without tiles in shared memory.
+        split_k: blocks of a cluster that share the k of a tile.
+        tiles: tiles of the result, times split_k; None if the implementation does not tell.
+        tail_efficiency: waves over waves rounded up: 1 if the last wave is full.
+        warps_per_sm: resident warps per SM.
+        most_warps_per_sm: limit on the resident warps of an SM.
+        occupancy_limits: resources that stop an SM from holding more blocks.
+        bytes_in_flight: bytes that the pipelines of the blocks on an SM load while they multiply;
             None without a pipeline, and until the kernel is built.
-        bytes_in_flight_needed: that draw an SM's share of the memory's bandwidth.
-        predicted_us: of the launch, by the model of the choice; None where it is not known.
-        candidates: the best config of each kernel that could compute it, by name, with its
+        bytes_in_flight_needed: bytes in flight per SM that use the full memory bandwidth.
+        predicted_us: predicted time of the launch; None if it is not known.
+        candidates: best config of each kernel that could compute the problem, by name, with its
             predicted time; the shortest first, which is the choice.
-        speeds: where the speeds come from by which they are compared.
+        speeds: source of the speeds that the predictions are made from.
     """
 
     m: int
@@ -131,7 +140,7 @@ class Explanation:
     speeds: str | None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the attributes as a dictionary, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -168,7 +177,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _candidate_lines(self) -> list[str]:
-        """The candidates with their times, and why each other kernel is not among them."""
+        """List the candidates with their times, and the other kernels with their refusals."""
         lines = []
         if len(self.candidates) > 1:
             width = max(len(name) for name, _ in self.candidates)
@@ -182,7 +191,7 @@ class Explanation:
         return lines + [f"    not {name:<{width}}  {reason}" for name, reason in others.items()]
 
     def _work_lines(self) -> list[tuple[str, str]]:
-        """What the problem costs on this GPU, whatever computes it."""
+        """Describe the cost of the problem on this GPU, whichever kernel computes it."""
         lines = [
             ("work", f"{figure(self.gflops)} GFLOP: a multiplication and an addition a step"),
             ("memory", f"{figure(self.mbytes)} MB at least: operands read, results written, once"),
@@ -209,7 +218,7 @@ class Explanation:
         ]
 
     def _launch_lines(self) -> list[tuple[str, str]]:
-        """What the chosen kernel makes of it."""
+        """Describe the launch of the chosen kernel."""
         lines = []
         if self.blocks is not None:
             lines.append(("grid", f"{self.blocks} blocks of {self.threads} threads"))
@@ -267,7 +276,7 @@ class Explanation:
         )
 
     def against_roofline(self, time_us: float) -> str:
-        """A time of this product, and how near it comes to the roofline."""
+        """Format a time of this product, with the fraction of the roofline that it reaches."""
         return f"{figure(time_us)} us, {self.roofline_us / time_us:.0%} of the roofline"
 
     def _misalignment(self, name: str) -> str:
@@ -276,7 +285,7 @@ class Explanation:
 
 
 def figure(value: float) -> str:
-    """Three significant digits, or all of a whole number above 1000."""
+    """Format a number with three significant digits, or as a whole number from 1000 on."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
@@ -302,10 +311,10 @@ def _reduction_text(
     if epilogue is None or epilogue.reduction is None:
         return None
     if not candidate.stores_matrix:
-        way = "fused: each block reduces its tile, a second kernel merges what they leave"
+        where = "fused: each block reduces its tile, a second kernel merges what they leave"
     else:
-        way = "unfused: the matrix is stored, and reduced by another kernel"
-    return f"{epilogue.reduction}, {way}"
+        where = "unfused: the matrix is stored, and reduced by another kernel"
+    return f"{epilogue.reduction}, {where}"
 
 
 def explain_shape(
@@ -319,13 +328,13 @@ def explain_shape(
     implementation: Any = None,
     precision: str | None = None,
 ) -> Explanation:
-    """What `gemm` would do with row-major (m, k) and (k, n) operands on the first GPU, and why.
+    """Explain what `gemm` would do with row-major (m, k) and (k, n) operands on the first GPU.
 
     Args:
         m, n, k: sizes.
-        dtype: of the operands.
-        batch: how many products.
-        out_dtype: of the result; None for dtype.
+        dtype: dtype of the operands.
+        batch: number of products.
+        out_dtype: dtype of the result; None for that of a new result.
         implementation, precision: as `gemm` takes them.
 
     Raises:
@@ -432,7 +441,7 @@ def _explain(
 
 
 def _bytes_in_flight(config: Any, dtype: str, blocks_on_sm: int) -> int | None:
-    """All stages but the one that is multiplied, of each block on an SM."""
+    """Bytes of all stages but the one being multiplied, of all blocks on an SM."""
     if not (blocks_on_sm and hasattr(config, "stages")):
         return None
     stage = config.stage_bytes  # a property where all dtypes have the same

@@ -1,4 +1,4 @@
-"""Many problems in one call: checked against each other, written into a table, launched at once."""
+"""Grouped GEMM: many problems, checked against each other, put in a table, in one launch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _extent = lru_cache(maxsize=4096)(byte_extent)
 
 
 class _Operand(NamedTuple):
-    """An array of the call: which, where and how it lies."""
+    """One array of the call, with its address and layout."""
 
     name: str
     array: Any
@@ -60,13 +60,13 @@ class _Operand(NamedTuple):
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Address of its first byte, and of the one behind its last."""
+        """Address of the first byte, and of the byte after the last."""
         first, end = _extent(self.layout)
         return self.pointer + first, self.pointer + end
 
 
 class _Member(NamedTuple):
-    """One problem of the call, in the kernels' orientation, with what it computes on."""
+    """One problem of the call, in the kernels' orientation, with its operands."""
 
     problem: Problem
     operands: dict[str, _Operand]
@@ -79,7 +79,7 @@ class _Member(NamedTuple):
 
     @property
     def read(self) -> list[_Operand]:
-        """What must not be written meanwhile."""
+        """Operands that are read, and must not be written by any problem."""
         names = ["a", "b"] if self.problem.k else []
         if self.problem.reads_c and "out" in self.operands and "c" in self.operands:
             names.append("c")
@@ -87,18 +87,18 @@ class _Member(NamedTuple):
 
     @property
     def is_launched(self) -> bool:
-        """Whether anything changes: C = 0 * A @ B + 1 * C in place keeps every bit."""
+        """True if the problem is computed: C = 0 * A @ B + 1 * C in place keeps every bit."""
         keeps_all = self.problem.k == 0 and self.beta == 1 and "out" not in self.operands
         return not (self.problem.is_empty or keeps_all)
 
     @property
     def factor(self) -> float:
-        """Of the product: where there is none, not even its alpha counts."""
+        """Factor of the product: alpha, or 0 if k is 0, where even a NaN in alpha is ignored."""
         return self.alpha if self.problem.k else 0.0
 
     @property
     def starts(self) -> list[int]:
-        """Where a, b, c and out of the kernel begin, in elements."""
+        """Addresses of the kernel's a, b, c and out, in elements."""
         first, second = ("b", "a") if self.problem.is_transposed else ("a", "b")
         added = self.operands.get("c", self.target)
         item_size = ITEM_SIZES[self.problem.dtype]
@@ -107,7 +107,7 @@ class _Member(NamedTuple):
 
     @property
     def row(self) -> list[int]:
-        """Its row of the table, as `dxgemm.handwritten.kernels.grouped` reads it."""
+        """Row of the table, as `dxgemm.handwritten.kernels.grouped` reads it."""
         problem = self.problem
         row = [problem.m, problem.n, problem.k]
         for start, strides in zip(
@@ -117,25 +117,25 @@ class _Member(NamedTuple):
         return row
 
     def is_like(self, other: _Member) -> bool:
-        """Whether all but the addresses is the same."""
+        """True if the two problems differ in their addresses only."""
         return (self.problem, self.alpha, self.beta) == (other.problem, other.alpha, other.beta)
 
 
 class Grouped:
-    """A checked call.
+    """Checked call of `gemm_grouped`.
 
     Attributes:
         results: the arrays that are written, in the order of the call.
         members: the problems that are computed.
-        is_one_by_one: whether by a launch each: some operand is in host memory, where the copies
-            take the time, or kernels are simulated.
-        ordinal: the GPU.
+        is_one_by_one: True if each problem has a launch of its own: some operand is in host memory,
+            where the copies take the time, or kernels are simulated.
+        ordinal: ordinal of the GPU.
     """
 
     def __init__(
         self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, stream: Any
     ) -> None:
-        """Check everything the call says; raises before anything is launched or written."""
+        """Check all arguments of the call, before anything is launched or written."""
         self._stream = None if stream is None else stream_handle(stream)
         arrays = _arrays(a=a, b=b, c=c, out=out)
         count = len(arrays["a"])
@@ -168,7 +168,7 @@ class Grouped:
         self.ordinal = self._anchor.layout.device
 
     def calls(self) -> list[_calls.Bound]:
-        """A call of its own for each problem."""
+        """Prepare a call for each problem."""
         bound = []
         for member in self.members:
             a, b, c, out = (
@@ -188,21 +188,21 @@ class Grouped:
         return self._anchor.library.current_stream(self._anchor.array)
 
     def acquire(self, stream: int) -> None:
-        """Make the stream wait for what is queued on operands elsewhere."""
+        """Make the stream wait for work on the operands that is queued on other streams."""
         for operand in self._ordered:
             operand.library.acquire(operand.array, stream)
 
     def release(self, stream: int) -> None:
-        """Make later work on operands elsewhere wait for the stream."""
+        """Make later work on the operands on other streams wait for the stream."""
         for operand in self._ordered:
             operand.library.release(operand.array, stream)
 
 
 class Table:
-    """What the kernel reads of the problems, and the kernel, built if need be.
+    """Table of the problems as the kernel reads it, and the kernel, built if need be.
 
     Attributes:
-        bytes: to be put into device memory.
+        bytes: contents of the table, to be copied to device memory.
     """
 
     def __init__(self, members: Sequence[_Member], ordinal: int) -> None:
@@ -223,7 +223,7 @@ class Table:
         self._launch(0, 0, 0, 0, *self._scalars, stream, self._operands(address))
 
     def fixed(self, address: int) -> Any:
-        """The launch with everything but the stream packed for good."""
+        """Bind the launch to a table at an address; only the stream is left to pass."""
         return self._launch.fixed(0, 0, 0, 0, *self._scalars, self._operands(address))
 
     def _operands(self, address: int) -> tuple[int, ...]:
@@ -236,7 +236,7 @@ class Table:
 
 
 class GroupedPlan:
-    """A `gemm_grouped` with everything decided and built; call it to run it on the same arrays.
+    """A `gemm_grouped` with every kernel chosen and built; call it to run it on the same arrays.
 
     The arrays' contents may change between calls, their memory may not. With device operands a call
     allocates nothing and does not synchronise, so that it can be captured in a CUDA graph, which
@@ -259,7 +259,7 @@ class GroupedPlan:
         self._launch = table.fixed(self._workspace.pointer)
 
     def __call__(self) -> list[Any]:
-        """Run it; returns the list of results, the same arrays each time."""
+        """Run the problems and return the list of results, the same arrays each time."""
         grouped = self._grouped
         for call in self._calls:
             call()
@@ -295,9 +295,10 @@ def run(grouped: Grouped) -> list[Any]:
 
 
 def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
-    """The kernels to build ahead of time for an architecture: each config for common layouts.
+    """List the kernels to build ahead of time for an architecture.
 
-    Those for equal problems only for rows, aligned and not: others are built when called for.
+    Kernels for problems that differ are built with each config for the common layouts. Kernels for
+    equal problems are built for row-major operands only, aligned and not; others when needed.
     """
     from dxgemm.handwritten.kernels import grouped
     from dxgemm.handwritten.parts.operands import operand_mode
@@ -318,19 +319,19 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
 
 
 def forget_launches() -> None:
-    """Have kernels looked up and built again."""
+    """Forget all bound launches, so that kernels are looked up and built again."""
     _bind_table.cache_clear()
     _bind_alike.cache_clear()
 
 
 def _batch_kernels(dtype: str, arch: str) -> list[Implementation]:
-    """Those whose tiles groups are computed by, one of which multiplies equal problems best."""
+    """Implementations whose configs equal problems are computed with."""
     kernels = map(find_implementation, ("small_batch", "tensor_batch"))
     return [kernel for kernel in kernels if kernel.configs(dtype) and not kernel.runs_on(arch)]
 
 
 def _choose_alike(batch: Problem, device: DeviceFacts) -> Any:
-    """The config that is quickest for so many such problems in three arrays."""
+    """Choose the fastest config for equal problems, timed as one contiguous batch."""
     batch = contiguous_problem(batch.dtype, batch.m, batch.n, batch.k, batch.batch)
     kernels = _batch_kernels(batch.dtype, device.arch)
     return best_of(batch, device, kernels).config
@@ -339,7 +340,7 @@ def _choose_alike(batch: Problem, device: DeviceFacts) -> Any:
 def _table(
     members: Sequence[_Member], device: DeviceFacts, ordinal: int
 ) -> tuple[list[np.ndarray], Launch]:
-    """What the kernel reads of problems that differ, and the kernel."""
+    """Make the table of problems that differ, and bind the kernel that reads it."""
     from dxgemm.handwritten.kernels import grouped
     from dxgemm.handwritten.parts.operands import operand_mode
 
@@ -367,7 +368,7 @@ def _table(
 def _bind_table(
     config: Any, dtype: str, variant: tuple[str, ...], count: int, tiles: int, k: int, ordinal: int
 ) -> Launch:
-    """The kernel bound to so many problems and tiles, of which k is the longest."""
+    """Bind the kernel to a number of problems and tiles; k is the longest of the problems."""
     problem = Problem(
         dtype=dtype,
         m=count,
@@ -385,7 +386,7 @@ def _bind_table(
 
 @lru_cache(maxsize=256)
 def _bind_alike(batch: Problem, ordinal: int) -> Launch:
-    """The quickest kernel bound to equal problems."""
+    """Bind the fastest kernel to equal problems."""
     from dxgemm.handwritten.kernels import grouped
     from dxgemm.handwritten.parts.operands import operand_mode
 
@@ -402,7 +403,7 @@ def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Laun
 
 
 def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
-    """Of the kernel that reads a table and scalars, or starts."""
+    """Spec of the kernel: it reads a table and scalars, or only starts if problems are equal."""
     from dxgemm.handwritten.kernels import grouped
 
     of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
@@ -413,13 +414,13 @@ def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
 def _choose_config(
     configs: Sequence[Any], m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts
 ) -> Any:
-    """The tile that needs the least time, what of it lies outside counted too."""
+    """Choose the tile with the least time, including the parts of tiles outside the results."""
     from dxgemm.handwritten.kernels import grouped
 
     def cost(config: Any) -> float:
         tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
         depth = k if config.matrices == 1 else k.max()
-        work = -(-depth // config.tile_k) * config.tile_k + config.tile_k  # what a tile waits
+        work = -(-depth // config.tile_k) * config.tile_k + config.tile_k  # and the prologue
         work = work * config.tile_m * config.tile_n / grouped.share(config)
         return float((tiles * work).sum() / device.sm_count + np.max(work))
 
@@ -427,7 +428,7 @@ def _choose_config(
 
 
 def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
-    """The lists that were passed, if they are lists of one length."""
+    """Check that the arguments are lists of one length; leave out None."""
     given = {name: arrays for name, arrays in lists.items() if arrays is not None}
     for name in ("a", "b", *given):
         if not isinstance(given.get(name), list | tuple):
@@ -442,7 +443,7 @@ def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
 
 
 def _scalars(name: str, value: Any, count: int) -> list[float]:
-    """One number for each problem."""
+    """Check alpha or beta, and return a number for each problem."""
     if not isinstance(value, list | tuple | np.ndarray):
         try:
             return [_calls.real_number(name, value)] * count
@@ -463,7 +464,7 @@ def _scalars(name: str, value: Any, count: int) -> list[float]:
 
 
 def _at(index: int | None, error: DxgemmError) -> DxgemmError:
-    """The error of one problem, which says which it is, or of the call."""
+    """Reword an error of `gemm` as one of the call, with the problem's index if it has one."""
     message = str(error).removeprefix("gemm: ")
     place = "" if index is None else f"at [{index}]: "
     return type(error)(f"gemm_grouped: {place}{message}")
@@ -483,7 +484,7 @@ def _layout(library: Library, key: Any, alignment: int) -> Layout:
 
 
 def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member:
-    """A problem, its result allocated if the call has none."""
+    """Define a problem, and allocate its result if the call has none."""
     layouts = {name: operand.layout for name, operand in operands.items()}
     for name, layout in layouts.items():
         if len(layout.shape) != 2:
@@ -507,7 +508,7 @@ def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member
 
 
 def _check_alike(members: Sequence[_Member]) -> None:
-    """Refuse problems that one launch cannot compute together."""
+    """Refuse problems of several dtypes or GPUs, which one launch cannot compute."""
     first = members[0].problem.dtype
     devices: dict[int, str] = {}
     for index, member in enumerate(members):
@@ -527,10 +528,10 @@ def _check_alike(members: Sequence[_Member]) -> None:
 
 
 def _check_overlaps(members: Sequence[_Member]) -> None:
-    """Refuse a result that shares elements with whatever else the call uses.
+    """Refuse a result that shares elements with any other array of the call.
 
-    Sorted by their first byte, only extents that reach behind the beginning of a later one can meet
-    it; elements are compared for these alone.
+    The extents are sorted by their first byte. Only an extent that ends after the beginning of a
+    later one can meet it, so elements are compared for these pairs alone.
     """
     used: list[tuple[int, _Operand, bool]] = []
     for index, member in enumerate(members):

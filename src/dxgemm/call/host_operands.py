@@ -1,4 +1,4 @@
-"""A GEMM on a GPU some of whose operands are in host memory."""
+"""Launches of a GEMM with operands in host memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dxgemm.runtime.host import DeviceCopy
 
 
 class HostLaunch:
-    """The launch of a call some of whose operands are in host memory: upload, run, download.
+    """Launch of a call with operands in host memory: upload, run, download.
 
-    The copies are made at each run, so that a plan sees what the arrays hold by then. A run returns
-    when the result is there. Operands on the device are used where they are.
+    The copies are made at each run, so that a plan sees the current contents of the arrays. A run
+    returns when the result has arrived. Operands on the device are used where they are.
     """
 
     def __init__(
@@ -32,9 +32,10 @@ class HostLaunch:
         """Take the arrays as they are, with those that were newly allocated.
 
         Args:
-            arrays: by name, None for those that there are not.
-            pointers: of those that are on the device.
-            library: of the new ones.
+            arrays: arrays by name; None for absent ones.
+            pointers: addresses by name, of the arrays on the device.
+            library: library of the newly allocated arrays.
+            epilogue: epilogue of the call; None without one.
         """
         on_host = list(route.host_operands)
         self._target = "c" if arrays["out"] is None else "out"

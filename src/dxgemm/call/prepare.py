@@ -1,4 +1,4 @@
-"""From operands to a launch: find the route, check what depends on pointers, run."""
+"""Preparation of a call: find its route, check the pointers, and give the launch its arguments."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def prepare(
     stream: Any,
     epilogue: Any = None,
 ) -> tuple[Any, ...]:
-    """Check everything a call says. Nothing is launched or written before every check has passed.
+    """Check all arguments of a call; nothing is launched or written before every check has passed.
 
     Returns:
-        launch: what to call; None if there is nothing to do.
+        launch: launch to call; None if nothing is launched.
         a, b, c, out: pointers, in the kernels' orientation.
-        alpha, beta: as the kernel takes them.
+        alpha, beta: scalars as the kernel takes them.
         stream: the caller's handle; None for the current stream of `library`.
-        result: the array that is written, or what a reduction gives.
+        result: the array that is written, or the results of a reduction.
         anchor, library: an array whose library decides on the stream, and that library.
         ordered: operands whose own streams must be ordered against the launch.
-        route: the decision behind it all.
+        route: the route of the call.
 
-    A tuple and no object: this runs on every call, where each microsecond shows.
+    The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
     if type(alpha) is not float:
         alpha = real_number("alpha", alpha)
@@ -84,7 +84,7 @@ def prepare(
         key = (*key[:-1], *call_epilogue.key)
     try:
         route = routes[key]
-    except (KeyError, TypeError):  # TypeError: what is unhashable is refused as what it is
+    except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
         with launching_on(library.current_stream(anchor) if stream is None else stream):
             route = make_route(key)
 
@@ -161,7 +161,7 @@ def prepare(
 
 
 class Bound:
-    """A prepared call with its launch packed for good, to be run many times."""
+    """Prepared call with its arguments packed once, to be run many times."""
 
     def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
         launch, *arguments, stream, result, anchor, library, ordered, route = prepared
@@ -192,7 +192,7 @@ class Bound:
 def _to_order(
     route: Route, arrays: dict[str, Any], stream: int | None
 ) -> tuple[tuple[Library, Any], ...]:
-    """The operands whose pending work must be ordered against the launch.
+    """Select the operands whose pending work must be ordered against the launch.
 
     With an explicit stream the caller has ordered the libraries' current streams already; only
     exports that name their consumer stream still take part.

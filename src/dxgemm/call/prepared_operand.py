@@ -1,4 +1,4 @@
-"""An operand that is split once, for many calls."""
+"""Operands of emulated products, split once for many calls."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dxgemm.runtime.workspace import Workspace
 
 
 class PreparedOperand:
-    """b with its parts, made by `prepare`; `gemm`, `plan` and `explain` take it for b.
+    """Operand b with its emulation parts, from `prepare`; `gemm`, `plan` and `explain` take it.
 
     Attributes:
-        array: b itself, which is multiplied where it cannot be split within the bound on the error.
-        precision: what it was prepared for.
+        array: b itself, which is multiplied if it fails the validity check.
+        precision: precision that it was prepared for.
     """
 
     def __init__(self, array: Any, precision: str, parts: Workspace | None) -> None:
@@ -34,7 +34,7 @@ class PreparedOperand:
         self._parts = parts
 
     def bind(self, launch: Any, operand: str) -> Any:
-        """The launch with these parts of "a" or "b", if it multiplies parts."""
+        """Return the launch with these parts of "a" or "b", if it is one of an emulated product."""
         if self._parts is None or not isinstance(launch, (PartsLaunch, ReducedLaunch)):
             return launch
         return launch.prepared(operand, self._parts.pointer)
@@ -45,23 +45,23 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
 
     Args:
         b: (k, n) or (batch, k, n), float32 or float64, any strides, on the device.
-        precision: "emulated", or in float64 such as "emulated14", as `gemm` takes it.
-        stream: where to launch; None is the current stream of b's library.
+        precision: "emulated" or, for float64, a name such as "emulated14", as `gemm` takes it.
+        stream: where to launch; None for the current stream of b's library.
 
     Returns:
-        What `gemm`, `plan` and `explain` take for b; they compute with that precision then.
+        An operand that `gemm`, `plan` and `explain` take for b; they use its precision by default.
 
     Raises:
-        PrecisionError: precision is another.
+        PrecisionError: precision is none of these.
         DtypeError, ShapeError, ArrayTypeError: b is no such array.
-        LaunchError: the driver refused the launch, or memory of 4 bytes an element, in
-            float64 of a byte for each of the moduli.
+        LaunchError: the driver refused the launch, or the memory for the parts: 4 bytes per
+            element of float32, one byte per element and modulus of float64.
 
     Notes:
         Asynchronous, like `gemm`; another stream must wait for this one before it uses the result.
-        The array must not change as long as that is used: its parts would not.
-        Where the GPU has no kernel for parts, nothing is split; nor does a call with another
-        precision use them.
+        The array must not change as long as the result is used: its parts would not follow.
+        On a GPU without kernels for emulated products nothing is split. A call with another
+        precision does not use the parts.
     """
     if not isinstance(precision, str) or not precision.startswith(EMULATED):
         raise PrecisionError(f"prepare: precision is {precision!r}; pass 'emulated'.")

@@ -1,7 +1,7 @@
-"""A route: everything that follows from the operands' layouts, decided once.
+"""Routes: everything that follows from the operands' layouts, decided once.
 
-Problem, decision and launch are found again by a key of the libraries' own shape, stride and dtype
-objects, so that a repeated call costs one dictionary look-up.
+The key of a route holds the libraries' own shape, stride and dtype objects, so that a repeated call
+finds its problem, decision and launch with one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -42,41 +42,43 @@ from dxgemm.runtime.host import contiguous_layout, device_copy_layout
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
-routes: dict[Any, Route] = {}  # found by make_route's keys; read directly where time matters
+routes: dict[Any, Route] = {}  # by the keys of make_route; read directly where time matters
 
 
 class Route:
-    """What the layouts of a call decide.
+    """Problem, decision and launch of all calls with the same layouts.
 
     Attributes:
-        problem: in the kernels' orientation; out_dtype, k, is_empty and is_transposed repeat its
-            own.
-        takes_integers: whether alpha and beta must be integers; least_scalar and largest_scalar
-            bound them.
-        misalignment: the bits that are 0 in a valid address of c and out.
-        shape: of the result, as the caller sees it.
-        layouts: of the operands by name, as the caller passed them; the arrays of an epilogue are
-            named by its labels.
-        epilogue: what is fused; None for nothing.
-        reduction: its end, if that is one.
-        results: shape and dtype of each array that the reduction writes, by its label.
-        epilogue_strides: of its operands, as the kernel walks over them; None for numbers.
-        epilogue_near: of each operand that is written and each other one, where an epilogue's array
-            is one of the two, the names and the like of a_near.
-        host_operands: names of those that are copied to the GPU and back.
-        ordinal, device: the GPU.
-        implementation: as the caller asked for it.
-        candidate: the one that was bound.
-        on_device: this route, or where operands are copied to the GPU that of the copies.
-        launch: runs it; None if there is nothing to launch, or a `HostLaunch` does.
-        awaited: builds of better candidates that were under way; after them, decide again.
-        a_near, b_near, c_near: an operand's extent meets the result's if its pointer less the
-            result's lies strictly between these two, in bytes.
-        libraries: of the operands by name. This and what follows depends on them.
-        doubtful: operands whose library must verify each array.
-        ordered: operands on the device whose streams may differ from the launch's.
-        is_special: whether any of that, host operands, integers, k == 0 or an empty result needs
-            care.
+        problem: the problem in the kernels' orientation.
+        out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
+        takes_integers: True if alpha and beta must be integers.
+        least_scalar, largest_scalar: bounds of alpha and beta.
+        misalignment: mask of the bits that are 0 in a valid address of c and out.
+        shape: shape of the result as the caller sees it.
+        layouts: layouts of the operands by name, as the caller passed them; arrays of the epilogue
+            are named by its labels.
+        epilogue: shape of the epilogue; None without one.
+        reduction: the reduction that ends the epilogue; None without one.
+        results: shape and dtype of each array that the reduction writes, by label.
+        epilogue_strides: strides of the epilogue's operands in the kernel's orientation; None for
+            numbers.
+        epilogue_near: pairs of a written operand and another one, at least one of them an array of
+            the epilogue: both names, and a range of distances like a_near.
+        host_operands: names of the operands that are copied to the GPU and back.
+        ordinal, device: ordinal and facts of the GPU.
+        implementation: implementation that the caller asked for.
+        candidate: candidate that the launch runs.
+        on_device: the route on the GPU: this one, or the route of the copies of host operands.
+        launch: launch of the candidate; None if nothing is launched, or a `HostLaunch` is.
+        awaited: unfinished builds of better candidates; when one ends, the route is decided again.
+        a_near, b_near, c_near: range in bytes. An operand's extent meets the result's if the
+            distance of its pointer from the result's lies strictly within.
+        libraries: libraries of the operands by name. This and the attributes below depend on the
+            libraries.
+        doubtful: names of the operands whose library must verify each array.
+        ordered: names of the device operands whose streams may differ from the launch's.
+        is_special: True if a call needs more than the checks of pointers: ordered, doubtful or host
+            operands, integer scalars, an epilogue, k == 0 or an empty result.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class Route:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """The candidates and the rejected."""
+        """All candidates, and the refusals of the other implementations."""
         if self.on_device is not self:
             return self.on_device.ranking
         asked = self.implementation
@@ -170,7 +172,7 @@ class Route:
         return rank(self.problem, self.device, asked)
 
     def _add_epilogue(self, epilogue: EpilogueShape) -> None:
-        """Check its operands against the result, and make it part of the problem."""
+        """Check the epilogue's operands against the result, and fuse it into the problem."""
         has_out = bool({"c", "out"} & self.layouts.keys())
         if epilogue.functions and self.takes_integers and not has_out:
             raise MissingOperandError(
@@ -213,7 +215,7 @@ class Route:
         batch: tuple[int, ...],
         device: int,
     ) -> None:
-        """What a reduction writes; check what was passed for it."""
+        """Note the shapes and dtypes of a reduction's results; check the arrays passed for them."""
         reduction.check_sizes(m, n, math.prod(batch))
         shapes, dtypes = reduction.shapes(m, n, batch), reduction.dtypes(self.problem.out_dtype)
         self.results = {
@@ -242,7 +244,7 @@ class Route:
         return ReducedLaunch(self.problem, candidate, arrays, device.arch, self.ordinal)
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
-        """This route for operands of these libraries."""
+        """Return a copy of this route for operands of these libraries."""
         route = Route.__new__(Route)
         vars(route).update(vars(self))
         route.libraries = libraries
@@ -270,9 +272,9 @@ class Route:
         return target_first - end, target_end - first
 
     def _bind_first(self) -> tuple[Candidate, Launch]:
-        """The first candidate whose kernel is there or can be built now.
+        """Bind the first candidate whose kernel is built or can be built now.
 
-        Those before it are among the rejected; what cannot be built costs a warning too.
+        The candidates before it join the rejected ones; a failed build also raises a warning.
         """
         failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
         for candidate in self._in_turn():
@@ -304,16 +306,16 @@ class Route:
         raise BuildError(f"gemm: no implementation could be built. {reasons}")
 
     def _in_turn(self) -> Iterator[Candidate]:
-        """The candidates, ranked only if the best does not do."""
+        """Yield the candidates, best first; the others are ranked only if the best fails."""
         yield self.candidate
         yield from self.ranking.candidates[1:]
 
     def _defer_slow_build(self, candidate: Candidate) -> None:
-        """Do as `DXGEMM_BUILD` says where a kernel is not there and takes long to build.
+        """Follow `DXGEMM_BUILD` if a candidate's kernel is missing and takes long to build.
 
         Raises:
-            _DeferredError: it is not built in this call.
-            BuildError: it could not be built; only once.
+            _DeferredError: the kernel is not built in this call.
+            BuildError: the build failed; raised once per build.
         """
         arch, implementation = self.device.arch, candidate.implementation
         spec = implementation.slow_build(candidate.config, candidate.part_of(self.problem), arch)
@@ -326,7 +328,7 @@ class Route:
                 f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
             )
         if candidate == self.ranking.candidates[-1]:
-            return  # asked for by name, or there is no other: nothing could answer meanwhile
+            return  # no other candidate could answer meanwhile: build it in this call
         build = build_behind(spec, arch, _forget_awaiting)
         if mode == "block":
             build.ended.wait()
@@ -343,13 +345,13 @@ class Route:
 
 @cache
 def _scalar_range(dtype: str) -> tuple[float, float]:
-    """The least and the largest alpha or beta."""
+    """Bounds of alpha and beta for a dtype of scalars."""
     limits = np.iinfo(dtype) if dtype == "int32" else np.finfo(dtype)
     return float(limits.min), float(limits.max)
 
 
 class _DeferredError(BuildError):
-    """Why a kernel is not built now; nothing failed."""
+    """Reason why a kernel is not built in this call; nothing has failed."""
 
 
 def clear_routes() -> None:
@@ -358,7 +360,7 @@ def clear_routes() -> None:
 
 
 def _forget_awaiting() -> None:
-    """Forget the routes that were decided before a build they would have liked to use ended."""
+    """Forget the routes whose awaited build has ended, so that they are decided again."""
     for key, route in routes.copy().items():
         if _is_outdated(route):
             routes.pop(key, None)
@@ -376,7 +378,7 @@ def route_of_layouts(
     implementation: Any,
     epilogue: EpilogueShape | None = None,
 ) -> Route:
-    """The route of operands given by their layouts, whatever library they come from."""
+    """Find or make the route of operands given by their layouts, of any library."""
     rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue
     key = (*layouts.items(), *rest)
     try:
@@ -386,13 +388,13 @@ def route_of_layouts(
 
 
 def make_route(key: tuple[Any, ...]) -> Route:
-    """The route of a call that is not among `routes` yet.
+    """Make the route of a call that is not among `routes` yet.
 
     Args:
-        key: for each of a, b, c and out its library and its key there, or None twice; then the
-            alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, the shape of the epilogue or None, and for each of its arrays the
-            library, the key there and the alignment.
+        key: for each of a, b, c and out its library and its key in that library, or None twice;
+            then the alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
+            `implementation`, and the shape of the epilogue or None; then for each array of the
+            epilogue the library, the key and the alignment.
     """
     operands, (a_alignment, b_alignment), rest, arrays = key[:8], key[8:10], key[10:15], key[15:]
     keys = {
@@ -422,7 +424,7 @@ def _remember(key: Any, route: Route) -> Route:
     if len(routes) >= _MAX_ROUTES:
         routes.clear()
     routes[key] = route
-    # Since it was decided: `_forget_awaiting` may have come too early.
+    # A build may have ended since the decision: then `_forget_awaiting` ran before this entry.
     if route.awaited and _is_outdated(route):
         routes.pop(key, None)
     return route

@@ -1,7 +1,7 @@
-"""Which kernel computes a problem, with which config, and why.
+"""Choice of a kernel and its config for a problem, with the reasons.
 
-`legality` says what a kernel can compute, with reasons; `model` predicts the time of every legal
-candidate; `residual` corrects the few best by what was measured; `tables` holds what a chip was
-measured to reach; `selection` takes the candidate of the shortest time, which is the number that
+`legality` knows which problems a kernel can compute, and why not others; `model` predicts the time
+of every legal candidate; `residual` corrects the predictions by measurements; `tables` holds the
+measured speeds of a chip; `selection` takes the candidate with the shortest predicted time, which
 `dxgemm.explain` prints.
 """

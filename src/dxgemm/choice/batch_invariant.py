@@ -1,8 +1,8 @@
-"""Which kernel computes a problem where no row may depend on how many rows there are.
+"""Batch-invariant choice of a kernel: no row depends on the number of rows.
 
-In which order a kernel adds follows from k and its config alone, however large the result is; where
-slices of k or the operands' values come in, it does not. So one config serves every number of rows
-and every batch: that which, of those that could, is never far from the best.
+The order in which a kernel adds follows from k and its config alone, except with split-K or where
+the operands' values decide on the arithmetic. So one config serves every number of rows and every
+batch: the config with the smallest worst-case slowdown against the best one.
 Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for batch invariance.
 """
 
@@ -21,31 +21,32 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 
-TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # for which configs are compared
+TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # numbers of rows for which configs are compared
 
 
 @dataclass(frozen=True)
 class BatchInvariant:
-    """What a call with batch_invariant=True has in place of its implementation.
+    """Marker of a call with batch_invariant=True, in place of its implementation.
 
     Attributes:
-        implementation: as the caller passed it.
+        implementation: implementation that the caller passed.
     """
 
     implementation: Any
 
 
 def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Ranking:
-    """The same best candidate for all problems that differ in their rows and batch only.
+    """Choose one candidate for all problems that differ in their rows and batch only.
 
     Args:
-        problem: what to compute.
-        device: where.
-        implementation: as `rank` takes it; without slices.
+        problem: the problem to compute.
+        device: the GPU to compute it on.
+        implementation: as `rank` takes it, but without split-K slices.
 
     Raises:
-        UnknownImplementationError: no such name.
-        UnsupportedProblemError: the named implementation cannot, or a reduction is wanted.
+        UnknownImplementationError: there is no such name.
+        UnsupportedProblemError: the named implementation cannot compute the problem, or the problem
+            has a reduction.
     """
     if problem.reduction is not None:
         raise UnsupportedProblemError(
@@ -94,12 +95,14 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
 def _best_for_all(
     implementations: tuple[Implementation, ...], samples: tuple[Problem, ...], device: DeviceFacts
 ) -> tuple[tuple[Implementation, Any, float] | None, dict[str, str]]:
-    """Implementation, config and the ratio of `_never_far_from_the_best`; refusals by name.
+    """Find implementation, config and slowdown by `_smallest_slowdown`, and refusals by name.
 
-    Kept, because from call to call the number of rows differs, often, and all else does not.
+    The result is cached: often only the number of rows differs from call to call.
 
     Args:
-        samples: the problem with `TYPICAL_ROWS`.
+        implementations: the kernels to compare.
+        samples: the problem with each of `TYPICAL_ROWS`.
+        device: the GPU.
     """
     refused: dict[str, str] = {}
     fitting = []
@@ -117,14 +120,14 @@ def _best_for_all(
         for row, us in zip(found.columns.rows, found.model_us.tolist(), strict=True):
             if not row.fill:
                 times[row.implementation, row.config].append(us)
-    choice, ratio = _never_far_from_the_best(times)
+    choice, ratio = _smallest_slowdown(times)
     return (*choice, ratio), refused
 
 
 def _with_rows(problem: Problem, rows: int) -> Problem:
-    """One matrix with so many of the caller's rows, as if a single one had others right behind."""
+    """Give a problem so many of the caller's rows, in one matrix; a single row gets a stride."""
     a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
-    if problem.is_transposed or problem.n == 1:  # of one column, several rows are transposed
+    if problem.is_transposed or problem.n == 1:  # several rows of one column are transposed
         b = b if problem.n > 1 else b._replace(col=problem.k)
         out = Strides(0, rows, 1)
         return replace(problem, n=rows, batch=1, a=a, b=b, c=out, out=out)
@@ -133,10 +136,10 @@ def _with_rows(problem: Problem, rows: int) -> Problem:
     return replace(problem, m=rows, batch=1, a=a, b=b, c=out, out=out)
 
 
-def _never_far_from_the_best(
+def _smallest_slowdown(
     times: dict[tuple[Implementation, Any], list[float]],
 ) -> tuple[tuple[Implementation, Any], float]:
-    """What takes, where it is worst, the fewest times the least time; and that ratio."""
+    """Find the candidate with the smallest worst-case time over the best time, and that ratio."""
     least = [min(each) for each in zip(*times.values(), strict=True)]
     worst = {
         # One microsecond more: the simulator's times may be 0.
@@ -148,7 +151,7 @@ def _never_far_from_the_best(
 
 
 def _refusal(implementation: Implementation, problem: Problem) -> str | None:
-    """Why a row may depend on the others; None if it does not."""
+    """Reason why a row may depend on other rows; None if it does not."""
     if not implementation.is_own:
         return "its library chooses by the sizes"
     if implementation.fallback(problem) is not None:

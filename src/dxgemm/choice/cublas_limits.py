@@ -1,4 +1,4 @@
-"""Limits of cuBLAS: what it cannot compute of a problem as it lies in memory."""
+"""Limits of cuBLAS: problems that it cannot compute with the layouts of their operands."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 
 INT32_MAX = 2**31 - 1
-# What addresses, leading dimensions and batch strides of int8 must be multiples of, in bytes.
+# Alignment in bytes of addresses, leading dimensions and batch strides of int8.
 _INT8_ALIGNMENT = 4
 
 
 def supports(problem: Problem) -> str | None:
-    """None, or why cuBLAS cannot compute this problem as it lies in memory."""
+    """Reason why cuBLAS cannot compute a problem with these layouts; None if it can."""
     if simulator_enabled():
         return "cuBLAS needs a GPU; this is numba's simulator"
     if not _is_installed():
@@ -44,10 +44,10 @@ def _is_installed() -> bool:
 
 
 def _int8_reason(problem: Problem) -> str | None:
-    """None, or why cuBLAS cannot multiply these int8 operands.
+    """Reason why cuBLAS cannot multiply these int8 operands; None if it can.
 
-    Where b lay along k and the result had more than 2**31 elements, cuBLAS 13.1 read outside of
-    them, which ends all work of the process on the GPU.
+    With a K-major b and a result of more than 2**31 elements, cuBLAS 13.1 read outside of the
+    operands, which ends all work of the process on the GPU.
     """
     extents = problem.m * problem.k, problem.k * problem.n, problem.m * problem.n
     if max(extents) > INT32_MAX:

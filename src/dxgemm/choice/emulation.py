@@ -1,4 +1,4 @@
-"""The kernels of emulated products: which of them a problem needs, and in which config."""
+"""Kernels of emulated products, with the config of each for a problem."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.problem import Problem
 
-# What multiplies a and b themselves.
+# Kernel files that multiply a and b themselves.
 NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
-LARGE_GPU_SMS = 128  # about: the config of a fallback may be any
+LARGE_GPU_SMS = 128  # roughly: every config of the fallback is right, only its speed differs
 
 
 def product_spec(config: Any, problem: Problem) -> KernelSpec:
-    """The kernel that multiplies the parts of float32, or the residues of float64."""
+    """Spec of the kernel that multiplies the parts of float32, or the residues of float64."""
     if problem.dtype == "float64":
         own = residues_problem(problem)
         return series_spec(emulated_float64, config, own, (), problem.dtype)
@@ -46,21 +46,20 @@ def product_spec(config: Any, problem: Problem) -> KernelSpec:
 
 
 def other_specs(problem: Problem) -> list[KernelSpec]:
-    """The kernels before and after it, and the one in its place."""
+    """Specs of the kernels before and after the product, and of the native one in its place."""
     parts = parts_of_problem(problem)
-    judged = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-    invalid = validity_spec(judged)
-    specs = [*(part.spec for part in parts.values()), invalid, native_spec(problem)]
+    check = validity_spec(validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks))
+    specs = [*(part.spec for part in parts.values()), check, native_spec(problem)]
     return [*specs, reconstruct_spec(problem)] if problem.dtype == "float64" else specs
 
 
 def validity_spec(problem: Problem) -> KernelSpec:
-    """The kernel that judges the parts of operands of any dtype, by `validity_problem`."""
+    """Spec of the validity check of the parts of operands of any dtype, for `validity_problem`."""
     return series_spec(validity_check, first_config(validity_check), problem, ())
 
 
 def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
-    """What `validity_check` takes for one, of operands that so many blocks split."""
+    """Problem of the validity check, for operands that so many blocks split."""
     return Problem(
         dtype="float32",
         m=a_blocks,
@@ -77,20 +76,21 @@ def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
 
 
 def native_config(problem: Problem, config: Any = None) -> Any:
-    """Config of the kernel that multiplies a and b themselves: of the least work in whole rounds.
+    """Config of the kernel that multiplies a and b themselves: the one with the least work.
 
-    Where a reduction is fused, it leaves at least as many partial results as the product of parts:
-    that fills what it has no tile for.
+    With a fused reduction, it leaves at least as many partial results as the emulated product,
+    which fills those that it has no tile for.
 
     Args:
-        config: of the product of parts; where none is given, a reduction does not matter.
+        problem: the problem to compute.
+        config: config of the emulated product; None to disregard a reduction.
     """
     file, reduction = NATIVE[problem.dtype], problem.reduction
 
     def cost(config: Any) -> float:
-        rounds = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
+        tiles_per_sm = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
         work = config.tile_m * config.tile_n / config.split_k
-        return rounds * work / tile_efficiency(config.tile_m, config.tile_n)
+        return tiles_per_sm * work / tile_efficiency(config.tile_m, config.tile_n)
 
     configs = file.KERNEL.configs
     if reduction is not None and config is not None:
@@ -100,7 +100,7 @@ def native_config(problem: Problem, config: Any = None) -> Any:
 
 
 def partial_results(config: Any, problem: Problem) -> int:
-    """How many are left of each row: by both products as many, since only the GPU knows which."""
+    """Partial results per row, as many from either product: only the GPU knows which one runs."""
     return _native_partial_results(native_config(problem, config), problem)
 
 
@@ -110,14 +110,14 @@ def _native_partial_results(config: Any, problem: Problem) -> int:
 
 
 def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
-    """The kernel that multiplies a and b themselves if the validity check says so."""
+    """Spec of the kernel that multiplies a and b themselves if the validity check fails."""
     file, own = NATIVE[problem.dtype], with_buffers(problem, "int32")
     config = native_config(problem, config)
     return series_spec(native_fallback, config, own, file.KERNEL.variant(config, own))
 
 
 def reconstruct_spec(problem: Problem) -> KernelSpec:
-    """The kernel that finds the result by its residues."""
+    """Spec of the kernel that reconstructs the result from its residues."""
     own, count = reconstruct_problem(problem), str(moduli_count(problem))
     return series_spec(reconstruct, first_config(reconstruct), own, (count,))
 
@@ -127,7 +127,7 @@ def parts_problem(problem: Problem) -> Problem:
 
 
 def with_buffers(problem: Problem, *dtypes: str) -> Problem:
-    """The problem with buffers behind the operands of its epilogue."""
+    """Append buffers to the epilogue operands of a problem."""
     epilogue = problem.epilogue or Fusion((), (), problem.is_transposed)
     operands = (*epilogue.operands, *buffers(*dtypes))
     return replace(problem, epilogue=replace(epilogue, operands=operands))

@@ -1,6 +1,7 @@
-"""What operands are split into for precision="emulated": how that lies in memory, and its kernels.
+"""Parts of operands for precision="emulated": their layout in memory, and their kernels.
 
-float32 is split into parts, float64 into residues; for both, the kernel says how well that went.
+float32 is split into parts, float64 into residues. The kernels also write a status, from which the
+validity check tells whether the bound on the error holds.
 """
 
 from __future__ import annotations
@@ -26,27 +27,29 @@ from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 
 NO_STRIDES = Strides(0, 0, 0)
-NUMBER_BYTES = 4  # of a float32, of a number of the status
+NUMBER_BYTES = 4  # bytes of a float32, and of a number of the status
 FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]
 IMPLEMENTATIONS = {
     "float32": "emulated_float32",
     "float64": "emulated_float64",
-}  # what multiplies parts
+}  # names of the emulated products, by dtype
 
 
 @dataclass(frozen=True)
 class OperandParts:
-    """How the parts of an operand lie in memory, with what is known of them behind.
+    """Layout of the parts of an operand in memory, followed by the scale factors and the status.
 
     Attributes:
-        spec: the kernel that splits the operand.
-        problem: what it takes for one: the operand as its a, b transposed.
-        blocks: of its launch.
-        part_items, part_item_bytes: of all parts.
-        factor_items, factor_bytes: numbers by which lines are scaled back, of all matrices.
-        status_items: numbers that say how well the operand was split.
-        numbers: what the kernel takes behind the buffers of these three.
+        spec: spec of the kernel that splits the operand.
+        problem: problem of that kernel: the operand as its a, b transposed.
+        blocks: number of blocks of its launch.
+        part_items, part_item_bytes: number of items of all parts, and bytes of one.
+        factor_items, factor_bytes: number of scale factors of the lines of all matrices, and bytes
+            of one.
+        status_items: numbers of the status, from which the validity check tells how well the
+            operand was split.
+        numbers: arguments of the kernel after the buffers of parts, factors and status.
     """
 
     spec: KernelSpec
@@ -61,12 +64,12 @@ class OperandParts:
 
     @property
     def innermost(self) -> str:
-        """Along what the operand lies: "k" or "mn"."""
+        """ "k" if the operand is K-major, "mn" if it is MN-major."""
         return self.spec.variant[0]
 
     @property
     def size(self) -> int:
-        """Of the memory, in bytes."""
+        """Bytes of parts, factors and status together."""
         return self._status + _aligned(self.status_items * NUMBER_BYTES)
 
     @property
@@ -78,29 +81,29 @@ class OperandParts:
         return self._factors + _aligned(self.factor_items * self.factor_bytes)
 
     def factors(self, base: int) -> tuple[int, int]:
-        """The buffer of factors, with the memory at an address."""
+        """Address and size of the buffer of factors, with the memory at an address."""
         return base + self._factors, self.factor_items
 
     def status(self, base: int) -> tuple[int, int]:
-        """The buffer of what is known."""
+        """Address and size of the buffer of the status, with the memory at an address."""
         return base + self._status, self.status_items
 
     def bind(self, arch: str, ordinal: int) -> Launch:
-        """The launch of the kernel, built if need be; its operands are `arguments`."""
+        """Bind the kernel, built if need be; its epilogue arguments are `arguments`."""
         return launch_kernel(self.spec, self.problem, self.blocks, arch, ordinal)
 
     def arguments(self, base: int) -> tuple[int, ...]:
-        """The buffers of the kernel, and its numbers."""
+        """Epilogue arguments of the kernel: its buffers, then its numbers."""
         return base, self.part_items, *self.factors(base), *self.status(base), *self.numbers
 
 
 def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: int) -> OperandParts:
-    """Of an operand of `along` rows of a, or columns of b.
+    """Parts of a float32 operand with `along` rows of a, or columns of b.
 
     Args:
-        strides: from one matrix to the next, along its rows or columns, and along k.
+        strides: strides of the batch, along m or n, and along k.
         along, k, batch: sizes.
-        alignment: of its address, in bytes.
+        alignment: alignment of the address, in bytes.
     """
     problem = _operand_problem("float32", strides, along, k, batch, alignment)
     problem = replace(problem, epilogue=Fusion((), buffers("float16", "float32", "int32")))
@@ -123,7 +126,7 @@ def operand_parts(strides: Strides, along: int, k: int, batch: int, alignment: i
 def operand_residues(
     strides: Strides, along: int, k: int, batch: int, alignment: int, count: int
 ) -> OperandParts:
-    """`operand_parts` in float64: residues by `count` moduli, which lie along k."""
+    """Parts of a float64 operand: its residues by `count` moduli, K-major."""
     problem = _operand_problem("float64", strides, along, k, batch, alignment)
     operands = (*buffers("int8", "float64", "int32"), FusedOperand("number", "int64"))
     problem = replace(problem, epilogue=Fusion((), operands))
@@ -146,7 +149,7 @@ def operand_residues(
 def _operand_problem(
     dtype: str, strides: Strides, along: int, k: int, batch: int, alignment: int
 ) -> Problem:
-    """An operand as the a of a problem."""
+    """Problem with an operand as its a."""
     return Problem(
         dtype=dtype,
         m=along,
@@ -163,7 +166,7 @@ def _operand_problem(
 
 
 def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
-    """Of a and b."""
+    """Parts of a and b, by name."""
     a = problem.a, problem.m, problem.k, problem.batch, problem.a_alignment
     b = problem.b.transposed(), problem.n, problem.k, problem.batch, problem.b_alignment
     if problem.dtype == "float32":
@@ -175,22 +178,26 @@ def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
 def series_spec(
     file: Any, config: Any, problem: Problem, variant: tuple[str, ...], dtype: str | None = None
 ) -> KernelSpec:
-    """A kernel of the series, under the registered name, by which `build` knows what it is for.
+    """Spec of a kernel of the series, under the name of the registered implementation.
 
     Args:
-        dtype: of the operands, if that of the kernel's problem is another.
+        file: the kernel file.
+        config: config of the kernel.
+        problem: problem of the kernel.
+        variant: variant of the kernel.
+        dtype: dtype of the operands, if it is not the dtype of the kernel's problem.
     """
     name = IMPLEMENTATIONS[dtype or problem.dtype]
     return KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
 
 
 def buffers(*dtypes: str) -> tuple[FusedOperand, ...]:
-    """Operands behind an epilogue's."""
+    """Buffers of these dtypes, as epilogue operands."""
     return tuple(FusedOperand("buffer", dtype) for dtype in dtypes)
 
 
 def first_config(file: Any) -> Any:
-    """Of a kernel file that has but one."""
+    """Config of a kernel file with a single config."""
     return (file.KERNEL.simulator_configs if simulator_enabled() else file.KERNEL.configs)[0]
 
 

@@ -1,4 +1,4 @@
-"""Legality: which problems a kernel can compute, and the reasons why it cannot compute others."""
+"""Legality: which problems a kernel can compute, and the reasons why not others."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from dxgemm.choice.registry import IMPLEMENTATIONS, MOST_SLICES, Implementation
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
-FEWEST_SLICED_TILES = 4  # of k, in a slice
+FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
 
 
 class Candidate(NamedTuple):
-    """A kernel with a config, for one problem.
+    """Kernel with a config, for one problem.
 
     Attributes:
         implementation: the kernel.
         config: one of its configs; None if it has none.
-        slices: equal parts of k, whose sums another kernel adds (split-K with a workspace).
-        stores_matrix: whether the matrix is stored, and another kernel reduces it.
-        us: predicted time in microseconds, with that of the kernels behind it; None if unknown.
-        note: why it was chosen, beside its predicted time or in place of it.
+        slices: slices of k, whose sums another kernel adds (split-K with a workspace).
+        stores_matrix: True if a reduction is unfused: the matrix is stored, and another kernel
+            reduces it.
+        us: predicted time in microseconds, including the kernels after it; None if unknown.
+        note: reason for the choice, beside the predicted time or in place of it.
     """
 
     implementation: Implementation
@@ -34,7 +35,7 @@ class Candidate(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it was chosen, or what it takes where another one was."""
+        """Reason for the choice: the note, or else the predicted time."""
         if self.note or self.us is None:
             return self.note
         return f"predicted {self.us:.3g} us" + (
@@ -42,7 +43,7 @@ class Candidate(NamedTuple):
         )
 
     def part_of(self, problem: Problem) -> Problem:
-        """The part of a problem that its kernel computes."""
+        """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
         return sliced_problem(part, self.slices) if self.slices > 1 else part
 
@@ -53,22 +54,22 @@ class Candidate(NamedTuple):
 
 
 def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
-    """The reason why a kernel cannot compute a problem on a device; None if it can."""
-    if not reduction_ways(implementation, problem):
+    """Reason why a kernel cannot compute a problem on a device; None if it can."""
+    if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     part = _part(implementation, problem)
     return implementation.supports(part) or implementation.runs_on(device.arch)
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
-    """The kernels that the automatic choice has for a problem: those without an `exclusion`."""
+    """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
     considered = _automatic_kernels(problem.dtype, device.arch)
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
     return [
         kernel
         for kernel, refuses in considered
-        if reduction_ways(kernel, problem) and refuses(_part(kernel, problem)) is None
+        if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
     ]
 
 
@@ -76,9 +77,9 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
 def _automatic_kernels(
     dtype: str, arch: str
 ) -> tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]:
-    """The kernels that have configs for a dtype and run on an architecture, with their `refuses`.
+    """Kernels that have configs for a dtype and run on an architecture, with their `refuses`.
 
-    They are looked up once: every new shape asks for them.
+    The list is cached because every new shape needs it.
     """
     return tuple(
         (i, i.refuses)
@@ -88,14 +89,14 @@ def _automatic_kernels(
 
 
 def _part(implementation: Implementation, problem: Problem) -> Problem:
-    """The part of a problem that a kernel has to support."""
-    if problem.reduction is None or not reduction_ways(implementation, problem)[-1]:
+    """Part of a problem that a kernel has to support."""
+    if problem.reduction is None or not reduction_paths(implementation, problem)[-1]:
         return problem
     return stored_problem(problem)
 
 
 def exclusion(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
-    """The reason why the automatic choice leaves a kernel out; None if it does not."""
+    """Reason why the automatic choice leaves a kernel out; None if it does not."""
     if not implementation.is_own:
         return "a baseline: used only when named"
     if not implementation.is_automatic(problem.dtype):
@@ -103,23 +104,23 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
     return refusal(implementation, problem, device)
 
 
-def reduction_ways(implementation: Implementation, problem: Problem) -> tuple[bool, ...]:
-    """Whether the matrix is stored for another kernel to reduce: False, True, both or neither."""
+def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[bool, ...]:
+    """Paths of a reduction, as values of `stores_matrix`: False is fused, True is unfused."""
     if problem.reduction is None:
         return (False,)
-    ways: tuple[bool, ...] = ()
+    paths: tuple[bool, ...] = ()
     if problem.must_fuse is not False and implementation.fuses_reduction(problem):
-        ways += (False,)
-    return ways if problem.must_fuse else (*ways, True)
+        paths += (False,)
+    return paths if problem.must_fuse else (*paths, True)
 
 
 def is_sliceable(problem: Problem) -> bool:
-    """Whether the sums of slices of a problem's k can be added by another kernel."""
+    """True if another kernel can add the sums of split-K slices of a problem."""
     return problem.dtype == problem.out_dtype == problem.scalar_dtype and problem.reduction is None
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:
-    """Whether a kernel can compute so many slices of a problem's k."""
+    """True if a kernel with this config can compute a problem in so many split-K slices."""
     return (
         implementation.slices_k
         and config.split_k == 1

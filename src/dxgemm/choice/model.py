@@ -1,9 +1,9 @@
-"""The predicted time of every candidate: waves, latency and memory, in one NumPy expression.
+"""Predicted times of all candidates, from arithmetic, waves and memory, in one NumPy expression.
 
-The SMs of a GPU share out the tiles of the result. The SM with the most has to do their arithmetic;
-it works in waves, on as many tiles at a time as it holds blocks, and a wave takes no less than what
-a block takes alone, filling its pipeline first; and all SMs share the traffic with memory. A launch
-takes about the longest of these three.
+The SMs of a GPU share out the tiles of the result. A launch takes about the longest of three times:
+the arithmetic of the tiles of the busiest SM; the waves of that SM, each of as many tiles as it
+holds blocks, where a wave takes no less than a block alone, prologue included; and the traffic of
+all SMs with memory.
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model" (CACM,
 2009), for the bounds; NVIDIA, "Matrix Multiplication Background User's Guide", for waves of tiles.
 """
@@ -27,19 +27,19 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem
 
-# The kernel that adds the sums of slices: its launch, and its reading of them, from the L2 cache.
+# The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
 ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
-# What a fused reduction adds for an element, and for a tile, of a block that has an SM to itself:
+# Time that a fused reduction adds per element and per tile, for a block that has an SM to itself:
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
-# The kernel that merges what blocks left, and the one that reads a stored matrix to reduce it.
+# The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 NO_SLICES = 1.0  # k in one piece, for all candidates
-UNFILLED = 50.0  # times as long as with a pipeline that is filled
+UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
 
 
 class Asked(NamedTuple):
-    """The numbers of a problem that its time depends on; or arrays of them, one row a problem."""
+    """Numbers of a problem that its time depends on; or arrays of them, one row per problem."""
 
     m: Any
     n: Any
@@ -47,20 +47,20 @@ class Asked(NamedTuple):
     batch: Any
     moduli: Any  # products of residues, for emulated float64
     read_bytes: Any
-    written_bytes: Any  # without those of slices of k
-    out_bytes: Any  # of an element
-    is_misaligned: Any  # rows or columns of a or b are no multiples of 16 bytes
+    written_bytes: Any  # of the result, without the partial sums of split-K
+    out_bytes: Any  # bytes of an element of the result
+    is_misaligned: Any  # rows or columns of a or b do not start at multiples of 16 bytes
     out_is_misaligned: Any
     a_is_col: Any  # a is column-major
     b_is_col: Any
-    has_epilogue: Any  # functions of elements
-    is_reduced: Any  # by the kernel itself
-    a_alignment: Any  # bytes, of rows or columns, up to a cache line's
+    has_epilogue: Any  # functions are applied to elements
+    is_reduced: Any  # the kernel of the product reduces its tiles
+    a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
-        """The numbers of one problem."""
+        """Numbers of one problem."""
         a, b, fusion = problem.a, problem.b, problem.epilogue
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
@@ -86,17 +86,17 @@ class Asked(NamedTuple):
 
     @classmethod
     def of_all(cls, problems: Sequence[Problem]) -> Asked:
-        """The numbers of many problems, one row each."""
+        """Numbers of many problems, one row each."""
         columns = zip(*(cls.of(problem) for problem in problems), strict=True)
         return cls(*(np.array(column, float)[:, None] for column in columns))
 
 
 class Row(NamedTuple):
-    """A candidate for any problem of a dtype.
+    """Candidate for any problem of a dtype.
 
     Attributes:
-        implementation, config: the kernel.
-        fill: blocks an SM that slices of k give it; 0 for k in one piece.
+        implementation, config: kernel and config.
+        fill: blocks per SM that split-K aims at; 0 without split-K.
     """
 
     implementation: Implementation
@@ -111,27 +111,28 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """What is known of candidates: their tiles, and the speeds that a table has for them.
+    """Tiles and speeds of candidates, as columns of a table with a row per candidate.
 
     Attributes:
-        rows: the candidates; each of the other columns has a number for each.
-        sm_count: of the device.
+        rows: the candidates.
+        sm_count: number of SMs of the device.
         tile_m, tile_n: rows and columns of a tile of the result.
         step_k: elements of k that all blocks of a cluster take in one step.
         cluster: blocks that share the k of a tile.
-        resident: blocks that an SM holds.
-        fill: blocks an SM that slices of k give it; 0 for k in one piece.
-        least: smallest m, n and k of a problem that fills the pipeline.
-        is_modular: whether the work is repeated for each modulus.
-        step_us: a full SM's time for one step along k of a tile.
-        alone: what a block takes that has an SM to itself, over a full one.
-        launch_us: of a launch.
-        prologue_us, wait_us: of a block, once and at every step along k.
-        tile_us: of a full SM for each tile, beside its steps.
-        misaligned, a_col, b_col, misaligned_writes: as in `Speed`.
-        read_us, write_us: of a byte.
-        cluster_us: of a tile, for the other blocks of its cluster.
-        epilogue_us: of an element.
+        resident: resident blocks per SM.
+        fill: blocks per SM that split-K aims at; 0 without split-K.
+        least_m, least_n, least_k: smallest sizes of a problem that fills the pipeline.
+        is_modular: True if the work is repeated for each modulus.
+        step_us: time of a fully occupied SM for one step along k of a tile.
+        alone: time of a block that has an SM to itself, over the time per tile of a full SM.
+        launch_us: fixed time of a launch.
+        prologue_us: latency of the prologue, once per block.
+        wait_us: latency of each step along k, for kernels without a pipeline.
+        tile_us: time of a fully occupied SM for each tile, beside its steps.
+        misaligned, a_col, b_col, misaligned_writes: factors, as in `Speed`.
+        read_us, write_us: time of a byte.
+        cluster_us: time of a tile for the other blocks of its cluster.
+        epilogue_us: time of an element for functions applied to it.
     """
 
     rows: tuple[Row, ...]
@@ -165,7 +166,7 @@ class Columns:
     def of(
         cls, rows: Sequence[Row], speeds: Sequence[Speed], dtype: str, device: DeviceFacts
     ) -> Columns:
-        """The columns of candidates for problems of a dtype on a device."""
+        """Columns of candidates for problems of a dtype on a device."""
         bytes_per_us = device.memory_gbytes_per_s * 1e3
         numbers = []
         for row, speed in zip(rows, speeds, strict=True):
@@ -209,93 +210,99 @@ class Columns:
         return cls(tuple(rows), device.sm_count, *columns)
 
     def take(self, places: Sequence[int] | np.ndarray) -> Columns:
-        """The columns of some of the candidates."""
+        """Columns of some of the candidates."""
         rows = tuple(self.rows[place] for place in places)
         names = [field.name for field in fields(self)][2:]
         return Columns(rows, self.sm_count, *(getattr(self, name)[places] for name in names))
 
     @cached_property
     def has_slices(self) -> bool:
-        """Whether some candidates cut k into slices."""
+        """True if some candidates use split-K with a workspace."""
         return bool(self.fill.any())
 
     @cached_property
     def slice_k(self) -> np.ndarray:
-        """Fewest elements of k in a slice."""
+        """Fewest elements of k in a split-K slice."""
         return self.step_k * FEWEST_SLICED_TILES
 
     @cached_property
     def filling_blocks(self) -> np.ndarray:
-        """Blocks that slices of k give the device; 0 for k in one piece."""
+        """Blocks on the whole device that split-K aims at; 0 without split-K."""
         return self.fill * self.sm_count
 
     @cached_property
-    def share_of_tile(self) -> np.ndarray:
-        """Blocks of an SM for each tile of the result, on average."""
+    def blocks_per_tile_and_sm(self) -> np.ndarray:
+        """Blocks of a tile of the result, divided by the number of SMs."""
         return self.cluster / self.sm_count
 
     @cached_property
     def has_clusters(self) -> bool:
-        """Whether some candidates share the k of a tile among the blocks of a cluster."""
+        """True if some candidates use cluster split-K."""
         return bool(self.cluster_us.any())
 
     @cached_property
     def has_modular(self) -> bool:
-        """Whether some candidates multiply residues."""
+        """True if some candidates multiply residues."""
         return bool(self.is_modular.any())
 
     @cached_property
     def has_least(self) -> bool:
-        """Whether some candidates have a pipeline that small problems do not fill."""
+        """True if some candidates have a pipeline that small problems do not fill."""
         return bool((self.least_m + self.least_n + self.least_k).any())
 
 
 class Schedule(NamedTuple):
-    """How the blocks of a launch spread over SMs, for each candidate.
+    """Distribution of the blocks of a launch over the SMs, for each candidate.
+
+    Each block computes a tile, or its share of the k of a tile: here that too counts as a tile.
 
     Attributes:
-        slices: of k.
-        k_steps: along the k of a block, the last one perhaps in part.
-        share: blocks of an SM, on average.
-        rounds: blocks of the SM that has the most.
-        waves: rounds of as many blocks as an SM holds.
+        slices: number of split-K slices.
+        k_steps: steps along the k of a block; the last one may be partial.
+        mean_tiles_per_sm: tiles per SM on average.
+        tiles_per_sm: tiles of the busiest SM.
+        waves: waves of the busiest SM, each of as many tiles as it holds blocks.
     """
 
     slices: Any
     k_steps: Any
-    share: Any
-    rounds: Any
+    mean_tiles_per_sm: Any
+    tiles_per_sm: Any
     waves: Any
 
 
 def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
-    """How each candidate's blocks spread over SMs.
+    """Distribute the blocks of each candidate over the SMs.
 
     Args:
-        slices: of k; None for as many as each candidate's `fill` makes.
+        columns: the candidates.
+        asked: the problem, or many.
+        slices: number of split-K slices; None for the number that follows from `fill`.
     """
     tiles = np.ceil(asked.m / columns.tile_m) * np.ceil(asked.n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
     if slices is NO_SLICES:
-        share, k_steps = tiles * columns.share_of_tile, np.ceil(asked.k / columns.step_k)
+        mean_tiles = tiles * columns.blocks_per_tile_and_sm
+        k_steps = np.ceil(asked.k / columns.step_k)
     else:
-        share = tiles * slices * columns.share_of_tile
+        mean_tiles = tiles * slices * columns.blocks_per_tile_and_sm
         k_steps = np.ceil(asked.k / (columns.step_k * slices))
     if columns.has_modular:
-        share = share * np.where(columns.is_modular > 0, asked.moduli, 1)
-    rounds = np.ceil(share)
-    return Schedule(slices, k_steps, share, rounds, np.ceil(rounds / columns.resident))
+        mean_tiles = mean_tiles * np.where(columns.is_modular > 0, asked.moduli, 1)
+    most_tiles = np.ceil(mean_tiles)
+    waves = np.ceil(most_tiles / columns.resident)
+    return Schedule(slices, k_steps, mean_tiles, most_tiles, waves)
 
 
 def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
-    """Slices of k that give each SM `fill` blocks, if k is long enough; at least 1."""
+    """Number of split-K slices that give each SM `fill` blocks, if k is long enough; at least 1."""
     wanted = np.minimum(columns.filling_blocks / tiles, asked.k / columns.slice_k)
     return np.floor(np.minimum(np.maximum(wanted, 1), MOST_SLICES))
 
 
 def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
-    """Microseconds that each candidate takes, with the kernel that adds slices."""
+    """Predict the microseconds of each candidate, with the kernel that adds split-K slices."""
     steps_us = plan.k_steps * columns.step_us
     steps_us = _times(steps_us, columns.misaligned, asked.is_misaligned)
     steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
@@ -304,7 +311,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
-    arithmetic_us = plan.rounds * full_us
+    arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
     written_us = asked.written_bytes * plan.slices * columns.write_us
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
@@ -313,7 +320,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     squares = arithmetic_us * arithmetic_us + latency_us * latency_us + memory_us * memory_us
     us = columns.launch_us + np.sqrt(squares)
     if columns.has_clusters:
-        us = us + plan.rounds * columns.cluster_us
+        us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
         sums_bytes = plan.slices * (asked.batch * asked.m * asked.n * asked.out_bytes)
         us = us + (plan.slices > 1) * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
@@ -324,21 +331,21 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
 
 
 def _times(us: Any, factor: Any, where: Any) -> Any:
-    """Times multiplied by a factor where something applies; for one problem that is a bool."""
+    """Multiply times by a factor where a condition holds; for one problem that is a bool."""
     if isinstance(where, bool):
         return us * factor if where else us
     return us * np.where(where, factor, 1)
 
 
 def _epilogue_us(columns: Columns, asked: Asked) -> Any:
-    """What functions of elements, and a fused reduction, add to a tile on a full SM."""
+    """Time that element functions and a fused reduction add to a tile on a fully occupied SM."""
     elements = columns.tile_m * columns.tile_n / columns.cluster
     reduction_us = (elements * REDUCTION_NS / 1e3 + REDUCTION_TILE_US) / columns.resident
     return asked.has_epilogue * elements * columns.epilogue_us + asked.is_reduced * reduction_us
 
 
 def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
-    """Microseconds of the kernels behind the product's that reduce its result."""
+    """Predict the microseconds of the kernels that reduce the result after the product."""
     if is_fused:
         return MERGING_US
     matrix_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out_dtype]
@@ -347,7 +354,7 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
-    """Blocks that share an SM: what the config says, or what shared memory has room for."""
+    """Resident blocks per SM: as the config declares, or as many as fit in shared memory."""
     blocks: int = config.min_blocks(dtype)
     if blocks:
         return blocks

@@ -1,4 +1,4 @@
-"""Every implementation by name. Kernel files are imported when first needed, numba never."""
+"""Registry of implementations by name. Kernel files are imported when first needed, numba never."""
 
 from __future__ import annotations
 
@@ -27,34 +27,33 @@ from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem, sliced_problem
 
-# Of the 1020 that a thread's registers hold: a larger accumulator would not stay in them.
+# A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
 
-
-# What adds the sums of slices of k, and of how many at most.
+# Largest number of split-K slices, and the kernel file that adds their sums.
 MOST_SLICES = 128
 ADDER = "dxgemm.handwritten.kernels.add_slices"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
-# The units that multiply: those of tensor cores by the dtype of a and b.
+# Arithmetic of the tensor cores by the dtype of a and b.
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
 
 
 @dataclass(frozen=True, eq=False)
 class Implementation(ABC):
-    """One way to compute a GEMM. One object each, which is compared as such.
+    """Registered kernel, or library, that computes GEMMs; objects are compared by identity.
 
     Attributes:
-        name: what `implementation=` takes.
+        name: name that `implementation=` takes.
         summary: one line for tables.
         is_own: False for libraries that are registered as a baseline; the automatic choice is among
             dxgemm's own kernels.
         automatic_for: dtypes for which the automatic choice considers it and `dxgemm tune` measures
-            it; None for all. For others it is surpassed, as most of the ladder is by its last step.
-        multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for what its
-            tensor cores multiply; without dtypes that it computes outside tensor cores.
-        rung: its number on the ladder of docs/ladder.md.
+            it; None for all. For other dtypes another kernel is always faster.
+        multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
+            of its tensor cores; without dtypes that it computes outside tensor cores.
+        rung: number on the ladder of docs/ladder.md; None if it is no rung.
     """
 
     name: str
@@ -65,48 +64,48 @@ class Implementation(ABC):
     rung: int | None = None
 
     def is_automatic(self, dtype: str) -> bool:
-        """Whether the automatic choice for a dtype considers it."""
+        """True if the automatic choice for a dtype considers this implementation."""
         return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
 
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
-        """TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
+        """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
         unit = self.multiplies.get(dtype, "")
         return device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
 
     def is_modular(self, dtype: str) -> bool:
-        """Whether it multiplies residues: one product for each modulus."""
+        """True if it multiplies residues: one product for each modulus."""
         return dtype == "float64" and self.multiplies.get(dtype) == "int8"
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
-        """None, or the reason why this implementation cannot compute the problem."""
+        """Reason why this implementation cannot compute the problem; None if it can."""
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        """`supports`, for problems of a dtype that has configs: it takes less time."""
+        """Faster `supports`, for problems of a dtype that has configs."""
         return self.supports
 
     def runs_on(self, arch: str) -> str | None:
-        """None, or the reason why this implementation cannot run on an architecture."""
+        """Reason why this implementation cannot run on an architecture; None if it can."""
         return None
 
     @abstractmethod
     def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
-        """The configs there are, or those for a dtype, largest tile first.
+        """All configs, or those for a dtype, largest tile first.
 
-        (None,) if there is nothing to choose.
+        The result is (None,) for an implementation without configs.
         """
 
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        """The kernel that `bind` would have to build first, if that takes long."""
+        """Spec of a kernel that is not built yet and takes long to build; None without one."""
         return None
 
     def fuses_reduction(self, problem: Problem) -> bool:
-        """Whether its kernels can reduce the tiles they compute as the problem wants it."""
+        """True if its kernels can fuse the problem's reduction."""
         return False
 
     def partial_results(self, config: Any, problem: Problem) -> int:
-        """How many its kernel leaves of each row, or column, of the result that it reduces."""
+        """Number of partial results that a fused reduction leaves per row, or column."""
         from dxgemm.handwritten.parts.reduction import slot_count
 
         tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
@@ -116,37 +115,37 @@ class Implementation(ABC):
 
     @property
     def slices_k(self) -> bool:
-        """Whether its kernels compute the sums of slices of k."""
+        """True if its kernels compute split-K slices."""
         return False
 
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of the result that a block's tile has."""
+        """Rows and columns of a block's tile of the result."""
         return config.tile_m, config.tile_n
 
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
-        """What computes the problem instead where the operands' values ask for it."""
+        """Kernel that takes over if the operands fail the validity check; None without a check."""
         return None
 
     def accuracy(self, problem: Problem) -> str | None:
-        """What of the operands is multiplied, and the bound on the error; None for all of it."""
+        """Rounding of the operands and the bound on the error; None if they are not rounded."""
         return None
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        """Thread blocks of a launch, or for each slice of k; 0 where it does not tell."""
+        """Thread blocks of a launch, or of each split-K slice; 0 if it does not tell."""
         return 0
 
     def tile_count(self, config: Any, problem: Problem) -> int:
-        """Tiles of the result; more than blocks where these compute one after the other."""
+        """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
         return 0
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
-        """The record of a kernel that is already on disk."""
+        """Record of the kernel if it is in memory or on disk; None if it is not built."""
         return None
 
 
 @dataclass(frozen=True, eq=False)
 class KernelFile(Implementation):
-    """A kernel file of one of dxgemm's packages."""
+    """Implementation by a kernel file of one of dxgemm's packages."""
 
     package: ClassVar[str]
 
@@ -157,7 +156,7 @@ class KernelFile(Implementation):
 
     @cached_property
     def kernel(self) -> Kernel:
-        """What the kernel file declares."""
+        """Declaration of the kernel file."""
         kernel: Kernel = import_module(self.module).KERNEL
         return kernel
 
@@ -174,7 +173,7 @@ class KernelFile(Implementation):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of a and b it computes."""
+        """Dtypes of a and b that the kernel computes."""
         return self.kernel.dtypes
 
     def runs_on(self, arch: str) -> str | None:
@@ -206,16 +205,16 @@ class KernelFile(Implementation):
         return KernelSpec(self.name, self.module, config, dtype, variant, epilogue)
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
-        """The kernel that computes a problem."""
+        """Spec of the kernel that computes a problem."""
         variant = self.kernel.variant(config, problem)
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        """Every kernel that a launch needs."""
+        """Specs of all kernels that a launch needs."""
         return [self.spec_for(config, problem)]
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """The kernels to build ahead of time: each config for the common layouts."""
+        """Specs of the kernels to build ahead of time: each config for the common layouts."""
         specs = {
             self.spec_for(config, problem): None
             for dtype in self.dtypes
@@ -261,7 +260,7 @@ class KernelFile(Implementation):
 
 
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
-    """The kernel that adds the sums of so many slices of a problem's k."""
+    """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
     file = import_module(ADDER)
     elements = problem.batch * problem.m * problem.n
     config = file.choose_config(file.KERNEL.configs, elements, slices)
@@ -269,7 +268,7 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
 
 
 class Handwritten(KernelFile):
-    """A kernel file of the ladder, or one in production that is no rung."""
+    """Handwritten kernel file: a rung of the ladder, or a production kernel that is no rung."""
 
     package = "dxgemm.handwritten"
 
@@ -280,7 +279,7 @@ class Handwritten(KernelFile):
 
 
 class EmulatedProduct(Handwritten):
-    """The kernel file that multiplies what other kernels decompose operands into."""
+    """Kernel file of an emulated product, which multiplies the parts that other kernels make."""
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         return emulation.product_spec(config, problem)
@@ -311,7 +310,7 @@ class EmulatedProduct(Handwritten):
 
 
 class Pipelined(KernelFile):
-    """A kernel file over device functions of cuBLASDx."""
+    """Kernel file on top of device functions of cuBLASDx."""
 
     package = "dxgemm.cublasdx"
 
@@ -400,7 +399,7 @@ _by_name = {implementation.name: implementation for implementation in IMPLEMENTA
 
 
 def find_implementation(name: str) -> Implementation:
-    """The implementation of that name.
+    """Find the implementation with a name.
 
     Raises:
         UnknownImplementationError: there is none.
@@ -414,12 +413,12 @@ def find_implementation(name: str) -> Implementation:
 
 
 def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
-    """The config that prints so; None if there is none any more."""
+    """Find the config with this text; None if there is none any more."""
     return next((c for c in implementation.configs(dtype) if str(c) == text), None)
 
 
 def common_problems(dtype: str) -> list[Problem]:
-    """A large one for each common arrangement, result and precision; aligned, and of odd sizes."""
+    """Large problems of all common layouts, result dtypes and precisions; aligned, and odd sizes."""
     problems = []
     for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
         rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
@@ -437,9 +436,9 @@ def kernel_specs(
     implementations: tuple[str, ...] | None = None,
     arch: str | None = None,
 ) -> list[KernelSpec]:
-    """The kernels to build ahead of time, of the implementations named or of the automatic ones.
+    """List the kernels to build ahead of time, of named implementations or of the automatic ones.
 
-    With an architecture, of those that it runs.
+    With an architecture, implementations that cannot run on it are left out.
     """
     kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
@@ -457,4 +456,4 @@ def kernel_specs(
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)
         specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
-    return list(dict.fromkeys(specs))  # one kernel judges the parts of float32 and of float64
+    return list(dict.fromkeys(specs))  # float32 and float64 share the validity check

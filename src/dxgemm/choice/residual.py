@@ -1,8 +1,8 @@
-"""What measurements say against the model: a correction of each candidate's predicted time.
+"""Corrections of the predicted times by measurements.
 
-ln(measured / predicted) is taken for a weighted sum of a few features, of the problem and of how a
-candidate's blocks spread over SMs. Each candidate has weights of its own, which `dxgemm.tuning.fit`
-finds by ridge regression; a candidate that was not measured has none, and is not corrected.
+ln(measured / predicted) is modelled as a weighted sum of a few features of the problem and of the
+distribution of a candidate's blocks over SMs. Each candidate has weights of its own, which
+`dxgemm.tuning.fit` finds by ridge regression; a candidate that was not measured is not corrected.
 Source: Hastie, Tibshirani and Friedman, "The Elements of Statistical Learning", 2009, section 3.4.
 """
 
@@ -17,8 +17,8 @@ import numpy as np
 from dxgemm.choice.model import Asked, Columns, Schedule
 from dxgemm.choice.tables import CANDIDATE_FEATURES, FEATURES, PROBLEM_FEATURES
 
-# Beyond what was measured nothing is known: so far sizes are believed, and the correction.
-LARGEST, MOST_ROUNDS, LONGEST_TAIL = 16384, 2048, 4.0
+# Limits of what was measured: features are clipped to them, and the correction to exp(MOST).
+LARGEST, MOST_TILES_PER_SM, LONGEST_TAIL = 16384, 2048, 4.0
 MOST = 0.4
 
 # Sizes and alignments count as powers of two, in units that make features about as large as 1.
@@ -26,7 +26,7 @@ UNIT = 8.0
 
 
 def problem_features(asked: Asked) -> np.ndarray:
-    """Features that all candidates share, of one problem, by `PROBLEM_FEATURES`."""
+    """Features of one problem that all candidates share, in the order of `PROBLEM_FEATURES`."""
     m, n, k = (log2(min(max(size, 1), LARGEST)) / UNIT for size in (asked.m, asked.n, asked.k))
     batch = log2(asked.batch) / UNIT
     return np.array(
@@ -39,15 +39,16 @@ def problem_features(asked: Asked) -> np.ndarray:
 
 
 def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
-    """Features by `CANDIDATE_FEATURES`, each an array as of `predict`: one for each candidate.
+    """Features of each candidate, in the order of `CANDIDATE_FEATURES`, as arrays like `predict`'s.
 
-    Rounds, and what rounding up to whole rounds and to whole waves costs, as powers of two; and
-    their squares.
+    They are base-2 logarithms of the tiles of the busiest SM, of the cost of an uneven distribution
+    of tiles, and of the cost of a last wave that is not full; then their squares.
     """
-    features = np.empty((len(CANDIDATE_FEATURES), *plan.rounds.shape))
-    features[0] = np.minimum(plan.rounds, MOST_ROUNDS)
-    features[1] = np.minimum(plan.rounds / plan.share, LONGEST_TAIL)
-    features[2] = plan.waves * columns.resident / plan.rounds
+    tiles_per_sm = plan.tiles_per_sm
+    features = np.empty((len(CANDIDATE_FEATURES), *tiles_per_sm.shape))
+    features[0] = np.minimum(tiles_per_sm, MOST_TILES_PER_SM)
+    features[1] = np.minimum(tiles_per_sm / plan.mean_tiles_per_sm, LONGEST_TAIL)
+    features[2] = plan.waves * columns.resident / tiles_per_sm
     np.log2(features[:3], out=features[:3])
     features[0] /= UNIT
     np.square(features[:3], out=features[3:])
@@ -56,11 +57,11 @@ def candidate_features(columns: Columns, plan: Schedule) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Residual:
-    """The weights of some candidates.
+    """Weights of some candidates.
 
     Attributes:
-        shared: a row a candidate, of `PROBLEM_FEATURES`.
-        own: a column a candidate, of `CANDIDATE_FEATURES`.
+        shared: weights of `PROBLEM_FEATURES`, a row per candidate.
+        own: weights of `CANDIDATE_FEATURES`, a column per candidate.
     """
 
     shared: np.ndarray
@@ -68,7 +69,7 @@ class Residual:
 
     @classmethod
     def of(cls, weights: Mapping[str, np.ndarray], columns: Columns) -> Residual:
-        """The weights of candidates, from a table's, which are by name; 0 if it has none."""
+        """Weights of candidates, from those of a table by name; 0 for a candidate without any."""
         none = np.zeros(len(FEATURES))
         rows = np.array([weights.get(row.name, none) for row in columns.rows])
         rows = rows.reshape(len(columns.rows), len(FEATURES))
@@ -76,11 +77,11 @@ class Residual:
         return cls(shared.copy(), own.T.copy())
 
     def take(self, places: list[int]) -> Residual:
-        """The weights of some of the candidates."""
+        """Weights of some of the candidates."""
         return Residual(self.shared[places], self.own[:, places])
 
     def factors(self, asked: Asked, columns: Columns, plan: Schedule) -> np.ndarray:
-        """What the predicted time of each candidate for a problem is to be multiplied by."""
+        """Factors that correct the predicted time of each candidate for a problem."""
         exponents = self.shared @ problem_features(asked)
         exponents += np.add.reduce(self.own * candidate_features(columns, plan), axis=0)
         return np.exp(np.minimum(np.maximum(exponents, -MOST), MOST))

@@ -1,4 +1,4 @@
-"""The choice: the candidate of the shortest predicted time, and the others with theirs."""
+"""Selection of the candidate with the shortest predicted time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dxgemm.choice.legality import (
     exclusion,
     is_sliceable,
     legal_kernels,
-    reduction_ways,
+    reduction_paths,
     refusal,
 )
 from dxgemm.choice.model import (
@@ -36,19 +36,19 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.problem.problem import Problem, stored_problem
 
-UNMEASURED = 0.5  # of the peak, times what a tile's size allows: without any table
+UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
 
 
-# Dtypes whose kernels are those of another one but for the type that is multiplied: measured once.
+# Dtypes that take the measurements of another, whose kernels differ in the multiplied type only.
 MEASURED_AS = {"bfloat16": "float16"}
 
 
 class Ranking(NamedTuple):
-    """Everything that could compute the problem.
+    """All candidates of a problem, in order.
 
     Attributes:
-        candidates: best first, one a kernel, each with its predicted time.
-        rejected: why each other kernel is not the best, or not among the candidates.
+        candidates: the best config of each kernel with its predicted time, the shortest first.
+        rejected: by name of each other kernel, the reason why it is slower or not a candidate.
     """
 
     candidates: tuple[Candidate, ...]
@@ -58,10 +58,10 @@ class Ranking(NamedTuple):
 def choose(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
 ) -> Candidate:
-    """The best candidate.
+    """Choose the best candidate.
 
     Args, Raises:
-        as of `rank`.
+        The same as those of `rank`.
     """
     if implementation is not None:
         return _named(problem, device, implementation)
@@ -74,17 +74,18 @@ def choose(
 def rank(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...] | None = None
 ) -> Ranking:
-    """What can compute the problem, and why one kernel is better than another.
+    """Rank all candidates of a problem by predicted time, with the reasons against the others.
 
     Args:
-        problem: what to compute.
-        device: where.
-        implementation: None for the automatic choice among dxgemm's own kernels, a name for exactly
-            that one, a name and one of its configs, or these and the number of slices of k.
+        problem: the problem to compute.
+        device: the GPU to compute it on.
+        implementation: None for the automatic choice among dxgemm's own kernels; a name, a name and
+            one of its configs, or these and the number of split-K slices, for exactly that kernel.
 
     Raises:
-        UnknownImplementationError: no such name.
-        UnsupportedProblemError: the named implementation cannot, or none can; with all reasons.
+        UnknownImplementationError: there is no such name.
+        UnsupportedProblemError: the named implementation cannot compute the problem, or none can;
+            the message lists all reasons.
     """
     if implementation is not None:
         asked = _named(problem, device, implementation)
@@ -107,11 +108,11 @@ class Times:
 
     Attributes:
         columns: the candidates.
-        slices: of k, by candidate, or of all of them.
-        model_us: by the model alone; infinite where k is in one piece after all.
-        us: corrected by measurements.
-        stores_matrix: whether another kernel reduces the matrix.
-        is_simulated: whether us counts what numba's simulator is slow at: 1 for barriers.
+        slices: number of split-K slices, one for each candidate or one for all.
+        model_us: times by the model alone; infinite for a split-K candidate with a single slice.
+        us: times corrected by measurements.
+        stores_matrix: True if a reduction is unfused.
+        is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
     """
 
     columns: Columns
@@ -122,7 +123,7 @@ class Times:
     is_simulated: bool = False
 
     def candidate(self, place: int) -> Candidate:
-        """One of them, with its time."""
+        """Candidate of a row, with its time."""
         row, us = self.columns.rows[place], float(self.us[place])
         slices = int(self.slices[place] if np.ndim(self.slices) else self.slices)
         note = ""
@@ -137,16 +138,19 @@ def time_candidates(
     implementations: Sequence[Implementation],
     only: tuple[Any, int] | None = None,
 ) -> list[Times]:
-    """The times of all candidates of some kernels, each of which can compute the problem.
+    """Predict the times of all candidates of some kernels, each of which can compute the problem.
 
     Args:
-        only: a config and a number of slices of k, of which alone the time is wanted.
+        problem: the problem to compute.
+        device: the GPU to compute it on.
+        implementations: the kernels.
+        only: a config and a number of split-K slices, to which the candidates are restricted.
     """
     if problem.reduction is None:
         return [_time(problem, device, implementations, only, is_sliceable(problem))]
     found = []
     for stores in (False, True):
-        kernels = [i for i in implementations if stores in reduction_ways(i, problem)]
+        kernels = [i for i in implementations if stores in reduction_paths(i, problem)]
         if kernels:
             part = stored_problem(problem) if stores else problem
             times = _time(part, device, kernels, only, may_slice=False)
@@ -163,10 +167,10 @@ def best_of(
     implementations: Sequence[Implementation],
     only: tuple[Any, int] | None = None,
 ) -> Candidate:
-    """The candidate of the shortest time among those of some kernels; of equals the first.
+    """Candidate with the shortest time among those of some kernels; of equal ones the first.
 
     Args:
-        only: as of `time_candidates`.
+        problem, device, implementations, only: as `time_candidates` takes them.
     """
     found = time_candidates(problem, device, implementations, only)
     bests = [times.candidate(int(times.us.argmin())) for times in found]
@@ -178,7 +182,7 @@ def _time_of(candidate: Candidate) -> float:
 
 
 def _in_order(found: list[Times]) -> list[Candidate]:
-    """The best candidate of each kernel, the shortest time first."""
+    """List the best candidate of each kernel, the shortest time first."""
     bests: dict[Implementation, Candidate] = {}
     for times in found:
         for place in times.us.argsort(kind="stable"):
@@ -225,7 +229,7 @@ def _time(
 
 @cache
 def _all_candidates(dtype: str, device: DeviceFacts) -> Columns:
-    """All candidates of a dtype on a device."""
+    """Columns of all candidates of a dtype on a device."""
     table = None if device.is_simulated else table_for(device)
     rows = all_rows(dtype, device)
     speeds = [speed_of(row, MEASURED_AS.get(dtype, dtype), table) for row in rows]
@@ -233,7 +237,7 @@ def _all_candidates(dtype: str, device: DeviceFacts) -> Columns:
 
 
 def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
-    """Every config of dxgemm's own kernels for a dtype, with k in one piece and in slices."""
+    """List every config of dxgemm's own kernels for a dtype, without and with split-K."""
     rows = []
     for implementation in IMPLEMENTATIONS:
         for config in implementation.configs(dtype) if implementation.is_own else ():
@@ -249,7 +253,7 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
 def _candidates(
     dtype: str, device: DeviceFacts, kernels: tuple[Implementation, ...], may_slice: bool
 ) -> tuple[Columns, Residual | None]:
-    """The candidates of some kernels, and what measurements say against the model."""
+    """Columns of the candidates of some kernels, and the corrections of their times."""
     columns = _all_candidates(dtype, device)
     columns = columns.take(
         [
@@ -264,7 +268,7 @@ def _candidates(
 
 
 def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
-    """A config's speed: measured, or else that of the kernel's config of the nearest tile."""
+    """Speed of a config: as measured, or else that of the kernel's config with the nearest tile."""
     config = row.config
     if table is not None:
         speed = table.speeds.get((dtype, row.implementation.name, str(config)))
@@ -281,7 +285,7 @@ def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
 
 
 def forget_candidates() -> None:
-    """Read tables again when they are needed next."""
+    """Forget tables and candidates, so that the next choice reads the tables again."""
     forget_tables()
     _all_candidates.cache_clear()
     _candidates.cache_clear()
@@ -290,7 +294,7 @@ def forget_candidates() -> None:
 def _named(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]
 ) -> Candidate:
-    """The candidate that was asked for by name."""
+    """Candidate that was asked for by name."""
     name, config, slices = _name_config_and_slices(implementation)
     chosen = find_implementation(name)
     reason = refusal(chosen, problem, device)
@@ -326,7 +330,7 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
 
 
 def speeds_from(device: DeviceFacts) -> str:
-    """Where the speeds come from by which candidates are compared, in a line."""
+    """Source of the speeds with which candidates are compared, in one line."""
     table = table_for(device)
     if table is None:
         return "by tile sizes alone: no table of speeds could be read"

@@ -1,12 +1,12 @@
-"""What a chip was measured to reach: small tables of numbers, written by `dxgemm tune`.
+"""Tables of the measured speeds of a chip, written by `dxgemm tune`.
 
-A folder a chip, in the package or in the user's configuration directory, which comes first:
-`chip.json` says which chip; `speeds.csv` has a row of `Speed` for each dtype, kernel and config;
-`corrections.csv` has a row of weights for each candidate, by which `dxgemm.choice.residual`
-corrects what the model predicts from these speeds.
+Each chip has a folder, in the user's configuration directory, which comes first, or in the package.
+`chip.json` names the chip; `speeds.csv` has a row of `Speed` for each dtype, kernel and config;
+`corrections.csv` has a row of weights for each candidate, with which `dxgemm.choice.residual`
+corrects the predictions that the model makes from these speeds.
 
-Speeds are shares of what a chip's clocks, SMs and memory would give, so that those of one chip
-serve another, scaled by its facts, until that one is measured.
+Speeds are fractions of the peaks of a chip, so that the table of one chip serves another, scaled by
+its facts, until that one is measured.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from dxgemm.gpu.facts import DeviceFacts
 
 PACKAGED = Path(__file__).parents[1] / "tables"
 VERSION = 2
-SAME_CHIP = 0.1  # bandwidths may differ by this part of it, as drivers report clocks
-# How much farther another architecture is than twice the SMs, or twice the bandwidth.
+SAME_CHIP = 0.1  # relative difference of bandwidths of one chip, as drivers report clocks
+# Distance to another architecture; twice the SMs, or twice the bandwidth, counts as 1.
 OTHER_ARCHITECTURE = 10.0
 
-# What a correction's weights belong to: features of a problem, then of a candidate; "2" for a
-# square.
+# Features that a correction has weights for: those of a problem, then of a candidate; "2" marks a
+# square. "rounds" counts the tiles of the busiest SM.
 PROBLEM_FEATURES = (
     "one", "m", "n", "k", "batch", "m2", "n2", "k2", "batch2",
     "moduli", "misaligned", "a_col", "b_col", "epilogue", "a_alignment", "b_alignment",
@@ -45,21 +45,23 @@ FEATURES = PROBLEM_FEATURES + CANDIDATE_FEATURES
 
 @dataclass(frozen=True)
 class Speed:
-    """What one config reaches on one chip.
+    """Measured speed of one config on one chip.
 
     Attributes:
-        efficiency: of a full SM, over the peak of the unit that multiplies.
-        lone_share: of a block that has an SM to itself, over a full one.
-        launch_us: of a launch, once; of all kernels of a series.
-        fill_us: prologue latency; without a pipeline, of every step along k.
-        tile_us: of a full SM for each tile, however short k is: its result, mostly.
-        misaligned: times that arithmetic takes where rows of a or b are no multiple of 16 bytes.
-        a_col, b_col: times that it takes where a, or b, is column-major.
-        read_share, write_share: of the memory's peak, where that bounds it.
-        misaligned_writes: times that writing takes where rows of the result are no multiple of 16
-            bytes.
-        cluster_block_us: of each further block of a cluster.
-        epilogue_ns: of a function of an element, on a full SM.
+        efficiency: throughput of a fully occupied SM, over the peak of the unit that multiplies.
+        lone_share: single-CTA efficiency: throughput of an SM with one block, over that of a fully
+            occupied one.
+        launch_us: fixed time of a launch, or of all launches of a series.
+        fill_us: prologue latency; without a pipeline, latency of every step along k.
+        tile_us: time of a fully occupied SM for each tile, however short k is: mostly the epilogue.
+        misaligned: factor of the arithmetic's time if rows of a or b do not start at multiples of
+            16 bytes.
+        a_col, b_col: factor of the arithmetic's time if a, or b, is column-major.
+        read_share, write_share: bandwidth over the memory's peak, of a memory-bound problem.
+        misaligned_writes: factor of the time of writing if rows of the result do not start at
+            multiples of 16 bytes.
+        cluster_block_us: time of each further block of a cluster.
+        epilogue_ns: time of a function applied to an element, on a fully occupied SM.
     """
 
     efficiency: float
@@ -83,12 +85,12 @@ CHIP_NAMES = ("gpu", "arch", "sm_count", "memory_gbytes_per_s")
 
 @dataclass(frozen=True)
 class Chip:
-    """Facts of a chip, by which the nearest is found.
+    """Facts of a chip, from which the distance between chips is computed.
 
     Attributes:
-        gpu: name of one GPU that has it.
-        arch: such as "sm_90a".
-        sm_count: streaming multiprocessors.
+        gpu: name of one GPU with this chip.
+        arch: architecture, such as "sm_90a".
+        sm_count: number of SMs.
         memory_gbytes_per_s: peak bandwidth.
     """
 
@@ -103,7 +105,7 @@ class Chip:
         return cls(device.name, device.arch, device.sm_count, bandwidth)
 
     def distance(self, other: Chip) -> float:
-        """How unlike another chip is: powers of two of SMs and bandwidth, and its architecture."""
+        """Distance to another chip, by log2 of SMs and of bandwidth, and by architecture."""
         apart = abs(math.log2(self.sm_count / other.sm_count))
         apart += abs(math.log2(self.memory_gbytes_per_s / other.memory_gbytes_per_s))
         if self.arch != other.arch:
@@ -117,13 +119,13 @@ Key = tuple[str, str, str]  # dtype, kernel and config
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """What was measured of a chip.
+    """Measurements of a chip.
 
     Attributes:
-        chip: which.
-        speeds: by dtype, kernel and config.
-        corrections: by dtype and candidate, the weights of `dxgemm.choice.residual`.
-        workloads: how many problems were measured.
+        chip: the chip.
+        speeds: speeds by dtype, kernel and config.
+        corrections: weights of `dxgemm.choice.residual`, by dtype and candidate.
+        workloads: number of problems that were measured.
     """
 
     chip: Chip
@@ -133,7 +135,7 @@ class Table:
 
 
 def own_folder(device: DeviceFacts) -> Path:
-    """Where the user's table for a device is, or would be."""
+    """Folder of the user's table for a device, whether it exists or not."""
     name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
     return _own_tables() / name
 
@@ -143,7 +145,7 @@ def _own_tables() -> Path:
 
 
 def table_for(device: DeviceFacts) -> Table | None:
-    """The table of the device's chip, or of the nearest; None if there is no table at all."""
+    """Table of the device's chip, or of the nearest one; None if there is no table at all."""
     return _nearest(Chip.of(device))
 
 
@@ -167,12 +169,12 @@ def _nearest(chip: Chip, is_another: bool = False) -> Table | None:
 
 
 def forget_tables() -> None:
-    """Read tables again when they are needed next."""
+    """Forget the tables that were read, so that the next use reads them again."""
     _nearest.cache_clear()
 
 
 def is_of_chip(table: Table, device: DeviceFacts) -> bool:
-    """Whether a table was measured on a device's own kind of chip."""
+    """True if a table was measured on a chip of the device's kind."""
     return table.chip.distance(Chip.of(device)) < SAME_CHIP
 
 
@@ -200,7 +202,7 @@ def _chip_of(header: dict[str, Any]) -> Chip:
 
 
 def read_table(folder: Path) -> Table | None:
-    """The table in a folder; None, with a warning, if it is damaged or of another version."""
+    """Read the table in a folder; None, with a warning, if it is damaged or of another version."""
     path = folder / "chip.json"
     try:
         header = _header(path)
@@ -224,10 +226,10 @@ def read_table(folder: Path) -> Table | None:
 def _read_rows(
     path: Path, key_width: int, names: tuple[str, ...]
 ) -> Iterator[tuple[list[str], list[float]]]:
-    """The key and the numbers of each row of a file, whose header names the numbers.
+    """Yield the key and the numbers of each row of a file, whose header names the numbers.
 
     Raises:
-        ValueError: a number is missing, endless or none.
+        ValueError: a number is missing, infinite or not a number.
     """
     with path.open(newline="") as file:
         rows = csv.reader(file)
@@ -250,11 +252,11 @@ def write_table(
     """Write a chip's table.
 
     Args:
-        folder: of the chip.
-        chip: which.
-        speeds: each with the number of measurements behind it.
-        corrections: by dtype and candidate, the weights, with the number of measurements.
-        about: when and with what it was measured.
+        folder: folder of the chip.
+        chip: the chip.
+        speeds: speeds by dtype, kernel and config, each with its number of measurements.
+        corrections: weights by dtype and candidate, each with its number of measurements.
+        about: date and package versions of the measurements.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
@@ -275,7 +277,7 @@ def write_table(
 
 
 def _write(path: Path, lines: Sequence[str]) -> None:
-    """The file is there whole or not at all."""
+    """Write a file by renaming a complete one, so that no reader sees a part of it."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_text("\n".join(lines) + "\n")
     unfinished.replace(path)

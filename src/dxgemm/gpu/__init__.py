@@ -1,1 +1,1 @@
-"""What a GPU is: which there are, their facts, and what follows from these."""
+"""GPUs: which are installed, their facts, and the arithmetic of occupancy and roofline."""

@@ -1,4 +1,4 @@
-"""Facts of a GPU, which decisions and predictions go by."""
+"""Facts of a GPU, on which choices and predictions depend."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What dispatch and explain need to know of a GPU; one object each, which is compared as such.
+    """Facts of a GPU that the choice and `explain` need; objects are compared by identity.
 
     Attributes:
-        name: as the driver gives it.
-        arch: architecture kernels are built for, such as "sm_90a".
-        sm_count: streaming multiprocessors.
+        name: name that the driver gives.
+        arch: architecture that kernels are built for, such as "sm_90a".
+        sm_count: number of SMs.
         peak_tflops: arithmetic peak outside tensor cores in TFLOP/s, or 10**12 integer operations
-            a second, by dtype of sums.
+            per second, by dtype of the accumulator.
         memory_gbytes_per_s: peak bandwidth of device memory.
-        tensor_tflops: the same of the tensor cores, by dtype or precision of the operands;
-            without what they do not compute.
-        is_simulated: whether this stands for numba's simulator.
+        tensor_tflops: arithmetic peak of the tensor cores in the same unit, by dtype or precision
+            of the operands; without an entry if they do not support it.
+        is_simulated: True for numba's simulator.
     """
 
     name: str
@@ -48,7 +48,7 @@ def facts_of(
     clock_hz: float,
     memory_gbytes_per_s: float,
 ) -> DeviceFacts:
-    """What follows from a GPU's compute capability, (major, minor), its SMs and clocks."""
+    """Compute the facts of a GPU from its compute capability, (major, minor), SMs and clocks."""
     major, minor = capability
     flops_per_multiply_add = 2 * clock_hz * sm_count
     return DeviceFacts(
@@ -68,7 +68,7 @@ def facts_of(
 
 
 def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
-    """Multiply-adds, fused ones of floats, an SM starts each clock, outside tensor cores.
+    """Multiply-adds per SM and clock outside tensor cores, by dtype; fused for floats.
 
     Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions".
     """
@@ -82,7 +82,7 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
 
 
 def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
-    """Multiply-adds the tensor cores of an SM finish each clock, in dense products.
+    """Multiply-adds per SM and clock of the tensor cores in dense products, by arithmetic.
 
     Source: NVIDIA's architecture whitepapers, Volta to Blackwell.
     """

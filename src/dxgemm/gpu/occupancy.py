@@ -1,4 +1,4 @@
-"""How many blocks of a kernel an SM holds at once, and what stops it from holding more.
+"""Occupancy: the resident blocks of a kernel per SM, and the resources that limit them.
 
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", for the
 limits; NVIDIA's occupancy calculator for the units in which an SM hands out registers and shared
@@ -18,11 +18,11 @@ SMEM_UNIT = 128  # bytes
 
 @dataclass(frozen=True)
 class SmLimits:
-    """What the blocks on one SM share.
+    """Resources that the blocks on one SM share.
 
     Attributes:
-        threads, blocks, registers, smem_bytes: at most, at once.
-        reserved_smem_bytes: what the system takes for each block on top of its own.
+        threads, blocks, registers, smem_bytes: limits on the total of all resident blocks.
+        reserved_smem_bytes: shared memory that the system takes per block on top of the block's.
     """
 
     threads: int
@@ -49,15 +49,17 @@ _LIMITS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The calculation, step by step.
+    """Occupancy calculation, step by step.
 
     Attributes:
-        limits: of the SM.
-        threads, registers, smem_bytes: of a block, a thread and a block: what is asked for.
-        warps: of a block.
-        registers_of_warp: as allocated.
-        smem_bytes_of_block: as allocated, with what the system takes.
-        blocks_by: blocks that would fit if this were the only limit, by the limit's name.
+        limits: limits of the SM.
+        threads: threads per block.
+        registers: registers per thread.
+        smem_bytes: shared memory per block.
+        warps: warps per block.
+        registers_of_warp: registers per warp, as allocated.
+        smem_bytes_of_block: shared memory per block as allocated, with the reserved bytes.
+        blocks_by: by name of each limit, the blocks that would fit if it were the only one.
     """
 
     limits: SmLimits
@@ -71,12 +73,12 @@ class Occupancy:
 
     @property
     def blocks(self) -> int:
-        """Blocks resident on an SM at once."""
+        """Resident blocks per SM."""
         return min(self.blocks_by.values())
 
     @property
     def limiters(self) -> tuple[str, ...]:
-        """Names of the limits that hold the number of blocks down."""
+        """Names of the limits that the number of resident blocks reaches."""
         return tuple(name for name, blocks in self.blocks_by.items() if blocks == self.blocks)
 
     @property
@@ -90,24 +92,24 @@ class Occupancy:
 
     @property
     def fraction(self) -> float:
-        """Resident warps over those an SM can hold: what is called occupancy."""
+        """Occupancy: resident warps over the warps that an SM can hold."""
         return self.resident_warps / self.most_warps
 
 
 def sm_limits(arch: str) -> SmLimits | None:
-    """The limits of an architecture such as "sm_90a"; None if they are not known here."""
+    """Limits of an architecture such as "sm_90a"; None if they are not known."""
     match = re.fullmatch(r"sm_(\d+)[af]?", arch)
     return _LIMITS.get(int(match[1])) if match else None
 
 
 def occupancy(limits: SmLimits, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """How many blocks fit.
+    """Calculate how many blocks of a kernel fit on an SM.
 
     Args:
-        limits: of the SM.
-        threads: of a block.
-        registers: of a thread.
-        smem_bytes: of a block, static and dynamic together.
+        limits: limits of the SM.
+        threads: threads per block.
+        registers: registers per thread.
+        smem_bytes: shared memory per block, static and dynamic together.
     """
     warps = _round_up(threads, WARP_THREADS) // WARP_THREADS
     registers_of_warp = _round_up(registers * WARP_THREADS, REGISTER_UNIT)

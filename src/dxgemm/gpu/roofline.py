@@ -1,4 +1,4 @@
-"""The arithmetic with which a GEMM's speed is explained: roofline, Little's law, waves.
+"""Roofline, Little's law and waves: the arithmetic that explains a GEMM's speed.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model"
 (CACM, 2009); Volkov, "Understanding latency hiding on GPUs" (2016), for Little's law.
@@ -9,19 +9,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-# Of a load from device memory while its bandwidth is used up: an assumption, for no driver tells.
+# Latency of a load from device memory at full bandwidth: an assumption, for no driver tells it.
 MEMORY_LATENCY_NS = 600.0
 
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time of some work on a GPU, from its arithmetic and from its memory.
+    """Lower bounds of the time of some work on a GPU, from arithmetic and from memory.
 
     Attributes:
-        flops: operations.
-        bytes_moved: through device memory.
-        peak_tflops: TFLOP/s.
-        memory_gbytes_per_s: GB/s.
+        flops: floating-point operations.
+        bytes_moved: bytes through device memory.
+        peak_tflops: arithmetic peak in TFLOP/s.
+        memory_gbytes_per_s: peak bandwidth in GB/s.
     """
 
     flops: int
@@ -36,7 +36,7 @@ class Roofline:
 
     @property
     def ridge(self) -> float:
-        """The intensity, FLOP per byte, from which on arithmetic takes longer than memory."""
+        """Intensity, FLOP per byte, from which on arithmetic takes longer than memory."""
         return self.peak_tflops * 1e3 / self.memory_gbytes_per_s
 
     @property
@@ -49,25 +49,25 @@ class Roofline:
 
     @property
     def time_us(self) -> float:
-        """The longer of the two: arithmetic and memory work at the same time."""
+        """Lower bound of the time: the longer of compute_us and memory_us, which overlap."""
         return max(self.compute_us, self.memory_us)
 
     @property
     def bound(self) -> str:
-        """`"compute"` or `"memory"`: which of the two it is."""
+        """`"compute"` or `"memory"`: the one that takes longer."""
         return "compute" if self.compute_us >= self.memory_us else "memory"
 
 
 def tile_intensity(rows: int, cols: int, item_bytes: int) -> float:
-    """FLOP per byte read by a tile that reads each of its rows and columns once for each k."""
+    """FLOP per byte of a tile that reads each of its rows and columns once for each k."""
     return 2 * rows * cols / ((rows + cols) * item_bytes)
 
 
 def tile_efficiency(rows: int, cols: int) -> float:
-    """Part of its peak that a tile of so many rows and columns allows: an estimate.
+    """Fraction of the peak that a tile of so many rows and columns allows: an estimate.
 
-    A step along k multiplies rows * cols pairs and loads rows + cols elements; where nothing was
-    measured, a load is taken to cost as much as 32 multiplications.
+    A step along k multiplies rows * cols pairs and loads rows + cols elements. A load is taken to
+    cost as much as 32 multiplications.
     """
     return rows * cols / (rows * cols + 32 * (rows + cols))
 
@@ -75,24 +75,24 @@ def tile_efficiency(rows: int, cols: int) -> float:
 def bytes_in_flight_needed(
     memory_gbytes_per_s: float, sm_count: int, latency_ns: float = MEMORY_LATENCY_NS
 ) -> float:
-    """Bytes an SM must be waiting for at any time to draw its share of the bandwidth.
+    """Bytes in flight per SM that use the full bandwidth of the memory.
 
-    Little's law: what is in flight is bandwidth times latency.
+    Little's law: bytes in flight are bandwidth times latency.
     """
     return memory_gbytes_per_s * latency_ns / sm_count
 
 
 def count_waves(tiles: int, blocks: int, resident: int) -> float:
-    """Rounds in which the tiles are computed, the last one counted by how full it is.
+    """Waves in which the tiles are computed; the last one counts as the fraction that is filled.
 
     Args:
-        tiles: of the result.
-        blocks: of the launch; fewer than tiles where each computes several.
-        resident: blocks that the GPU holds at once.
+        tiles: tiles of the result.
+        blocks: blocks of the launch; fewer than tiles for a persistent kernel.
+        resident: resident blocks of the whole GPU.
     """
     return tiles / (min(blocks, resident) if blocks < tiles else resident)
 
 
 def tail_efficiency(waves: float) -> float:
-    """Tiles over those that as many full waves would hold: 1 where the last wave is full."""
+    """Waves over waves rounded up: 1 if the last wave is full."""
     return waves / math.ceil(waves) if waves else 1.0

@@ -1,4 +1,4 @@
-"""Is there a GPU, and which CUDA can its driver run? Standard library only.
+"""Status of the driver: whether there is a GPU, and which CUDA it runs. Standard library only.
 
 Run as a script it prints the pip extra that fits this machine: `cu13`, `cu12` or `none`.
 """
@@ -16,13 +16,13 @@ MINIMUM_DRIVER_VERSION = 12000
 
 @dataclass(frozen=True)
 class GpuStatus:
-    """What the CUDA driver says of itself.
+    """Status that the CUDA driver reports.
 
     Attributes:
         driver_version: highest CUDA version the driver runs, as 1000 * major + 10 * minor
             (13000 is CUDA 13.0); None without a driver.
-        device_count: GPUs visible to this process.
-        problem: why no GPU can be used, with the way out; None if one can.
+        device_count: number of GPUs visible to this process.
+        problem: reason why no GPU can be used, with the way out; None if one can.
     """
 
     driver_version: int | None

@@ -1,7 +1,7 @@
-"""Operands of any library as a pointer and a hashable layout, in well under a microsecond.
+"""Arrays of any library as a pointer and a hashable layout, in well under a microsecond.
 
-One `Library` a kind of array. The hot calls are `inspect`, whose second result is a key made of the
-library's own objects, and `current_stream`; `layout` translates a key once, when it is new.
+Each kind of array has a `Library`. Every call runs `inspect`, whose second result is a key made of
+the library's own objects, and `current_stream`; `layout` translates a key once, when it is new.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ HOST = -1
 
 
 class Library(ABC):
-    """What dxgemm asks of one kind of array.
+    """Interface of dxgemm to one kind of array.
 
     Attributes:
-        always_ordered: False where all arrays of the library follow its current stream, so that
+        always_ordered: False if all arrays of the library follow its current stream, so that
             operands of one library need no ordering among themselves.
     """
 
@@ -39,18 +39,18 @@ class Library(ABC):
 
     @abstractmethod
     def layout(self, key: Any) -> Layout:
-        """What a key says."""
+        """Layout that a key stands for."""
 
     def doubts(self, key: Any) -> bool:
-        """Whether arrays with this key may be none to compute with, so that each is verified."""
+        """True if an array with this key may be unusable, so that each one must be verified."""
         return False
 
     def verify(self, name: str, array: Any) -> None:  # noqa: B027
-        """Raise unless a doubtful array can be computed with."""
+        """Raise if a doubtful array is unusable."""
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
-        """A new array of this library, row-major, on the device of `like`."""
+        """Allocate an array of this library, row-major, on the device of `like`."""
 
     def current_stream(self, array: Any) -> int:
         """Handle of the stream on which this library's next work on `array` would run."""
@@ -99,7 +99,7 @@ class Torch(Library):
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
-        # What Triton and inductor use: building a Stream object costs a microsecond.
+        # Triton and inductor use it too: building a Stream object costs a microsecond.
         self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
@@ -157,7 +157,7 @@ class Torch(Library):
 
 
 class Host(Library):
-    """NumPy arrays. On the simulator, host memory is what kernels run on."""
+    """NumPy arrays. On the simulator, kernels run on host memory."""
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
@@ -229,10 +229,10 @@ _host = Host()
 
 
 def library_of(name: str, array: Any) -> Library:
-    """The library of an operand, remembered by its type.
+    """Library of an operand, cached by the operand's type.
 
     Raises:
-        ArrayTypeError: it is no array.
+        ArrayTypeError: the operand is no array.
     """
     kind = type(array)
     library = libraries.get(kind)
@@ -242,7 +242,7 @@ def library_of(name: str, array: Any) -> Library:
 
 
 def host_view(array: Any) -> np.ndarray:
-    """A host operand as a NumPy array over the same memory, to copy from and to.
+    """View a host operand as a NumPy array over the same memory, to copy from and to.
 
     Its dtype may be an integer of the same size: NumPy alone has no bfloat16.
     """
@@ -259,14 +259,14 @@ def host_view(array: Any) -> np.ndarray:
         ) from error
 
 
-@cache  # NumPy makes the name anew each time, in microseconds
+@cache  # NumPy takes microseconds to make the name
 def dtype_name(dtype: np.dtype) -> str:
-    """NumPy's name of a dtype; foreign byte order is part of it, so that it is refused."""
+    """NumPy's name of a dtype; a foreign byte order is part of it, so that it is refused."""
     return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order"
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The dtype of a name; NumPy has bfloat16 from ml_dtypes.
+    """NumPy dtype of a name; bfloat16 comes from ml_dtypes.
 
     Raises:
         MissingPackageError: ml_dtypes is needed, and is not installed.

@@ -1,4 +1,4 @@
-"""A kernel bound to one problem, wherever it runs."""
+"""Binding of kernels to problems, on a GPU or on the simulator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Launch(Protocol):
     def fixed(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float
     ) -> Callable[[int], None]:
-        """The same with all but the stream given, for many quick calls."""
+        """Pack all arguments but the stream, for many quick calls."""
 
 
 def launch_kernel(
@@ -34,11 +34,11 @@ def launch_kernel(
     ordinal: int,
     maps: tuple[Any, ...] = (),
 ) -> Launch:
-    """A kernel, built if need be, bound to a problem; on the simulator where that is enabled.
+    """Bind a kernel, built if need be, to a problem; on the simulator if it is enabled.
 
     Raises:
-        BuildError: it does not compile.
-        LaunchError: it is not loaded yet, and the launch is under capture.
+        BuildError: the kernel does not compile.
+        LaunchError: the kernel is not loaded yet, and the launch is under capture.
     """
     if simulator_enabled():
         from dxgemm.runtime.simulator import SimulatedLaunch

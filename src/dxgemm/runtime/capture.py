@@ -1,7 +1,7 @@
-"""CUDA graphs: whether a stream is under capture, and what must be kept from its graph.
+"""CUDA graphs: detection of a capture, and calls that must stay outside of it.
 
 While a stream is captured, calls such as an allocation fail in every thread and spoil the capture,
-unless their thread has said that they are no part of it.
+unless the thread has relaxed its capture mode.
 Source: CUDA Driver API, "cuStreamBeginCapture", "cuThreadExchangeStreamCaptureMode".
 """
 
@@ -15,7 +15,7 @@ from dxgemm.runtime.device import driver_api
 
 
 class _Launching(threading.local):
-    """The stream that this thread prepares a launch for."""
+    """Stream that this thread prepares a launch for."""
 
     stream: int | None = None
 
@@ -24,10 +24,10 @@ _launching = _Launching()
 
 
 def is_captured(stream: int) -> bool:
-    """Whether work queued on a stream, a raw handle, would become part of a CUDA graph.
+    """True if work queued on a stream, a raw handle, would become part of a CUDA graph.
 
-    True of the legacy default stream while it cannot be used: its work would wait for streams that
-    are captured, and spoil their capture.
+    Also true for the legacy default stream while it cannot be used: its work would wait for the
+    captured streams, and spoil their capture.
     """
     driver = driver_api()
     error, status = driver.cuStreamIsCapturing(stream)
@@ -38,7 +38,7 @@ def is_captured(stream: int) -> bool:
 
 
 class launching_on:
-    """A context in which the kernels that this thread wants are for a launch on a stream."""
+    """Context in which this thread looks up kernels for a launch on a stream."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -51,13 +51,13 @@ class launching_on:
 
 
 def launch_is_captured() -> bool:
-    """Whether the launch that kernels are wanted for would become part of a CUDA graph."""
+    """True if the launch that this thread prepares would become part of a CUDA graph."""
     return _launching.stream is not None and is_captured(_launching.stream)
 
 
 @contextmanager
 def outside_capture() -> Iterator[None]:
-    """Let this thread allocate, free and load while streams are captured, by whichever thread."""
+    """Let this thread allocate, free and load while any thread captures a stream."""
     driver = driver_api()
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     _, mode = driver.cuThreadExchangeStreamCaptureMode(relaxed)

@@ -1,4 +1,4 @@
-"""A number that kernels add to."""
+"""Counters in GPU memory, which kernels add to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dxgemm.runtime.workspace import Workspace
 
 
 class Counter:
-    """An int32 in a GPU's memory, 0 at first."""
+    """Counter in a GPU's memory: an int32, 0 at first."""
 
     def __init__(self, ordinal: int) -> None:
         self._memory = Workspace(4, ordinal)
@@ -20,7 +20,7 @@ class Counter:
         upload_now(np.zeros(1, np.int32), self.pointer, ordinal)
 
     def read(self) -> int:
-        """What it is when the work queued on the GPU so far is done."""
+        """Wait for the work queued on the GPU so far, and return the count."""
         value = np.zeros(1, np.int32)
         with current_device(self._ordinal):
             (error,) = driver_api().cuCtxSynchronize()

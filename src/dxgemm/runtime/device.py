@@ -25,7 +25,7 @@ def require_gpu() -> None:
 
 
 def driver_api() -> Any:
-    """cuda-bindings' driver module."""
+    """Driver module of cuda-bindings."""
     try:
         from cuda.bindings import driver
     except ImportError as error:
@@ -38,13 +38,13 @@ def driver_api() -> Any:
 
 @cache
 def device_count() -> int:
-    """GPUs visible to this process."""
+    """Number of GPUs visible to this process."""
     return probe().device_count
 
 
 @cache
 def device_facts(ordinal: int) -> DeviceFacts:
-    """Facts of one GPU; of the simulator where it is enabled."""
+    """Facts of one GPU, or of the simulator if it is enabled."""
     if simulator_enabled():
         return SIMULATED_DEVICE
     require_gpu()

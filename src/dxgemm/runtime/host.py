@@ -14,12 +14,12 @@ from dxgemm.runtime.device import current_device, driver_api
 
 
 def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
-    """The layout a host operand's copy will have: row-major and aligned, whatever its own."""
+    """Layout of a host operand's copy: row-major and aligned, whatever the operand's own."""
     return contiguous_layout(layout.shape, layout.dtype, ordinal)
 
 
 def contiguous_layout(shape: tuple[int, ...], dtype: str, ordinal: int) -> Layout:
-    """Of a new array on a GPU."""
+    """Layout of a new array on a GPU."""
     strides = tuple(stride * ITEM_SIZES[dtype] for stride in contiguous_strides(shape))
     return Layout(shape, strides, dtype, ordinal, read_only=False)
 
@@ -44,12 +44,12 @@ class DeviceCopy:
         self._call("cuMemFreeAsync", self.pointer, self._stream)
 
     def upload(self) -> None:
-        """Host to device."""
+        """Copy the operand to the device."""
         contiguous = np.ascontiguousarray(self._host)
         self._transfer("cuMemcpyHtoDAsync", self.pointer, contiguous.ctypes.data)
 
     def download(self) -> None:
-        """Device to host, into the operand whatever its strides."""
+        """Copy the result back into the operand, whatever its strides."""
         contiguous = np.empty(self._host.shape, self._host.dtype)
         self._transfer("cuMemcpyDtoHAsync", contiguous.ctypes.data, self.pointer)
         self._host[...] = contiguous
@@ -59,7 +59,7 @@ class DeviceCopy:
         self._call("cuStreamSynchronize", self._stream)
 
     def _call(self, function: str, *arguments: int) -> Any:
-        """A function of the driver, in the GPU's context; its result, if it has one."""
+        """Call a function of the driver in the GPU's context; return its result, if it has one."""
         with current_device(self._ordinal):
             error, *results = getattr(driver_api(), function)(*arguments)
         if error:

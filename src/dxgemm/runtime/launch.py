@@ -1,4 +1,4 @@
-"""Launching a cubin with next to no host work: its arguments are one packed buffer."""
+"""Launches of cubins with next to no host work: their arguments are one packed buffer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _shared: dict[tuple[int, int], _Arguments] = {}  # by the kernel's id and GPU
 
 
 def kernel_arguments(problem: Problem) -> tuple[int, ...]:
-    """The arguments that a problem fixes, in the order of `PARAMETERS`: sizes, then strides."""
+    """Arguments that a problem fixes, in the order of `PARAMETERS`: sizes, then strides."""
     p = problem
     return p.m, p.n, p.k, p.batch, *p.a, *p.b, *p.c, *p.out
 
 
 @cache
 def _formats(scalar_dtype: str) -> tuple[struct.Struct, struct.Struct]:
-    """The parameters of a call, and those of a problem, as C structs one after the other."""
+    """C structs of the parameters of a call, and of those of a problem, which follow them."""
     kinds = {"pointer": "P", "int64": "q", "scalar": _SCALAR_FORMATS[scalar_dtype]}
     formats = [kinds[kind] for _, kind in PARAMETERS]
     of_call, fixed = formats[:CALL_PARAMETERS], formats[CALL_PARAMETERS:]
@@ -41,7 +41,7 @@ def _formats(scalar_dtype: str) -> tuple[struct.Struct, struct.Struct]:
 
 
 class _LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig of cuda.h: through the bindings' own class each field takes a microsecond."""
+    """CUlaunchConfig of cuda.h; setting a field of the bindings' own class takes a microsecond."""
 
     _fields_ = (
         *((f"grid_{axis}", ctypes.c_uint) for axis in "xyz"),
@@ -54,16 +54,19 @@ class _LaunchConfig(ctypes.Structure):
 
 
 class _Arguments:
-    """The memory from which the driver takes a kernel's arguments and launch configuration.
+    """Memory from which the driver takes a kernel's arguments and launch configuration.
 
-    It copies both during the launch, which runs without Python's lock: hold `lock` from writing
-    them until the launch has returned.
+    The driver copies both during the launch, which runs without Python's lock: hold `lock` from
+    writing them until the launch has returned.
 
     Attributes:
-        buffer: the arguments: of the call, fixed by the problem, of the epilogue, tensor maps.
-        fixed: where those of the problem are; operands, maps: where the last two begin.
-        pack, pack_operands: write what changes from call to call.
-        config: for the driver; fields are its memory.
+        buffer: arguments of the call, arguments that the problem fixes, epilogue arguments and
+            tensor maps, in this order.
+        fixed: slice of the arguments that the problem fixes.
+        operands, maps: offsets of the epilogue arguments and of the tensor maps.
+        pack, pack_operands: functions that write the arguments of a call, and of its epilogue.
+        config: launch configuration for the driver.
+        fields: memory of config, as a C struct.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class _Arguments:
 
 
 class KernelLaunch:
-    """One kernel bound to one problem: call it with pointers, alpha, beta and a stream."""
+    """Kernel bound to one problem: call it with pointers, alpha, beta and a stream."""
 
     def __init__(
         self,
@@ -121,15 +124,15 @@ class KernelLaunch:
         *,
         is_alone: bool = False,
     ) -> None:
-        """Bind; little is left to do if the kernel has been bound to another problem before.
+        """Bind the kernel; this is cheap if it has been bound to another problem before.
 
         Args:
-            kernel: built.
-            problem: what it computes.
-            blocks: of the grid, for each slice of k.
-            ordinal: the GPU.
-            tensor_maps: of the operands that it reads by TMA.
-            is_alone: whether it has memory for arguments of its own, for `fixed`.
+            kernel: the built kernel.
+            problem: the problem that it computes.
+            blocks: blocks of the grid, for each split-K slice.
+            ordinal: ordinal of the GPU.
+            tensor_maps: tensor maps of the operands that the kernel reads by TMA.
+            is_alone: True to give the launch argument memory of its own, for `fixed`.
         """
         self._problem = problem
         self._blocks, self._slices = blocks, problem.slices
@@ -144,13 +147,14 @@ class KernelLaunch:
                 arguments = _shared.setdefault(key, arguments)
         self._kernel = kernel
         self._arguments = arguments
-        # Here too: each call looks for them.
+        # Copied to attributes of this object, because each call reads them.
         self._lock, self._config, self._fields = arguments.lock, arguments.config, arguments.fields
         self._buffer, self._pack = arguments.buffer, arguments.pack
         self._function, self._extra_address = arguments.function, arguments.extra_address
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
         self._submit = driver_api().cuLaunchKernelEx
-        # Another GPU's context may be current; with one GPU only none at all, which a launch tells.
+        # With several GPUs another one's context may be current. With one GPU there may only be no
+        # current context at all, which the launch reports.
         self._context_may_differ = device_count() > 1
 
     def __call__(
@@ -166,10 +170,10 @@ class KernelLaunch:
     ) -> None:
         """Queue the kernel on a stream, a raw handle, and return at once.
 
-        `operands` are the arguments of the problem's epilogue, if it has one.
+        `operands` are the epilogue arguments, if the problem has an epilogue.
 
         Raises:
-            LaunchError: the driver refused.
+            LaunchError: the driver refused the launch.
         """
         with self._lock:
             self._set_arguments(a, b, c, out, alpha, beta, operands)
@@ -185,7 +189,7 @@ class KernelLaunch:
         beta: float,
         operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
-        """The launch with everything but the stream packed for good, in memory of its own."""
+        """Pack all arguments but the stream in memory of its own, for many quick calls."""
         maps = self._tensor_maps.maps if self._tensor_maps else ()
         launch = KernelLaunch(
             self._kernel, self._problem, self._blocks, self._ordinal, maps, is_alone=True
@@ -238,7 +242,7 @@ class KernelLaunch:
 
 
 def _parameter_offset(function: Any, index: int) -> int:
-    """Where the compiler put a parameter: one of 64-byte alignment need not be at a multiple."""
+    """Offset that the compiler gave a parameter; that of an aligned one need not be a multiple."""
     error, offset, _ = driver_api().cuFuncGetParamInfo(function, index)
     if error:
         raise LaunchError(f"gemm: the driver does not know parameter {index}: {error.name}.")
@@ -246,12 +250,12 @@ def _parameter_offset(function: Any, index: int) -> int:
 
 
 def is_loaded(kernel: CompiledKernel | None, ordinal: int) -> bool:
-    """Whether a kernel can be launched on a GPU without loading it."""
+    """True if a kernel is loaded on a GPU already."""
     return kernel is not None and (kernel.cubin, ordinal) in _functions
 
 
 def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
-    """The kernel's function in one GPU's context: quicker to launch than the library's kernel."""
+    """Handle of the kernel's function on a GPU: faster to launch than the library's kernel."""
     key = kernel.cubin, ordinal
     if key not in _functions:
         _functions[key] = _load(kernel, ordinal)
@@ -259,7 +263,7 @@ def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
 
 
 def _load(kernel: CompiledKernel, ordinal: int) -> int:
-    """The function of a newly loaded cubin, which stays loaded."""
+    """Load a cubin for the life of the process, and return its function."""
     driver = driver_api()
     with current_device(ordinal), outside_capture():
         error, library = driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0)

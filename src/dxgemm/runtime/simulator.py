@@ -1,4 +1,4 @@
-"""Running a kernel on numba's CUDA simulator, on host memory, with every access bounds-checked."""
+"""Launches on numba's CUDA simulator, on host memory, with every access bounds-checked."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
 _lock = threading.Lock()
-MOST_KERNELS = 256  # that are kept
+MOST_KERNELS = 256  # kernels that are kept
 
 
 @lru_cache(MOST_KERNELS)
 def _made_kernel(
     module: str, config: Any, dtype: str, variant: tuple[str, ...], epilogue: Fusion | None
 ) -> Any:
-    """A kernel as the simulator runs it; writing its loops out takes longer than a small launch."""
+    """Kernel for the simulator, cached: unrolling its loops takes longer than a small launch."""
     from numba import cuda
 
     return cuda.jit(
@@ -37,7 +37,7 @@ def _made_kernel(
 
 
 class Pointer:
-    """A kernel's view of an operand: indexed in elements, like a C pointer, but within bounds."""
+    """Pointer to an operand, indexed in elements as in C, but within bounds."""
 
     def __init__(self, address: int, dtype: str, first: int, count: int) -> None:
         self._first = first
@@ -62,7 +62,7 @@ class Pointer:
 
 
 class SimulatedLaunch:
-    """The counterpart of `KernelLaunch`; pointers are addresses in host memory."""
+    """Counterpart of `KernelLaunch`; pointers are addresses in host memory."""
 
     def __init__(self, spec: KernelSpec, problem: Problem, blocks: int) -> None:
         self._spec = spec
@@ -103,7 +103,7 @@ class SimulatedLaunch:
             # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
             kernel[self._blocks, config.threads](
-                *(arguments[name] for name, _ in PARAMETERS), self._extra(operands)
+                *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
             )
 
     def fixed(
@@ -118,22 +118,23 @@ class SimulatedLaunch:
     ) -> Callable[[int], None]:
         return lambda stream: self(a, b, c, out, alpha, beta, stream, operands)
 
-    def _extra(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The epilogue's operands as the kernel takes them."""
-        problem, left, extra = self._problem, iter(operands), []
+    def _epilogue_arguments(self, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Epilogue arguments as the kernel takes them."""
+        problem, left = self._problem, iter(operands)
+        arguments: list[Any] = []
         for operand in problem.epilogue.operands if problem.epilogue else ():
             value = next(left)
             if operand.kind == "number":
-                extra.append(np.dtype(operand.dtype).type(value))
+                arguments.append(np.dtype(operand.dtype).type(value))
                 continue
             if operand.kind == "buffer":
                 size = next(left)
-                extra.append((Pointer(value, _element(operand.dtype), 0, size), size))
+                arguments.append((Pointer(value, _element(operand.dtype), 0, size), size))
                 continue
             strides = Strides(next(left), next(left), next(left))
             sizes = problem.batch, problem.m, problem.n
-            extra.append((_pointer(value, operand.dtype, strides, sizes), *strides))
-        return tuple(extra)
+            arguments.append((_pointer(value, operand.dtype, strides, sizes), *strides))
+        return tuple(arguments)
 
 
 def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, int]) -> Pointer:
@@ -144,5 +145,5 @@ def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, 
 
 
 def _element(dtype: str) -> str:
-    """As what compiled kernels see an element: half precision as bits."""
+    """Element type that compiled kernels see: half precision as its bits."""
     return "uint16" if ITEM_SIZES[dtype] == 2 else dtype

@@ -1,4 +1,4 @@
-"""CUDA streams as raw handles: reading them off any library's object, and ordering two of them."""
+"""CUDA streams as raw handles: taken from any library's stream object, and ordered in pairs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dxgemm.errors import StreamError
 
 
 def stream_handle(stream: Any) -> int:
-    """The raw handle of `stream=`: an int, or an object of CuPy, torch, numba or cuda.core.
+    """Raw handle of `stream=`: an int, or a stream object of CuPy, torch, numba or cuda.core.
 
     Raises:
-        StreamError: it is none of these.
+        StreamError: the argument is none of these.
     """
     if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
         return stream
@@ -24,7 +24,7 @@ def stream_handle(stream: Any) -> int:
             if handle is not None and not isinstance(handle, str):
                 return int(getattr(handle, "value", handle) or 0)
     except (TypeError, ValueError, IndexError):
-        pass  # it only looks like a stream
+        pass  # the object only resembles a stream
     raise StreamError(
         f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
         "or its raw handle as a non-negative int."

@@ -1,4 +1,4 @@
-"""Tensor maps: the parameters by which a kernel tells the copy engine (TMA) of its operands."""
+"""Tensor maps: kernel parameters that describe an operand to TMA."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dxgemm.errors import LaunchError
 from dxgemm.runtime.device import current_device, driver_api
 
 TENSOR_MAP_BYTES = 128
-MOST_POINTERS = 64  # pairs of addresses whose maps a launch keeps
+MOST_POINTERS = 64  # pairs of addresses for which a launch keeps the encoded maps
 
 
 class TensorMap(Protocol):
-    """One operand as a kernel file describes it, innermost index first.
+    """Description of one operand by a kernel file, innermost index first.
 
     Attributes:
-        operand: "a" or "b": whose address it begins at.
-        element: "float16", "bfloat16", or "tfloat32": float32 that is rounded to TF32 on its way
-            to shared memory.
-        sizes: elements along each index; what lies beyond reads as zero.
-        stride_bytes: of each index but the innermost.
+        operand: "a" or "b", the operand whose address the map begins at.
+        element: "float16", "bfloat16", "int8", or "tfloat32": float32 that TMA rounds to TF32 while
+            it copies.
+        sizes: elements along each index; elements beyond read as zero.
+        stride_bytes: stride of each index but the innermost, in bytes.
         box: elements along each index that one copy takes; 128 bytes along the innermost, in the
             128-byte swizzle.
     """
@@ -38,21 +38,21 @@ class TensorMap(Protocol):
 
 
 class TensorMaps:
-    """The tensor maps of one launch, encoded once for each pair of addresses.
+    """Tensor maps of one launch, encoded once for each pair of addresses.
 
     The encoded maps are parameters by value: a launch in a CUDA graph keeps its own, and no device
     memory is needed.
     """
 
     def __init__(self, maps: tuple[TensorMap | bytes | None, ...], ordinal: int) -> None:
-        """None stands for an operand that is not read; bytes are passed on as they are."""
+        """Take the maps: None is an operand that is not read, bytes are passed on as they are."""
         self.maps = maps
         self._ordinal = ordinal
         self.size = sum(len(m) if isinstance(m, bytes) else TENSOR_MAP_BYTES for m in maps)
         self.encode = lru_cache(MOST_POINTERS)(self._encode)
 
     def _encode(self, a: int, b: int) -> bytes:
-        """The bytes of all maps, one after the other, for operands at these addresses."""
+        """Encode all maps, one after the other, for operands at these addresses."""
         addresses = {"a": a, "b": b}
         with current_device(self._ordinal):
             encoded = [
@@ -67,10 +67,10 @@ class TensorMaps:
 
 
 def encode(address: int, tensor_map: TensorMap) -> bytes:
-    """The 128 bytes that the copy engine reads.
+    """Encode a tensor map as the 128 bytes that TMA reads.
 
     Raises:
-        LaunchError: the driver refused.
+        LaunchError: the driver refused the map.
     """
     driver = driver_api()
     error, encoded = driver.cuTensorMapEncodeTiled(

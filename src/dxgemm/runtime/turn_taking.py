@@ -1,8 +1,8 @@
-"""numba's CUDA simulator with a block's threads run one at a time, each as far as its next barrier.
+"""Turn-taking for numba's CUDA simulator: each thread of a block runs alone up to its next barrier.
 
-numba's own block manager lets them race for Python's lock: a launch takes 20 times longer, two
-threads can each create "the" shared array, and a missing barrier shows only by chance. Taking
-turns, a thread that reads what its neighbours have yet to write is wrong every time.
+numba's own block manager lets the threads race for Python's lock: a launch takes 20 times longer,
+two threads can each create "the" shared array, and a missing barrier shows only by chance. With
+turns, a thread that reads values before its neighbours have written them is wrong every time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba.cuda.simulator import kernel as simulator
 
 
 def _taken_lock() -> threading.Lock:
-    """A lock used as a signal: `acquire` waits for the other side to `release` it."""
+    """Make a lock that serves as a signal: `acquire` waits for the other side to `release` it."""
     lock = threading.Lock()
     lock.acquire()
     return lock
@@ -70,7 +70,7 @@ class TurnTakingBlock(simulator.BlockManager):  # type: ignore[misc]
 
 @contextmanager
 def threads_take_turns() -> Iterator[None]:
-    """Let the simulator run its blocks this way."""
+    """Make the simulator run the threads of its blocks in turns."""
     original = simulator.BlockManager
     simulator.BlockManager = TurnTakingBlock
     try:

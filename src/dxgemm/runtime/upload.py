@@ -1,7 +1,7 @@
-"""Small arrays of the host to a GPU in the order of a stream, without waiting for it.
+"""Uploads of small host arrays to a GPU in stream order, without waiting for the stream.
 
 A copy from ordinary memory may make the host wait for the stream. So the array first goes to pinned
-memory, which is used again when an event says that the copy from there is done.
+memory, which is reused when an event tells that the copy from there is done.
 Source: CUDA Driver API, "API synchronization behavior".
 """
 
@@ -17,18 +17,18 @@ from dxgemm.errors import LaunchError
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 
-LEAST_BYTES = 64 << 10  # of pinned memory
+LEAST_BYTES = 64 << 10  # least size of a piece of pinned memory
 
 
 class _Pinned(NamedTuple):
-    """Memory to copy from, and the event after the last copy."""
+    """Pinned memory to copy from, and the event after the last copy."""
 
     pointer: int
     size: int
     copied: Any
 
 
-_pinned: dict[int, list[_Pinned]] = {}  # by GPU; those that are not being filled
+_pinned: dict[int, list[_Pinned]] = {}  # by GPU; pieces that are not being filled
 _lock = threading.Lock()
 
 
@@ -36,11 +36,11 @@ def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
     """Queue the copy of an array, which may change as soon as this returns.
 
     Args:
-        array: contiguous.
+        array: a contiguous array.
         target: address on the GPU.
-        ordinal: the GPU.
-        stream: raw handle. It must not be under capture: a graph would copy from memory that is
-            filled again by later uploads.
+        ordinal: ordinal of the GPU.
+        stream: raw handle. It must not be under capture: a graph would copy from memory that later
+            uploads fill again.
     """
     with current_device(ordinal), outside_capture():
         pinned = _take(array.nbytes, ordinal)
@@ -64,7 +64,7 @@ def upload_now(array: np.ndarray, target: int, ordinal: int) -> None:
 
 
 def _take(size: int, ordinal: int) -> _Pinned:
-    """Pinned memory that no copy reads any more, out of the list; new if there is none."""
+    """Take pinned memory that no copy reads any more from the list; allocate if there is none."""
     driver = driver_api()
     with _lock:
         kept = _pinned.setdefault(ordinal, [])
@@ -78,7 +78,7 @@ def _take(size: int, ordinal: int) -> _Pinned:
 
 
 def _call(function: str, *arguments: Any) -> Any:
-    """A function of the driver; its result, if it has one."""
+    """Call a function of the driver; return its result, if it has one."""
     error, *results = getattr(driver_api(), function)(*arguments)
     if error:
         raise LaunchError(f"gemm: uploading to the GPU: {function} gave {error.name}.")

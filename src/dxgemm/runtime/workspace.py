@@ -1,4 +1,4 @@
-"""Memory that a launch needs besides its operands."""
+"""Workspaces: device memory of a launch besides its operands."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 
 ALIGNMENT = 256  # bytes, of what the driver allocates
-KEPT_BYTES = (
-    256 << 20
-)  # that stay allocated for later calls; what is beyond goes back to the driver
+KEPT_BYTES = 256 << 20  # memory that a pool keeps for later calls; the rest goes to the driver
 
-_kept: list[Any] = []  # the pools' owners, for the life of the process
+_kept: list[Any] = []  # owners of the pools, kept for the life of the process
 
 
 @contextmanager
 def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
-    """Address of memory that is free again when the work queued on a stream meanwhile is done.
+    """Borrow a workspace in stream order; the work queued on the stream meanwhile may use it.
 
     Args:
         size: bytes, at least 1.
-        ordinal: the GPU.
+        ordinal: ordinal of the GPU.
         stream: raw handle. It may be under capture.
 
     Raises:
@@ -52,7 +50,7 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
 
 
 class Workspace:
-    """Memory of its own, freed with this object. Freeing waits for the work that uses it."""
+    """Workspace that is freed with this object; freeing waits for the work that uses it."""
 
     def __init__(self, size: int, ordinal: int) -> None:
         if simulator_enabled():
@@ -74,7 +72,7 @@ def _free(pointer: int, ordinal: int) -> None:
 
 @cache
 def _pool(ordinal: int) -> Any:
-    """A pool of dxgemm's own: how much the GPU's default one keeps is not for us to say."""
+    """Memory pool of dxgemm's own: the settings of the default pool belong to the caller."""
     from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
     driver = driver_api()
