@@ -20,11 +20,12 @@ from rivals import RIVALS
 
 import dxgemm
 from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.implementation import Role
 
 # What the automatic choice may be among for some dtype, the pipelines with all of theirs, the
 # baseline; and what of these is left out of larger products, in which it takes a hundred times as
 # long.
-IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.automatic_for != ()]
+IMPLEMENTATIONS = [i.name for i in dxgemm.implementations() if i.role is not Role.RUNG]
 FOR_SMALL_ONES, MOST_FLOPS = "naive", 2 * 256**3
 BATCH_INVARIANT = "batch_invariant"
 # Implementations with longer calls are left out, and those that take so many times the fastest's;

@@ -18,7 +18,8 @@ from stored_functions import counted_builds, forget
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation
+from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose, rank
 from dxgemm.choice.tables import Speed
 from dxgemm.cublasdx import block_batch, function_store, library

@@ -22,9 +22,9 @@ from filelock import FileLock
 
 import dxgemm
 from dxgemm import compiler, errors
-from dxgemm.call import route as _route
-from dxgemm.choice import legality, selection
-from dxgemm.choice import registry as _registry
+from dxgemm.call import route
+from dxgemm.choice import legality, registry, selection
+from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.tables import Speed
 from dxgemm.compiler import (
     BackgroundBuild,
@@ -255,7 +255,7 @@ def test_a_process_forked_while_a_thread_builds_can_build(run_python):
 
 
 @dataclass(frozen=True, eq=False)
-class Counted(_registry.Implementation):
+class Counted(Implementation):
     """A kernel that takes long to build; what is run in its place is `naive`."""
 
     kernel: KernelSpec | None = None
@@ -264,7 +264,7 @@ class Counted(_registry.Implementation):
         return None
 
     def configs(self, dtype=None):
-        return _registry.find_implementation("naive").configs(dtype)[:1]
+        return registry.find_implementation("naive").configs(dtype)[:1]
 
     def slow_build(self, config, problem, arch):
         return None if find_kernel(self.kernel, arch) else self.kernel
@@ -280,18 +280,18 @@ def register(monkeypatch, environment):
     def bind(implementation, problem, config, arch, ordinal):
         if isinstance(implementation, Counted):
             obtain_kernel(implementation.kernel, arch)
-            implementation = _registry.find_implementation("naive")
+            implementation = registry.find_implementation("naive")
         return bind_product(implementation, problem, config, arch, ordinal)
 
-    monkeypatch.setattr(_route, "bind_product", bind)
+    monkeypatch.setattr(route, "bind_product", bind)
 
     def register(mode=None, **options):
         if mode is not None:
             monkeypatch.setenv("DXGEMM_BUILD", mode)
         first = Counted(NAME, "", kernel=counted_builds.spec("one", **options))
         for module in (legality, selection):
-            monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *_registry.IMPLEMENTATIONS))
-        monkeypatch.setitem(_registry._by_name, NAME, first)
+            monkeypatch.setattr(module, "IMPLEMENTATIONS", (first, *registry.IMPLEMENTATIONS))
+        monkeypatch.setitem(registry._by_name, NAME, first)
         forget()
 
     def speed_of(row, *arguments):
@@ -309,7 +309,7 @@ def forget():
     """Leave what is on disk only."""
     kernel_store.cache_clear()
     kernels._in_memory.clear()
-    _route.clear_routes()
+    route.clear_routes()
     forget_failures()
     legality._automatic_kernels.cache_clear()
     selection.forget_candidates()
@@ -321,7 +321,7 @@ def a(home):
 
 
 def awaiting():
-    return [route for route in _route.routes.values() if route.awaited]
+    return [found for found in route.routes.values() if found.awaited]
 
 
 def test_a_slow_kernel_is_built_behind_the_calls_and_takes_over(
@@ -354,14 +354,14 @@ def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds
 
 
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    build, bind = BackgroundBuild(), _route.bind_product
+    build, bind = BackgroundBuild(), route.bind_product
 
     def bind_as_it_ends(*arguments):
         build.ended.set()
         return bind(*arguments)
 
-    monkeypatch.setattr(_route, "build_behind", lambda *arguments: build)
-    monkeypatch.setattr(_route, "bind_product", bind_as_it_ends)
+    monkeypatch.setattr(route, "build_behind", lambda *arguments: build)
+    monkeypatch.setattr(route, "bind_product", bind_as_it_ends)
     register()
     assert dxgemm.explain(a, a).implementation != NAME
     assert not awaiting()
@@ -550,7 +550,7 @@ def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path
 
 
 def test_no_two_kernels_over_the_same_functions_begin_together():
-    quick = (_registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
+    quick = (registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
     a, b, c, d, e = (
         (counted_builds.spec(name, functions=functions), ARCH)
         for name, functions in zip("abcde", "11212")

@@ -15,6 +15,7 @@ import dxgemm
 from dxgemm import epilogues, errors
 from dxgemm.call.explanation import explain_shape
 from dxgemm.choice import legality, selection, tables
+from dxgemm.choice.implementation import MOST_SLICES, Implementation
 from dxgemm.choice.legality import can_slice, exclusion, legal_kernels, refusal
 from dxgemm.choice.model import (
     ADDING_BYTES_PER_US,
@@ -26,7 +27,7 @@ from dxgemm.choice.model import (
     predict,
     schedule,
 )
-from dxgemm.choice.registry import IMPLEMENTATIONS, MOST_SLICES, Implementation, find_implementation
+from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import MOST, UNIT, candidate_features, problem_features
 from dxgemm.choice.selection import all_rows, choose, rank, speed_of, speeds_from
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table

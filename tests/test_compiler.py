@@ -12,7 +12,8 @@ from ptx_flow import c_loads
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten, kernel_specs
+from dxgemm.choice.implementation import Handwritten
+from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import HANDWRITTEN, PARAMETERS, _imports
@@ -21,7 +22,8 @@ from dxgemm.handwritten.parts.unroll import _FLAT
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
-from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten
+from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.choice.implementation import Handwritten
 from dxgemm.compiler import compile_kernel
 
 def compiled(task):
@@ -56,11 +58,12 @@ if __name__ == "__main__":
 
 MAKE_ALL = """
 from importlib import import_module
-from dxgemm.choice.registry import IMPLEMENTATIONS, Handwritten
+from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.choice.implementation import Handwritten
 specs = {
     spec: None
     for implementation in IMPLEMENTATIONS
-    if isinstance(implementation, Handwritten) and implementation.automatic_for is None
+    if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
 # Each config, and each variant with one of its configs.

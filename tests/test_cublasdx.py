@@ -13,7 +13,8 @@ from known_devices import H200
 from stored_functions import counted_builds, forget
 
 from dxgemm import errors
-from dxgemm.choice.registry import MOST_ACCUMULATOR_BYTES, find_implementation, kernel_specs
+from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
+from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks

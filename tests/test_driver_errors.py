@@ -16,7 +16,8 @@ from plan_ways import ALPHA, BETA, WAYS
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice.registry import MOST_SLICES, find_implementation
+from dxgemm.choice.implementation import MOST_SLICES
+from dxgemm.choice.registry import find_implementation
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.runtime import binding, capture, device, host, launch, workspace

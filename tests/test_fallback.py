@@ -7,8 +7,8 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.call import route
 from dxgemm.call.route import Route, clear_routes
-from dxgemm.choice import registry as _registry
 from dxgemm.choice.selection import rank
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
@@ -19,15 +19,15 @@ from dxgemm.runtime.device import device_facts
 @pytest.fixture
 def no_build(monkeypatch):
     """Refuses to build the implementations named."""
-    bind = _registry.KernelFile.bind
+    bind = route.bind_product
 
     def forbid(*names):
-        def refuse(self, *arguments):
-            if self.name in names:
-                raise errors.BuildError(f"no {self.name} today")
-            return bind(self, *arguments)
+        def refuse(implementation, *arguments):
+            if implementation.name in names:
+                raise errors.BuildError(f"no {implementation.name} today")
+            return bind(implementation, *arguments)
 
-        monkeypatch.setattr(_registry.KernelFile, "bind", refuse)
+        monkeypatch.setattr(route, "bind_product", refuse)
         clear_routes()
 
     yield forbid

@@ -125,7 +125,8 @@ def test_few_tiles_of_long_k_are_sliced_and_others_are_not(configs_of_a_gpu, dty
 COMPILE = """
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import sliced_problem
-from dxgemm.choice.registry import adding_spec, find_implementation
+from dxgemm.choice.implementation import adding_spec
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
 for name, dtype in (("tuned", "float32"), ("tensor_core", "float64")):

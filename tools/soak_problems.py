@@ -12,7 +12,7 @@ import numpy as np
 
 import dxgemm
 from dxgemm import epilogues, reductions
-from dxgemm.choice.registry import Pipelined
+from dxgemm.choice.implementation import Pipelined
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dxgemm import compiler
-from dxgemm.call import grouped as _grouped
+from dxgemm.call import grouped
 from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
 from dxgemm.call.grouped import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import clear_routes
-from dxgemm.choice import registry as _registry
+from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import BuildError
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
@@ -205,7 +206,7 @@ def gemm_grouped(
         host does not wait. `plan_grouped` builds and uploads the table once.
         Problems run one after the other if an operand is in host memory, and on the simulator.
     """
-    return _grouped.run(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
+    return grouped.run(grouped.Grouped(a, b, c, alpha, beta, out, stream))
 
 
 def plan_grouped(
@@ -222,12 +223,12 @@ def plan_grouped(
 
     Takes what `gemm_grouped` takes and raises what it raises. Waits for its table to be uploaded.
     """
-    return GroupedPlan(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
+    return GroupedPlan(grouped.Grouped(a, b, c, alpha, beta, out, stream))
 
 
-def implementations() -> tuple[_registry.Implementation, ...]:
+def implementations() -> tuple[Implementation, ...]:
     """Every implementation: its `name`, and `supports(problem)`, which is None or a reason."""
-    return _registry.IMPLEMENTATIONS
+    return registry.IMPLEMENTATIONS
 
 
 def build(
@@ -262,12 +263,12 @@ def build(
     tasks = []
     for name in dict.fromkeys(names):
         for wanted in implementations or ():
-            reason = _registry.find_implementation(wanted).runs_on(name)
+            reason = registry.find_implementation(wanted).runs_on(name)
             if reason is not None:
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
-        specs = _registry.kernel_specs(dtypes, implementations, name)
+        specs = registry.kernel_specs(dtypes, implementations, name)
         if implementations is None:
-            specs += _grouped.kernel_specs(dtypes, name)
+            specs += grouped.kernel_specs(dtypes, name)
         tasks += [(spec, name) for spec in specs]
     return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 
@@ -280,6 +281,6 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return how many there were."""
     clear_routes()
-    _grouped.forget_launches()
+    grouped.forget_launches()
     compiler.forget_failures()
     return compiler.clear_kernels()

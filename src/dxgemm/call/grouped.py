@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.call import prepare as _calls
-from dxgemm.choice.registry import Implementation, common_problems, find_implementation
+from dxgemm.choice.implementation import Implementation, common_problems
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.errors import (

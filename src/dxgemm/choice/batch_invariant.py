@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.registry import IMPLEMENTATIONS, Implementation
+from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.choice.selection import Ranking, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts

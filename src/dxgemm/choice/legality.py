@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from dxgemm.choice.registry import IMPLEMENTATIONS, MOST_SLICES, Implementation
+from dxgemm.choice.implementation import MOST_SLICES, Implementation
+from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.choice.implementation import MOST_SLICES, Implementation
 from dxgemm.choice.legality import FEWEST_SLICED_TILES
-from dxgemm.choice.registry import MOST_SLICES, Implementation
 from dxgemm.choice.tables import Speed
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits

@@ -1,353 +1,39 @@
-"""Registry of implementations by name. Kernel files are imported when first needed, numba never."""
+"""Every implementation by name."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from importlib import import_module
-from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
-from dxgemm.choice import cublas_limits, emulation
-from dxgemm.compiler import (
-    KernelRecord,
-    KernelSpec,
-    compute_capability,
-    find_kernel,
+from dxgemm.choice.implementation import (
+    MOST_SLICES,
+    TENSOR,
+    Cublas,
+    EmulatedProduct,
+    Handwritten,
+    Implementation,
+    KernelFile,
+    Pipelined,
+    Role,
+    adding_spec,
 )
+from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnknownImplementationError
-from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_dtype
-from dxgemm.problem.fusion import Fusion
-from dxgemm.problem.layout import MAX_ALIGNMENT
-from dxgemm.problem.problem import Problem, sliced_problem
-
-# A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
-MOST_ACCUMULATOR_BYTES = 576
-
-# Largest number of split-K slices, and the kernel file that adds their sums.
-MOST_SLICES = 128
-ADDER = "dxgemm.handwritten.kernels.add_slices"
-
-COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
-
-# Arithmetic of the tensor cores by the dtype of a and b.
-TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
-
-
-@dataclass(frozen=True, eq=False)
-class Implementation(ABC):
-    """Registered kernel, or library, that computes GEMMs; objects are compared by identity.
-
-    Attributes:
-        name: name that `implementation=` takes.
-        summary: one line for tables.
-        is_own: False for libraries that are registered as a baseline; the automatic choice is among
-            dxgemm's own kernels.
-        automatic_for: dtypes for which the automatic choice considers it and `dxgemm tune` measures
-            it; None for all. For other dtypes another kernel is always faster.
-        multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
-            of its tensor cores; without dtypes that it computes outside tensor cores.
-        rung: number on the ladder of docs/ladder.md; None if it is no rung.
-    """
-
-    name: str
-    summary: str
-    is_own: bool = True
-    automatic_for: tuple[str, ...] | None = None
-    multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
-    rung: int | None = None
-
-    def is_automatic(self, dtype: str) -> bool:
-        """True if the automatic choice for a dtype considers this implementation."""
-        return self.is_own and (self.automatic_for is None or dtype in self.automatic_for)
-
-    def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
-        """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
-        unit = self.multiplies.get(dtype, "")
-        return device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
-
-    def is_modular(self, dtype: str) -> bool:
-        """True if it multiplies residues: one product for each modulus."""
-        return dtype == "float64" and self.multiplies.get(dtype) == "int8"
-
-    @abstractmethod
-    def supports(self, problem: Problem) -> str | None:
-        """Reason why this implementation cannot compute the problem; None if it can."""
-
-    @property
-    def refuses(self) -> Callable[[Problem], str | None]:
-        """Faster `supports`, for problems of a dtype that has configs."""
-        return self.supports
-
-    def runs_on(self, arch: str) -> str | None:
-        """Reason why this implementation cannot run on an architecture; None if it can."""
-        return None
-
-    @abstractmethod
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
-        """All configs, or those for a dtype, largest tile first.
-
-        The result is (None,) for an implementation without configs.
-        """
-
-    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        """Spec of a kernel that is not built yet and takes long to build; None without one."""
-        return None
-
-    def fuses_reduction(self, problem: Problem) -> bool:
-        """True if its kernels can fuse the problem's reduction."""
-        return False
-
-    def partial_results(self, config: Any, problem: Problem) -> int:
-        """Number of partial results that a fused reduction leaves per row, or column."""
-        from dxgemm.handwritten.parts.reduction import slot_count
-
-        tile, sizes = self.result_tile(config, problem), (problem.m, problem.n)
-        width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
-        partial_results: int = slot_count(config, tile, problem.reduction, sizes, width)
-        return partial_results
-
-    @property
-    def slices_k(self) -> bool:
-        """True if its kernels compute split-K slices."""
-        return False
-
-    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        """Rows and columns of a block's tile of the result."""
-        return config.tile_m, config.tile_n
-
-    def fallback(self, problem: Problem, config: Any = None) -> str | None:
-        """Kernel that takes over if the operands fail the validity check; None without a check."""
-        return None
-
-    def accuracy(self, problem: Problem) -> str | None:
-        """Rounding of the operands and the bound on the error; None if they are not rounded."""
-        return None
-
-    def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        """Thread blocks of a launch, or of each split-K slice; 0 if it does not tell."""
-        return 0
-
-    def tile_count(self, config: Any, problem: Problem) -> int:
-        """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
-        return 0
-
-    def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
-        """Record of the kernel if it is in memory or on disk; None if it is not built."""
-        return None
-
-
-@dataclass(frozen=True, eq=False)
-class KernelFile(Implementation):
-    """Implementation by a kernel file of one of dxgemm's packages."""
-
-    package: ClassVar[str]
-
-    @property
-    def module(self) -> str:
-        """Import path of the kernel file."""
-        return f"{self.package}.{self.name}"
-
-    @cached_property
-    def kernel(self) -> Kernel:
-        """Declaration of the kernel file."""
-        kernel: Kernel = import_module(self.module).KERNEL
-        return kernel
-
-    def supports(self, problem: Problem) -> str | None:
-        if simulator_enabled() and not self.kernel.simulator_configs:
-            return "its PTX instructions need a GPU; this is numba's simulator"
-        if problem.dtype not in self.dtypes:
-            return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
-        return self.refuses(problem)
-
-    @property
-    def refuses(self) -> Callable[[Problem], str | None]:
-        return self.kernel.supports
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """Dtypes of a and b that the kernel computes."""
-        return self.kernel.dtypes
-
-    def runs_on(self, arch: str) -> str | None:
-        if simulator_enabled():
-            return None
-        capability = compute_capability(arch)
-        minimum, only = self.kernel.minimum_arch, self.kernel.only_arch
-        if capability >= minimum and only in (None, capability):
-            return None
-        needed = f"{minimum} or later" if minimum else f"{only}"
-        return f"it needs compute capability {needed} (times 10), not {capability}"
-
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
-        kernel = self.kernel
-        configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
-        if dtype is None:
-            return configs
-        if dtype not in self.dtypes:
-            return ()
-        return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
-
-    def spec(
-        self,
-        config: Any,
-        dtype: str,
-        variant: tuple[str, ...] = (),
-        epilogue: Fusion | None = None,
-    ) -> KernelSpec:
-        return KernelSpec(self.name, self.module, config, dtype, variant, epilogue)
-
-    def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
-        """Spec of the kernel that computes a problem."""
-        variant = self.kernel.variant(config, problem)
-        return self.spec(config, problem.dtype, variant, problem.epilogue)
-
-    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        """Specs of all kernels that a launch needs."""
-        return [self.spec_for(config, problem)]
-
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """Specs of the kernels to build ahead of time: each config for the common layouts."""
-        specs = {
-            self.spec_for(config, problem): None
-            for dtype in self.dtypes
-            if dtype in dtypes
-            for config in self.configs(dtype)
-            for problem in self._common_problems(config, dtype)
-            if self.supports(problem) is None
-        }
-        return list(specs)
-
-    def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        if config.only_shape is not None:
-            return [contiguous_problem(dtype, *config.only_shape)]
-        problems = common_problems(dtype)
-        if self.slices_k and config.split_k == 1:
-            problems += [sliced_problem(problem, 2) for problem in problems]
-        return problems
-
-    def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        blocks = self.kernel.block_count(config, problem)
-        return min(blocks, sm_count) if self.kernel.is_persistent else blocks
-
-    def tile_count(self, config: Any, problem: Problem) -> int:
-        count = self.kernel.tile_count or self.kernel.block_count
-        return count(config, problem)
-
-    def fuses_reduction(self, problem: Problem) -> bool:
-        reduction = problem.reduction
-        if reduction is None or reduction.axis == 0 or reduction.is_stored:
-            return self.kernel.reductions is Reductions.ALL
-        return self.kernel.reductions is not Reductions.NONE
-
-    @property
-    def slices_k(self) -> bool:
-        return self.kernel.slices_k
-
-    def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
-        return self.kernel.result_tile(config, problem)
-
-    def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
-        kernel = find_kernel(self.spec_for(config, problem), arch)
-        return kernel.record if kernel else None
-
-
-def adding_spec(problem: Problem, slices: int) -> KernelSpec:
-    """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
-    file = import_module(ADDER)
-    elements = problem.batch * problem.m * problem.n
-    config = file.choose_config(file.KERNEL.configs, elements, slices)
-    return KernelSpec("add_slices", ADDER, config, problem.dtype, (), problem.epilogue)
-
-
-class Handwritten(KernelFile):
-    """Handwritten kernel file: a rung of the ladder, or a production kernel that is no rung."""
-
-    package = "dxgemm.handwritten"
-
-    @property
-    def module(self) -> str:
-        room = "" if self.rung is not None else ".kernels"
-        return f"{self.package}{room}.{self.name}"
-
-
-class EmulatedProduct(Handwritten):
-    """Kernel file of an emulated product, which multiplies the parts that other kernels make."""
-
-    def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
-        return emulation.product_spec(config, problem)
-
-    def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
-        return [self.spec_for(config, problem), *emulation.other_specs(problem)]
-
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        specs = dict.fromkeys(super().common_specs(dtypes))
-        for problem in (
-            p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
-        ):
-            if self.supports(problem) is None:
-                specs |= dict.fromkeys(emulation.other_specs(problem))
-        return list(specs)
-
-    def fallback(self, problem: Problem, config: Any = None) -> str | None:
-        if problem.dtype not in self.dtypes:
-            return None
-        name = emulation.NATIVE[problem.dtype].__name__.rpartition(".")[2]
-        return f"{name} {emulation.native_config(problem, config)}, decided on the GPU"
-
-    def partial_results(self, config: Any, problem: Problem) -> int:
-        return emulation.partial_results(config, problem)
-
-    def accuracy(self, problem: Problem) -> str | None:
-        return self.kernel.accuracy(problem)
-
-
-class Pipelined(KernelFile):
-    """Kernel file on top of device functions of cuBLASDx."""
-
-    package = "dxgemm.cublasdx"
-
-    def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        if simulator_enabled():
-            return None
-        spec = self.spec_for(config, problem)
-        return None if find_kernel(spec, arch) else spec
-
-
-@dataclass(frozen=True, eq=False)
-class Cublas(Implementation):
-    """NVIDIA's cuBLAS, called through CuPy."""
-
-    def supports(self, problem: Problem) -> str | None:
-        if problem.epilogue is not None:
-            return "cuBLAS fuses no function written in Python"
-        return cublas_limits.supports(problem)
-
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
-        return (None,)
-
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("naive", "one thread an element, down the columns", rung=1),
     Handwritten("coalesced", "one thread an element, along the rows", rung=2),
-    Handwritten("shared_tile", "shared-memory tile a block", automatic_for=(), rung=3),
-    Handwritten("thread_tile_1d", "column of elements a thread", automatic_for=(), rung=4),
+    Handwritten("shared_tile", "shared-memory tile a block", role=Role.RUNG, rung=3),
+    Handwritten("thread_tile_1d", "column of elements a thread", role=Role.RUNG, rung=4),
     Handwritten(
-        "thread_tile_2d", "tile of elements a thread, in registers", automatic_for=(), rung=5
+        "thread_tile_2d", "tile of elements a thread, in registers", role=Role.RUNG, rung=5
     ),
-    Handwritten("vectorized", "128-bit accesses", automatic_for=(), rung=6),
-    Handwritten("conflict_free", "padded or swizzled shared memory", automatic_for=(), rung=7),
-    Handwritten("warp_tile", "tile of elements a warp", automatic_for=(), rung=8),
-    Handwritten("double_buffer", "next tile fetched meanwhile", automatic_for=(), rung=9),
-    Handwritten("async_copy", "cp.async in several stages", automatic_for=(), rung=10),
-    Handwritten("ping_pong", "fragments read one k ahead", automatic_for=(), rung=11),
+    Handwritten("vectorized", "128-bit accesses", role=Role.RUNG, rung=6),
+    Handwritten("conflict_free", "padded or swizzled shared memory", role=Role.RUNG, rung=7),
+    Handwritten("warp_tile", "tile of elements a warp", role=Role.RUNG, rung=8),
+    Handwritten("double_buffer", "next tile fetched meanwhile", role=Role.RUNG, rung=9),
+    Handwritten("async_copy", "cp.async in several stages", role=Role.RUNG, rung=10),
+    Handwritten("ping_pong", "fragments read one k ahead", role=Role.RUNG, rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", multiplies=TENSOR, rung=13),
     Handwritten(
@@ -379,20 +65,20 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies={"float64": "int8"},
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
-    Pipelined("block_batch", "cuBLASDx: a block a small matrix", automatic_for=("float32",)),
+    Pipelined("block_batch", "cuBLASDx: a block a small matrix", candidate_for=("float32",)),
     Pipelined(
         "pipeline",
         "cuBLASDx: cp.async",
-        automatic_for=("int8",),
+        candidate_for=("int8",),
         multiplies={"float64": "float64", "int8": "int8"},
     ),
     Pipelined(
         "pipeline_tma",
         "cuBLASDx: TMA and wgmma of Hopper",
-        automatic_for=("int8",),
+        candidate_for=("int8",),
         multiplies=TENSOR,
     ),
-    Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", is_own=False),
+    Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", role=Role.BASELINE),
 )
 
 _by_name = {implementation.name: implementation for implementation in IMPLEMENTATIONS}
@@ -415,20 +101,6 @@ def find_implementation(name: str) -> Implementation:
 def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
     """Find the config with this text; None if there is none any more."""
     return next((c for c in implementation.configs(dtype) if str(c) == text), None)
-
-
-def common_problems(dtype: str) -> list[Problem]:
-    """Large problems of common layouts, result dtypes and precisions; aligned, and odd sizes."""
-    problems = []
-    for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
-        rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
-        problems += [
-            rows,
-            replace(rows, b=rows.b.transposed()),
-            replace(rows, a=rows.a.transposed()),
-            contiguous_problem(dtype, *ODD_SHAPE, out_dtype=out_dtype, precision=precision),
-        ]
-    return problems
 
 
 def kernel_specs(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import (
     Candidate,
     can_slice,
@@ -28,7 +29,7 @@ from dxgemm.choice.model import (
     resident_blocks,
     schedule,
 )
-from dxgemm.choice.registry import IMPLEMENTATIONS, Implementation, find_implementation
+from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import Residual
 from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_for
 from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
-from dxgemm.choice.registry import Handwritten
+from dxgemm.choice.implementation import Handwritten
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import Problem

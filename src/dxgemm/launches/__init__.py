@@ -1,1 +1,1 @@
-"""GEMMs of several kernels, and of cuBLAS, as one launch each."""
+"""Launches of GEMMs: one kernel, a series of kernels, or cuBLAS."""

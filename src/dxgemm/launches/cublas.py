@@ -1,4 +1,4 @@
-"""cuBLAS behind the same call, as the baseline: what it cannot compute, `supports` says."""
+"""Launches of cuBLAS, the baseline; `dxgemm.choice.cublas_limits` has the limits."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 
 class CublasLaunch:
-    """A GEMM of cuBLAS, strided-batched where there is a batch, bound to one problem.
+    """GEMM of cuBLAS bound to one problem, strided-batched for a batch.
 
-    cublasSgemm and cublasDgemm, and cublasGemmEx with sums in float32 for half precision and TF32,
-    in int32 for int8.
+    It calls cublasSgemm and cublasDgemm; for half precision and TF32, cublasGemmEx with a float32
+    accumulator; for int8, cublasGemmEx with an int32 accumulator.
     cuBLAS is column-major: it computes out.T = b.T @ a.T, which is the row-major `out`.
     """
 
@@ -36,7 +36,7 @@ class CublasLaunch:
         self._get_current_stream = cuda.get_current_stream
         self._ordinal = ordinal
         self._problem = problem
-        # For one matrix the plain call: it has split-k and vector kernels the batched one lacks.
+        # One matrix takes the plain call, which has split-K and GEMV kernels the batched one lacks.
         name = "gemm" if problem.batch == 1 else "gemmStridedBatched"
         self._dtypes: list[tuple[int, ...]] = [(), ()]
         self._compute: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class CublasLaunch:
 
 
 def _with_refusals(launch: Callable[[int], None], problem: Problem) -> Callable[[int], None]:
-    """cuBLAS has int8 kernels for some shapes only, and says which when it is called."""
+    """Turn cuBLAS's refusal of an int8 shape, which it tells only when called, into an error."""
     from cupy_backends.cuda.libs.cublas import CUBLASError
 
     def launch_or_refuse(stream: int) -> None:
@@ -131,9 +131,9 @@ _handles = threading.local()
 
 
 def _handle(ordinal: int) -> Any:
-    """A cuBLAS handle of this thread and device, in host pointer mode.
+    """Handle of cuBLAS for this thread and device, in host pointer mode.
 
-    By default cuBLAS may split k and add the parts in half precision, which misses the right
+    By default cuBLAS may use split-K and add the slices in half precision, which misses the right
     bfloat16 by tens of units in the last place.
     """
     from cupy_backends.cuda.libs import cublas
@@ -147,7 +147,7 @@ def _handle(ordinal: int) -> Any:
 
 
 class _RawStream:
-    """A raw handle behind the protocol by which CuPy takes streams."""
+    """Raw stream handle behind the protocol that CuPy accepts."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -157,7 +157,7 @@ class _RawStream:
 
 
 def _cupy_stream(handle: int) -> Any:
-    """A context in which a stream is CuPy's current one."""
+    """Context in which a stream is CuPy's current one."""
     from cupy import cuda
 
     return cuda.Stream.from_external(_RawStream(handle)) if handle else cuda.Stream.null

@@ -1,4 +1,4 @@
-"""Launches of a GEMM by products of parts: what all have in common, and those of float32."""
+"""Launches of emulated products: the base class for all dtypes, and emulated float32 (fp16x2)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dxgemm.runtime.device import device_facts
 
 
 def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-    """The launch of that kernel where there is no check, since nothing is multiplied."""
+    """Bind the native kernel alone, without a validity check, for problems with k == 0."""
     file = NATIVE[problem.dtype]
     config = native_config(problem, config)
     spec = series_spec(file, config, problem, file.KERNEL.variant(config, problem))
@@ -35,33 +35,32 @@ def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Lau
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-    """The launch of a problem: a `SplitLaunch`, or `tuned` where nothing is multiplied."""
+    """Bind a problem: to an `EmulatedFloat32Launch`, or to the native kernel if k is 0."""
     if problem.k == 0:
         return native_launch(problem, config, arch, ordinal)
-    return SplitLaunch(problem, config, arch, ordinal)
+    return EmulatedFloat32Launch(problem, config, arch, ordinal)
 
 
 class PartsLaunch(LaunchSeries):
-    """Split a and b, judge, multiply what they were split into, or else a and b themselves.
+    """Launch of an emulated product: split a and b, check them, multiply the parts or a and b.
 
-    Which of the two products is computed is known on the device alone: both are queued, and the
-    other's blocks leave at once.
+    Only the device knows the result of the validity check. So both products are queued, and the
+    blocks of the one that is not needed return at once.
     """
 
     def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
-        """Build the kernels that are not there.
+        """Build the missing kernels and bind them.
 
         Args:
-            problem: what to compute; k is not 0.
-            config: of the product of parts.
-            arch, ordinal: of the GPU.
+            problem: the problem to compute; k is not 0.
+            config: config of the emulated product.
+            arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(ordinal)
         self._parts = parts = parts_of_problem(problem)
-        self._splits = {name: part.bind(arch, ordinal) for name, part in parts.items()}
-        judged = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
-        judge = validity_spec(judged)
-        self._judge = launch_kernel(judge, judged, 1, arch, ordinal)
+        self._decompose = {name: part.bind(arch, ordinal) for name, part in parts.items()}
+        checked = validity_problem(problem.k, parts["a"].blocks, parts["b"].blocks)
+        self._check = launch_kernel(validity_spec(checked), checked, 1, arch, ordinal)
         self._counter = _counter(ordinal).pointer
         native, own = native_spec(problem, config), with_buffers(problem, "int32")
         blocks = NATIVE[problem.dtype].KERNEL.block_count(native.config, problem)
@@ -69,14 +68,14 @@ class PartsLaunch(LaunchSeries):
         self._prepared: dict[str, int] = {}
 
     def prepared(self, operand: str, parts: int) -> PartsLaunch:
-        """This launch with the parts of "a" or "b" that are at an address."""
+        """Return a copy of this launch that uses prepared parts of "a" or "b", at an address."""
         launch = copy(self)
         launch._prepared = {operand: parts}
         launch._lay_out()
         return launch
 
     def _lay_out(self) -> None:
-        """The workspace: the flag of validity_check, and the parts that are not prepared."""
+        """Lay out the workspace: flag of the validity check, then all parts but prepared ones."""
         self._size = 0
         self._invalid = self._take(NUMBER_BYTES)
         self._made = {
@@ -90,39 +89,41 @@ class PartsLaunch(LaunchSeries):
         return self._prepared | {name: base + start for name, start in self._made.items()}
 
     def _factors(self, places: dict[str, int]) -> tuple[int, ...]:
-        """The buffers of factors."""
+        """Addresses and sizes of the buffers of factors."""
         a, b = self._parts["a"], self._parts["b"]
         return *a.factors(places["a"]), *b.factors(places["b"])
 
-    def _splitting(self, places: dict[str, int], invalid: int, call: tuple[Any, ...]) -> list[Call]:
-        """The launches before the product's."""
+    def _decomposing(
+        self, places: dict[str, int], invalid: int, call: tuple[Any, ...]
+    ) -> list[Call]:
+        """Calls before the product: the kernels that split the operands, and the check."""
         a, b = self._parts["a"], self._parts["b"]
         status = *a.status(places["a"]), *b.status(places["b"])
         sources = dict(zip("ab", call, strict=False))
-        splits = [
+        decompositions = [
             Call(
-                self._splits[name],
+                self._decompose[name],
                 (sources[name],) * 4 + (0, 0),
                 self._parts[name].arguments(places[name]),
             )
             for name in self._made
         ]
         return [
-            *splits,
-            Call(self._judge, (invalid,) * 4 + (0, 0), (*status, invalid, 1, self._counter, 1)),
+            *decompositions,
+            Call(self._check, (invalid,) * 4 + (0, 0), (*status, invalid, 1, self._counter, 1)),
         ]
 
 
-class SplitLaunch(PartsLaunch):
-    """float32 as sums of parts."""
+class EmulatedFloat32Launch(PartsLaunch):
+    """Launch of emulated float32: each number is the sum of two float16 parts."""
 
     def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
-        """Build the kernels that are not there.
+        """Build the missing kernels and bind them.
 
         Args:
-            problem: what to compute; k is not 0.
-            config: of `emulated_float32`.
-            arch, ordinal: of the GPU.
+            problem: the problem to compute; k is not 0.
+            config: config of `emulated_float32`.
+            arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
         own, spec = parts_problem(problem), product_spec(config, problem)
@@ -139,7 +140,7 @@ class SplitLaunch(PartsLaunch):
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         invalid, places = base + self._invalid, self._places(base)
         return [
-            *self._splitting(places, invalid, call),
+            *self._decomposing(places, invalid, call),
             Call(
                 self._product,
                 (places["a"], places["b"], *call[2:]),
@@ -150,13 +151,16 @@ class SplitLaunch(PartsLaunch):
 
 
 def emulation_fallbacks(device: int = 0) -> int:
-    """How many calls with precision="emulated" have multiplied the operands themselves.
+    """Count the calls with precision="emulated" that multiplied the operands themselves.
 
-    They could not be split within the bound on the error, which is known on the GPU alone; reading
-    the count waits for the work queued there.
+    Those operands failed the validity check of the bound on the error. Only the GPU knows the
+    count; reading it waits for the work queued there.
 
     Args:
         device: CUDA ordinal.
+
+    Returns:
+        The number of such calls in this process.
     """
     return 0 if simulator_enabled() else _counter(device).read()
 

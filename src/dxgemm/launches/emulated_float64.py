@@ -1,4 +1,4 @@
-"""Launches of a float64 GEMM by products of residues, and of the native one in its place."""
+"""Launches of emulated float64: products of residues (Ozaki scheme II), or the native product."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from dxgemm.runtime.device import device_facts
 
 
 def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
-    """The launch of a problem: a `ResidueLaunch`, or the native one where nothing is multiplied."""
+    """Bind a problem: to an `EmulatedFloat64Launch`, or to the native kernel if k is 0."""
     if problem.k == 0:
         return native_launch(problem, config, arch, ordinal)
-    return ResidueLaunch(problem, config, arch, ordinal)
+    return EmulatedFloat64Launch(problem, config, arch, ordinal)
 
 
-class ResidueLaunch(PartsLaunch):
-    """float64 as residues of integers: their products by each modulus, and what has them."""
+class EmulatedFloat64Launch(PartsLaunch):
+    """Launch of emulated float64: residues of integers, their products, and the reconstruction."""
 
     def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
-        """Build the kernels that are not there.
+        """Build the missing kernels and bind them.
 
         Args:
-            problem: what to compute; k is not 0.
-            config: of `emulated_float64`.
-            arch, ordinal: of the GPU.
+            problem: the problem to compute; k is not 0.
+            config: config of `emulated_float64`.
+            arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
         self._count = moduli_count(problem)
@@ -66,7 +66,7 @@ class ResidueLaunch(PartsLaunch):
         residues = base + self._residues
         buffers = residues, self._residue_bytes, *self._factors(places), invalid, 1
         return [
-            *self._splitting(places, invalid, call),
+            *self._decomposing(places, invalid, call),
             Call(
                 self._product,
                 (places["a"], places["b"], residues, residues, 0, 0),

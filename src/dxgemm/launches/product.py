@@ -1,10 +1,10 @@
-"""The launch of a product alone: without the kernels that add slices of k or reduce the result."""
+"""Launches of a product alone, without the kernels that add split-K slices or reduce the result."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.choice.registry import Cublas, EmulatedProduct, Implementation, KernelFile
+from dxgemm.choice.implementation import Cublas, EmulatedProduct, Implementation, KernelFile
 from dxgemm.launches import emulated_float32, emulated_float64
 from dxgemm.launches.cublas import CublasLaunch
 from dxgemm.problem.problem import Problem
@@ -15,13 +15,13 @@ from dxgemm.runtime.device import device_facts
 def bind_product(
     implementation: Implementation, problem: Problem, config: Any, arch: str, ordinal: int
 ) -> Launch:
-    """Make everything ready for a problem, building kernels that are not there.
+    """Bind an implementation to a problem, building missing kernels.
 
     Args:
-        implementation: one that supports the problem.
-        problem: what to compute.
-        config: one of the implementation's.
-        arch, ordinal: of the GPU.
+        implementation: an implementation that supports the problem.
+        problem: the problem to compute.
+        config: one of the implementation's configs.
+        arch, ordinal: architecture and ordinal of the GPU.
 
     Raises:
         BuildError, MissingPackageError: a kernel cannot be built.

@@ -1,4 +1,4 @@
-"""Launches of a GEMM whose result is reduced: the product's kernel, and those behind it."""
+"""Launches of a GEMM whose result is reduced: the product, then the kernels that reduce it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from dxgemm.problem.layout import Layout, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 
-MANY_LINES = 64  # from so many on, a few threads merge each of them
+MANY_LINES = 64  # from this number of lines on, a few threads merge each of them
 NO_STRIDES = Strides(0, 0, 0)
 
 
 class ResultArray(NamedTuple):
-    """Where a reduction writes one of its results.
+    """Array that a reduction writes one of its results to.
 
     Attributes:
-        dtype: of its elements.
+        dtype: dtype of the elements.
         strides: elements from one matrix, line (row or column) and rank to the next.
-        pair_stride: elements from the row of an index to its column, of a whole matrix.
+        pair_stride: elements from the row of an index to its column, for a whole matrix.
     """
 
     dtype: str
@@ -40,7 +40,7 @@ class ResultArray(NamedTuple):
 
 
 def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bool) -> ResultArray:
-    """Of an array for the result of that name, in the shape that `Reduction.shapes` gives it."""
+    """Strides of the array for a result, in the shape that `Reduction.shapes` gives it."""
     item_size = ITEM_SIZES[layout.dtype]
     steps = [stride // item_size for stride in layout.strides]
     batch = steps.pop(0) if is_batched else 0
@@ -54,11 +54,14 @@ def result_array(reduction: Reduction, name: str, layout: Layout, is_batched: bo
 
 @dataclass(frozen=True)
 class Buffers:
-    """Partial results in a workspace: `slots` for each of `lines`, which are rows or columns.
+    """Partial results in a workspace.
 
     Attributes:
-        starts: of the values, and of the indices if there are any, in bytes from the workspace's.
-        items: elements of each.
+        slots: number of partial results per line.
+        lines: number of rows, or columns.
+        starts: offsets of the values, and of the indices if there are any, in the workspace, in
+            bytes.
+        items: number of elements of each.
     """
 
     slots: int
@@ -67,18 +70,18 @@ class Buffers:
     items: int
 
     def arguments(self, base: int) -> tuple[int, ...]:
-        """For these, with the workspace at an address."""
+        """Epilogue arguments for these buffers, with the workspace at an address."""
         return tuple(x for start in self.starts for x in (base + start, self.items))
 
 
 class _Step(NamedTuple):
-    """One kernel after the product's.
+    """Kernel after the product.
 
     Attributes:
-        launch: its own.
-        reads_matrix: whether its a is the matrix.
-        arguments: (base, pointers) -> its operands, with the workspace at base and the results at
-            pointers.
+        launch: launch of the kernel.
+        reads_matrix: True if its a is the matrix.
+        arguments: (base, pointers) -> its epilogue arguments, with the workspace at base and the
+            results at pointers.
     """
 
     launch: Launch
@@ -87,10 +90,11 @@ class _Step(NamedTuple):
 
 
 class ReducedLaunch(LaunchSeries):
-    """The product, then the kernels that make its results.
+    """Launch of the product, then of the kernels that reduce it.
 
-    Fused, the product's kernel leaves partial results in a workspace; else it stores the matrix,
-    which another kernel reduces to such. `merge_partials` makes the results of them.
+    A fused reduction leaves partial results of the product's kernel in a workspace. An unfused one
+    stores the matrix, which another kernel reduces to partial results. `merge_partials` reduces
+    these to the results.
     """
 
     def __init__(
@@ -101,22 +105,22 @@ class ReducedLaunch(LaunchSeries):
         arch: str,
         ordinal: int,
     ) -> None:
-        """Build the kernels that are not there.
+        """Build the missing kernels and bind them.
 
         Args:
-            problem: with the reduction.
-            candidate: how the product is computed.
-            results: the arrays to write, by name. Their addresses follow the other operands.
-            arch, ordinal: of the GPU.
+            problem: the problem, with its reduction.
+            candidate: the candidate that computes the product.
+            results: the arrays to write, by name. Their addresses follow the epilogue's operands.
+            arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(ordinal)
         assert problem.epilogue is not None and problem.reduction is not None
         self._problem, self._epilogue = problem, problem.epilogue
         self._reduction = problem.reduction
         self._results, self._arch = results, arch
-        self._matrix: int | None = None  # where in it the matrix is
+        self._matrix: int | None = None  # offset of the matrix in the workspace
         self._product: Launch | None = None
-        self._partials: Buffers | None = None  # that the product's kernel leaves
+        self._partials: Buffers | None = None  # partial results of the product's kernel
         self._steps: list[_Step] = []
         lines = {None: 1, 0: problem.n, 1: problem.m}[self._reduction.axis]
         if problem.batch * lines == 0:
@@ -126,10 +130,10 @@ class ReducedLaunch(LaunchSeries):
         elif not candidate.stores_matrix:
             self._bind_merging(self._bind_fused(candidate))
         else:
-            self._bind_merging(self._bind_split(candidate))
+            self._bind_merging(self._bind_unfused(candidate))
 
     def prepared(self, operand: str, parts: int) -> ReducedLaunch:
-        """This launch with the parts of "a" or "b" that are at an address, if it takes parts."""
+        """Return a copy of this launch with prepared parts, if its product is emulated."""
         if not isinstance(self._product, PartsLaunch):
             return self
         launch = copy(self)
@@ -155,7 +159,7 @@ class ReducedLaunch(LaunchSeries):
         return calls
 
     def _bind_fused(self, candidate: Candidate) -> Buffers:
-        """The product's launch, which leaves the partial results."""
+        """Bind the product's kernel, which leaves the partial results."""
         implementation, config = candidate.implementation, candidate.config
         self._partials = self._buffers_of(implementation.partial_results(config, self._problem))
         self._product = bind_product(
@@ -163,17 +167,17 @@ class ReducedLaunch(LaunchSeries):
         )
         return self._partials
 
-    def _bind_split(self, candidate: Candidate) -> Buffers:
-        """The product's launch, and the one that makes partial results of the matrix."""
+    def _bind_unfused(self, candidate: Candidate) -> Buffers:
+        """Bind the product's kernel, and the one that reduces the matrix to partial results."""
         from dxgemm.handwritten.parts.reduction import slot_count
 
-        problem, way = self._problem, candidate.part_of(self._problem)
+        problem, stored = self._problem, candidate.part_of(self._problem)
         self._product = bind_product(
-            candidate.implementation, way, candidate.config, self._arch, self._ordinal
+            candidate.implementation, stored, candidate.config, self._arch, self._ordinal
         )
         if not self._reduction.is_stored:
             item_size = ITEM_SIZES[problem.out_dtype]
-            self._matrix = self._take(problem.batch * way.out.batch * item_size)
+            self._matrix = self._take(problem.batch * stored.out.batch * item_size)
         file = import_module("dxgemm.handwritten.kernels.reduce_tiles")
         config = _configs(file)[0]
         slots = slot_count(
@@ -188,7 +192,7 @@ class ReducedLaunch(LaunchSeries):
         self._add_step(
             file,
             config,
-            replace(matrix, dtype=problem.out_dtype, a=way.out),
+            replace(matrix, dtype=problem.out_dtype, a=stored.out),
             (),
             lambda base, _: partials.arguments(base),
             reads_matrix=True,
@@ -196,7 +200,7 @@ class ReducedLaunch(LaunchSeries):
         return partials
 
     def _bind_merging(self, partials: Buffers) -> None:
-        """From partial results to results."""
+        """Bind the kernel that merges partial results to results."""
         file = import_module("dxgemm.handwritten.kernels.merge_partials")
         if self._reduction.axis is None and partials.lines > 1:
             partials = self._bind_merging_again(file, partials)
@@ -223,7 +227,7 @@ class ReducedLaunch(LaunchSeries):
         self._add_merging(file, partials, tuple(arrays), (end, " ".join(self._results)), arguments)
 
     def _bind_merging_again(self, file: Any, partials: Buffers) -> Buffers:
-        """From a whole matrix' partial results to one for each of its lines."""
+        """Bind a kernel that merges the partial results of a whole matrix to one per line."""
         merged = self._buffers(1, partials.lines)
         strides = Strides(merged.lines, 1, self._problem.batch * merged.lines)
         arrays = tuple(FusedOperand("output", dtype) for dtype in self._reduction.partials)
@@ -253,7 +257,7 @@ class ReducedLaunch(LaunchSeries):
     def _kernel_problem(
         self, m: int, n: int, k: int, operands: tuple[FusedOperand, ...]
     ) -> Problem:
-        """What a kernel after the product's takes for one, with operands behind the buffers."""
+        """Problem of a kernel after the product, with epilogue operands behind the buffers."""
         operands = (*self._reduction.buffers, *operands)
         return Problem(
             dtype=self._dtype,
@@ -285,24 +289,24 @@ class ReducedLaunch(LaunchSeries):
         self._steps.append(_Step(launch, reads_matrix, arguments))
 
     def _buffers_of(self, slots: int) -> Buffers:
-        """What the blocks of a kernel leave that reduces tiles."""
+        """Take workspace for the partial results of a kernel that reduces tiles."""
         reduces_columns = self._reduction.axis == 0
         return self._buffers(slots, self._problem.n if reduces_columns else self._problem.m)
 
     def _buffers(self, slots: int, lines: int) -> Buffers:
-        """In the workspace, which grows by them."""
+        """Take workspace for partial results."""
         items = self._problem.batch * slots * lines * self._reduction.count
         starts = tuple(self._take(items * ITEM_SIZES[dtype]) for dtype in self._reduction.partials)
         return Buffers(slots, lines, starts, items)
 
     @property
     def _dtype(self) -> str:
-        """Of what is reduced."""
+        """Dtype in which the matrix is reduced."""
         return reduced_dtype(self._problem.out_dtype)
 
     @property
     def _columns(self) -> int:
-        """Of the matrix as the caller sees it."""
+        """Number of columns of the matrix as the caller sees it."""
         return self._problem.m if self._problem.is_transposed else self._problem.n
 
 

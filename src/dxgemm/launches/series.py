@@ -1,4 +1,4 @@
-"""Several kernels for one GEMM, launched one after the other, with a workspace between them."""
+"""Series of kernels for one GEMM, launched one after the other, with a common workspace."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from dxgemm.runtime.workspace import ALIGNMENT, Workspace, borrowed
 
 
 class Call(NamedTuple):
-    """One kernel's launch, and what it is given before the stream and after it."""
+    """Launch of one kernel, with the arguments before the stream and those of the epilogue."""
 
     launch: Any  # a Launch
     arguments: tuple[Any, ...]
     operands: tuple[Any, ...] = ()
 
     @property
-    def extra(self) -> tuple[Any, ...]:
+    def epilogue_arguments(self) -> tuple[Any, ...]:
+        """Last argument of the launch, if there are operands."""
         return (self.operands,) if self.operands else ()
 
 
 class LaunchSeries(ABC):
-    """A `Launch` of several kernels.
+    """Launch of several kernels.
 
     The workspace is borrowed for each call; `fixed` has one of its own.
     """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._size = 0  # of the workspace
+        self._size = 0  # bytes of the workspace
 
     @abstractmethod
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        """The launches in order, with the workspace at an address.
+        """Calls of the kernels in order, with the workspace at an address.
 
         Args:
+            base: address of the workspace.
             call: a, b, c, out, alpha and beta.
-            operands: of the epilogue.
+            operands: epilogue arguments.
         """
 
     def __call__(
@@ -53,7 +55,7 @@ class LaunchSeries(ABC):
     ) -> None:
         with borrowed(max(self._size, 1), self._ordinal, stream) as base:
             for call in self._calls(base, (a, b, c, out, alpha, beta), operands):
-                call.launch(*call.arguments, stream, *call.extra)
+                call.launch(*call.arguments, stream, *call.epilogue_arguments)
 
     def fixed(
         self,
@@ -67,19 +69,18 @@ class LaunchSeries(ABC):
     ) -> Callable[[int], None]:
         workspace = Workspace(max(self._size, 1), self._ordinal)
         calls = self._calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
-        return _Fixed(
-            workspace, [call.launch.fixed(*call.arguments, *call.extra) for call in calls]
-        )
+        launches = [call.launch.fixed(*call.arguments, *call.epilogue_arguments) for call in calls]
+        return _Fixed(workspace, launches)
 
     def _take(self, size: int) -> int:
-        """Where so many bytes of the workspace begin."""
+        """Reserve bytes of the workspace and return their offset."""
         start = self._size
         self._size += -(-size // ALIGNMENT) * ALIGNMENT
         return start
 
 
 class _Fixed:
-    """Launches one after the other, and the workspace that they use."""
+    """Packed launches of a series, with their workspace."""
 
     def __init__(self, workspace: Workspace, launches: list[Callable[[int], None]]) -> None:
         self._workspace, self._launches = workspace, launches

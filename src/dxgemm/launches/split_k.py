@@ -1,12 +1,12 @@
-"""Launches of a GEMM whose k is sliced: the product's kernel, and the one that adds its sums."""
+"""Launches of split-K with a workspace: the product's kernel, and the one that adds the slices."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+from dxgemm.choice.implementation import adding_spec
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.registry import adding_spec
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
@@ -16,25 +16,26 @@ from dxgemm.runtime.binding import launch_kernel
 
 
 class SlicedLaunch(LaunchSeries):
-    """The sums of all slices, to a workspace; then their sum, with alpha, beta and the epilogue."""
+    """Launch of split-K: sums of all slices, then their total with alpha, beta and the epilogue."""
 
     def __init__(self, problem: Problem, candidate: Candidate, arch: str, ordinal: int) -> None:
-        """Build the kernels that are not there.
+        """Build the missing kernels and bind them.
 
         Args:
-            problem: what is wanted.
-            candidate: how the sums are computed.
-            arch, ordinal: of the GPU.
+            problem: the problem to compute.
+            candidate: the candidate that computes the slices.
+            arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(ordinal)
-        way = candidate.part_of(problem)
-        self._product = bind_product(candidate.implementation, way, candidate.config, arch, ordinal)
-        sheets = way.batch * way.out.batch  # elements of a slice's matrices
-        self._sums = self._take(way.slices * sheets * ITEM_SIZES[way.out_dtype])
-        adding = replace(
-            problem, k=way.slices, a=Strides(way.out.batch, way.out.row, sheets), b=Strides(0, 0, 0)
+        sliced = candidate.part_of(problem)
+        self._product = bind_product(
+            candidate.implementation, sliced, candidate.config, arch, ordinal
         )
-        spec = adding_spec(problem, way.slices)
+        sheets = sliced.batch * sliced.out.batch  # elements of a slice's matrices
+        self._sums = self._take(sliced.slices * sheets * ITEM_SIZES[sliced.out_dtype])
+        sums = Strides(sliced.out.batch, sliced.out.row, sheets)
+        adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0))
+        spec = adding_spec(problem, sliced.slices)
         blocks = problem.batch * -(-problem.m * problem.n // spec.config.elements)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)
 

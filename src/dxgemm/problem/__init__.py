@@ -1,1 +1,1 @@
-"""What is asked: layouts, the problem that they make, and every check before a launch."""
+"""Problems: layouts of operands, the problem that they define, and every check before a launch."""

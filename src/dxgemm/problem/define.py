@@ -1,4 +1,4 @@
-"""From the operands' layouts to a `Problem`, or to a typed error that names the way out."""
+"""Definition of a `Problem` by the operands' layouts; typed errors name the way out."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def contiguous_problem(
     out_dtype: str | None = None,
     precision: str | None = None,
 ) -> Problem:
-    """The problem of row-major, 16-byte aligned operands without padding, beta == 0.
+    """Problem of row-major, 16-byte aligned operands without padding, with beta == 0.
 
     Args:
-        dtype: of a and b.
-        m, n, k, batch: the sizes.
-        out_dtype: of c and out; None for what `gemm` would allocate.
+        dtype: dtype of a and b.
+        m, n, k, batch: sizes.
+        out_dtype: dtype of c and out; None for the dtype that `gemm` would allocate.
         precision: as `gemm` takes it.
 
     Raises:
-        DtypeError, PrecisionError: as `gemm` would.
+        DtypeError, PrecisionError: under the same conditions as in `gemm`.
     """
     given = {} if out_dtype is None else {"out": out_dtype}
     _check_dtypes({"a": dtype, "b": dtype, **given})
@@ -83,17 +83,18 @@ def define_problem(
     is_reduced: bool = False,
     reduced_axis: int | None = None,
 ) -> tuple[Problem, tuple[int, ...]]:
-    """Check the operands against each other.
+    """Check the operands against each other, and define their problem.
 
     Args:
         a, b: layouts of the factors.
         c: layout of the addend; None if the call has none.
-        out: layout of the array to write; None if that is c, or yet to be allocated.
-        alpha_is_zero, beta_is_zero: which operands are never read.
-        precision: None, or what is permitted instead of the dtype's own arithmetic.
-        has_epilogue: whether int32 sums may become something else.
-        is_reduced: whether c is only read, and nothing is allocated for the result.
-        reduced_axis: of the caller's result, if that is reduced and not stored.
+        out: layout of the array to write; None if it is c, or yet to be allocated.
+        alpha_is_zero: True if a and b are never read.
+        beta_is_zero: True if c is never read.
+        precision: arithmetic that is permitted instead of the dtype's own; None for no other.
+        has_epilogue: True if functions may turn int32 sums into another dtype.
+        is_reduced: True if c is only read, and nothing is allocated for the result.
+        reduced_axis: axis of the reduction, if the result is reduced and not stored.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -129,7 +130,7 @@ def define_problem(
     else:
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
-    # Nothing is rounded to half precision that is not stored.
+    # A matrix that is reduced and not stored is not rounded to half precision.
     new_dtype = RESULT_DTYPES[a.dtype][-1 if is_reduced else 0]
     problem = Problem(
         dtype=a.dtype,
@@ -149,7 +150,8 @@ def define_problem(
         in_place=out is None and not (is_reduced and c),
     )
     if problem.dtype == "float32" and precision == EMULATED and reduced_axis is not None:
-        # What multiplies parts reduces rows alone, and nothing lies in memory to the contrary.
+        # Emulated float32 fuses reductions of rows only. The matrix is not stored, so that a
+        # reduction of columns can transpose the problem freely.
         return exchanged(problem) if reduced_axis == 0 else problem, result_shape
     return oriented(problem), result_shape
 

@@ -1,4 +1,4 @@
-"""The dtypes and precisions there are, and which go together."""
+"""Dtypes and precisions, and which of them go together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ITEM_SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8
 }  # fmt: skip
 
-# What c and out may be, by the dtype of a and b; the first is that of a new result.
+# Dtypes of c and out by the dtype of a and b; a new result has the first.
 RESULT_DTYPES = {
     "float16": ("float16", "float32"),
     "bfloat16": ("bfloat16", "float32"),
@@ -18,10 +18,10 @@ RESULT_DTYPES = {
     "int8": ("int32",),
 }
 
-# What an epilogue may make of int32 sums besides.
+# Further dtypes that an epilogue may turn int32 sums into.
 DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
 
-# What `precision=` may permit instead of a dtype's own arithmetic, by dtype.
+# Values of `precision=`, which permit another arithmetic than the dtype's own, by dtype.
 PRECISIONS = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}
 
 # In float64 "emulated" may name the number of moduli as well: "emulated14".
@@ -31,5 +31,5 @@ MODULI_COUNTS = range(2, 21)
 
 
 def scalar_dtype(dtype: str) -> str:
-    """The dtype of sums, alpha and beta, by the dtype of a and b."""
+    """Dtype of the accumulator, alpha and beta, by the dtype of a and b."""
     return {"float64": "float64", "int8": "int32"}.get(dtype, "float32")

@@ -11,21 +11,21 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
 
-LINE_BYTES = 128  # of a cache line
+LINE_BYTES = 128  # size of a cache line
 
-# The alignment of an address, at its last four bits: a look-up, because each call needs two.
+# Alignment of an address by its last four bits: a look-up, because each call needs two.
 ALIGNMENTS = (16, 1, 2, 1, 4, 1, 2, 1, 8, 1, 2, 1, 4, 1, 2, 1)
 
 
 class Layout(NamedTuple):
-    """One operand without its data: what validation needs to know of an array.
+    """Operand without its data: the facts of an array that validation needs.
 
     Attributes:
         shape: (rows, columns) or (batch, rows, columns).
         strides: bytes from one index to the next, one per dimension; any sign, zero allowed.
         dtype: NumPy's name of the dtype, such as "float32"; other names are refused later.
         device: CUDA ordinal; -1 for host memory.
-        read_only: whether the library forbids writing to the array.
+        read_only: True if the library forbids writing to the array.
         alignment: bytes, the largest power of two up to `MAX_ALIGNMENT` that divides the address.
     """
 
@@ -70,7 +70,7 @@ def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
 
 
 def overlaps_itself(layout: Layout) -> bool:
-    """Whether two different indices reach the same element.
+    """True if two different indices reach the same element.
 
     Exact for one or two dimensions of more than one element: i * s0 == j * s1 has its smallest
     solution at i = s1 / g, j = s0 / g with g = gcd(s0, s1). For three, dimensions must nest
@@ -81,7 +81,7 @@ def overlaps_itself(layout: Layout) -> bool:
     if len(layout.shape) == 2:
         (rows, cols), (row, col) = layout.shape, layout.strides
         if 0 < col * cols <= row or 0 < row * rows <= col:
-            return False  # rows, or columns, one behind the other
+            return False  # rows, or columns, follow one another
     dimensions = sorted(
         (abs(stride), size)
         for size, stride in zip(layout.shape, layout.strides, strict=True)
@@ -102,10 +102,10 @@ def overlaps_itself(layout: Layout) -> bool:
 
 
 def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
-    """Of a matrix or a batch.
+    """Strides of a matrix or a batch, with 0 for dimensions of one element.
 
-    The stride of a dimension of one element is arbitrary in every library. It is 0 here, so that
-    a batch of one broadcasts, a single row is aligned, and equal problems compare equal.
+    The stride of such a dimension is arbitrary in every library. With 0 a batch of one broadcasts,
+    a single row is aligned, and equal problems compare equal.
     """
     if len(sizes) == 2:  # spelled out: every new shape asks for three of these
         (rows, cols), (row, col) = sizes, strides
@@ -114,14 +114,14 @@ def used_strides(sizes: tuple[int, ...], strides: tuple[int, ...]) -> Strides:
 
 
 def row_major(batch: int, rows: int, cols: int) -> Strides:
-    """Without padding."""
+    """Strides of row-major matrices without padding."""
     return used_strides((batch, rows, cols), (rows * cols, cols, 1))
 
 
 def share_elements(pointer: int, layout: Layout, other_pointer: int, other: Layout) -> bool:
-    """Whether two operands have an element in common: exact, also for interleaved slices.
+    """True if two operands have an element in common: exact, also for interleaved slices.
 
-    Decided by `numpy.shares_memory` on arrays that carry the addresses and are never read.
+    `numpy.shares_memory` decides, on arrays that carry the addresses and are never read.
     """
     try:
         return np.shares_memory(

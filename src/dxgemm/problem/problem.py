@@ -1,6 +1,6 @@
-"""The problem that a call asks for, in the orientation in which kernels compute it.
+"""Problem of a call, in the orientation in which kernels compute it.
 
-Everything that decides, builds or explains works on a `Problem` alone, free of any array library.
+The choice, the builds and the explanations work on a `Problem` alone, free of any array library.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 
 
 def _quick_to_read(cls: type[Any]) -> type[Any]:
-    """A dataclass without the defaults that its fields leave behind as attributes of the class.
+    """Remove the defaults that the fields of a dataclass leave behind as class attributes.
 
-    With them Python 3.12 looks up the class at every reading of an object's own attribute.
+    With them, Python 3.12 looks up the class at every read of an object's own attribute.
     """
     for name in cls.__dataclass_fields__.keys() & vars(cls).keys():
         delattr(cls, name)
@@ -34,26 +34,26 @@ class Problem:
     `is_transposed` is set, and a, b, m, n and all strides below are those of that product.
 
     Attributes:
-        dtype: of a and b, a key of `RESULT_DTYPES`.
+        dtype: dtype of a and b, a key of `RESULT_DTYPES`.
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
             neither a nor b may be read.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
-        out_dtype: of c and out, one of those that `RESULT_DTYPES` has for dtype.
+        out_dtype: dtype of c and out, one of `RESULT_DTYPES` for dtype.
         a_alignment, b_alignment: bytes, the largest power of two up to 16 that divides the base
-            address: what a kernel variant with wide accesses may rely on.
-        precision: None for the dtype's own arithmetic; "tf32" permits TF32 on float32 operands, and
-            "emulated" sums of products of their parts, so that true float32 serves both too. In
-            float64 "emulated" permits products of rounded numbers, and "emulated14" those by
-            fourteen moduli.
-        reads_c: whether beta is nonzero; otherwise c is never touched.
-        in_place: whether out and c are the same memory.
-        is_transposed: whether the roles of a and b are exchanged with respect to the call.
-        epilogue: what is made of alpha * a @ b + beta * c before it is written.
-        must_fuse: whether a reduction has to be made by the product's kernel, or must not be; None
-            leaves it open.
-        slices: equal parts of k, the last ones perhaps shorter, whose sums are left unadded: `out`
-            then has slices * batch matrices.
+            address; kernels with wide accesses rely on it.
+        precision: None for the dtype's own arithmetic. For float32, "tf32" permits TF32 and
+            "emulated" permits sums of products of float16 parts; float32's own arithmetic satisfies
+            both. For float64, "emulated" permits products of rounded numbers by residues, and
+            "emulated14" with fourteen moduli.
+        reads_c: True if beta is nonzero; otherwise c is never touched.
+        in_place: True if out and c are the same memory.
+        is_transposed: True if a and b are exchanged with respect to the call.
+        epilogue: epilogue that is fused into the kernel; None without one.
+        must_fuse: True if the product's kernel has to compute the reduction, False if it must not;
+            None to leave it open.
+        slices: split-K slices of k, whose sums are not added yet: `out` then has slices * batch
+            matrices. The last slices may be shorter.
     """
 
     dtype: str
@@ -78,28 +78,28 @@ class Problem:
 
     @property
     def reduction(self) -> FusedReduction | None:
-        """What the result is reduced to."""
+        """Reduction of the result; None without one."""
         return self.epilogue.reduction if self.epilogue else None
 
     @property
     def scalar_dtype(self) -> str:
-        """The dtype of sums, alpha and beta."""
+        """Dtype of the accumulator, alpha and beta."""
         return scalar_dtype(self.dtype)
 
     @property
     def arithmetic(self) -> str:
-        """What products may be computed in: the precision asked for, or else the dtype."""
+        """Arithmetic that products may be computed in: the precision asked for, or the dtype."""
         return self.precision if self.precision and self.dtype == "float32" else self.dtype
 
     @property
     def moduli(self) -> int | None:
-        """How many moduli the precision names."""
+        """Number of moduli that the precision names; None if it names none."""
         digits = (self.precision or "").removeprefix(EMULATED)
         return int(digits) if digits.isdecimal() else None
 
     @property
     def is_empty(self) -> bool:
-        """Whether the result has no elements, so that nothing is launched."""
+        """True if the result has no elements, so that nothing is launched."""
         return self.m == 0 or self.n == 0 or self.batch == 0
 
     @property
@@ -109,17 +109,17 @@ class Problem:
 
     @property
     def a_row_alignment(self) -> int:
-        """Bytes, the largest power of two up to a cache line's that all rows of a are apart."""
+        """Alignment in bytes of the rows of a, or its columns: a power of two up to 128."""
         return _row_alignment(self.a, self.dtype)
 
     @property
     def b_row_alignment(self) -> int:
-        """Bytes, the largest power of two up to a cache line's that all rows of b are apart."""
+        """Alignment in bytes of the rows of b, or its columns: a power of two up to 128."""
         return _row_alignment(self.b, self.dtype)
 
     @property
     def result_row_alignment(self) -> int:
-        """Bytes, as `a_row_alignment`, for the result."""
+        """Alignment of the rows of the result in bytes, like `a_row_alignment`."""
         return _row_alignment(self.out, self.out_dtype)
 
     @property
@@ -135,27 +135,27 @@ class Problem:
 
     @property
     def result_bytes(self) -> int:
-        """Bytes of the matrices that are written, without those of the slices of k."""
+        """Bytes of the result's matrices, without the partial sums of split-K."""
         if self.epilogue and self.epilogue.reduction and not self.epilogue.reduction.is_stored:
             return 0
         return self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
 
     @property
     def bytes_moved(self) -> int:
-        """Fewest bytes through device memory; what a reduction gives is not counted."""
+        """Fewest bytes through device memory; the results of a reduction are not counted."""
         return self.read_bytes + self.result_bytes
 
 
 def _row_alignment(strides: Strides, dtype: str) -> int:
-    """Of rows, or of columns where these are contiguous."""
+    """Alignment of the stride between rows, or between columns if these are contiguous."""
     step = strides.row if strides.col == 1 else strides.col
     return gcd(step * ITEM_SIZES[dtype], LINE_BYTES)
 
 
 def stored_problem(problem: Problem) -> Problem:
-    """A reduction's problem as far as the matrix, which another kernel reduces.
+    """Problem of the product before an unfused reduction, which stores the matrix.
 
-    If it is not asked for, it goes to a workspace.
+    The matrix goes to a workspace unless the caller asked for it.
     """
     assert problem.epilogue is not None and problem.reduction is not None
     stages, operands = problem.epilogue.stages, problem.epilogue.stage_operands
@@ -167,14 +167,14 @@ def stored_problem(problem: Problem) -> Problem:
 
 
 def sliced_problem(problem: Problem, slices: int) -> Problem:
-    """A problem as far as the sums of so many slices of k, in a workspace."""
+    """Problem of the partial sums of so many split-K slices, in a workspace."""
     return replace(
         problem, slices=slices, epilogue=None, reads_c=False, out=_aligned_strides(problem)
     )
 
 
 def _aligned_strides(problem: Problem) -> Strides:
-    """Of matrices in a workspace, whose rows are aligned."""
+    """Strides of matrices in a workspace, with aligned rows."""
     width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
     row = -(-problem.n // width) * width
     return Strides(problem.m * row, row, 1)
@@ -189,7 +189,7 @@ def oriented(problem: Problem) -> Problem:
 
 
 def exchanged(problem: Problem) -> Problem:
-    """The transposed product."""
+    """Problem of the transposed product."""
     return replace(
         problem,
         m=problem.n,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import dxgemm
+from dxgemm.choice.implementation import KernelFile, adding_spec
 from dxgemm.choice.legality import Candidate, legal_kernels
-from dxgemm.choice.registry import KernelFile, adding_spec
 from dxgemm.choice.selection import time_candidates
 from dxgemm.compiler import KernelSpec, build_kernels
 from dxgemm.errors import (
