@@ -24,7 +24,6 @@ if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
 from contract import CASES_PROPERTY, Contract, inability
-from recorded_runs import run_info, write_run
 
 import dxgemm
 from dxgemm import errors
@@ -39,10 +38,6 @@ from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
 from dxgemm.testing.padded import Padded
 
 SOURCES = Path(dxgemm.__file__).parents[1]
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--counts", type=Path, help="write how many tests passed, by file, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,9 +63,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 implementation, ran, declined = value
                 checked[implementation] += ran
                 refused[implementation] += declined
-    path = terminalreporter.config.getoption("--counts")
-    if path is not None and not hasattr(terminalreporter.config, "workerinput"):  # of pytest-xdist
-        write_counts(terminalreporter, path, sum(checked.values()))
     if checked:
         terminalreporter.section("contract cases")
     for implementation in sorted(checked):
@@ -78,16 +70,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f"{implementation}: {checked[implementation]:,} checked, "
             f"{refused[implementation]:,} refused with a reason"
         )
-
-
-def write_counts(terminalreporter: Any, path: Path, cases: int) -> None:
-    """Writes outcomes by test file, with where they were seen; docs/reliability.md shows them."""
-    outcomes: dict[str, Counter[str]] = {}
-    for outcome in ("passed", "failed", "error", "skipped"):
-        for report in terminalreporter.getreports(outcome):
-            file = Path(report.nodeid.partition("::")[0]).name
-            outcomes.setdefault(file, Counter())[outcome] += 1
-    write_run(path, {**run_info(), "contract_cases": cases, "files": outcomes})
 
 
 @pytest.fixture(scope="session", autouse=True)

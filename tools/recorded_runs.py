@@ -1,4 +1,4 @@
-"""Records of runs of the tests, the sanitizer and the soak test, for docs/reliability.md."""
+"""Records of runs of the sanitizer and the soak test, for docs/reliability.md."""
 
 from __future__ import annotations
 
