@@ -1,4 +1,4 @@
-"""The array libraries a caller may use: each sends a buffer, views a slot of it, fetches it back.
+"""Array libraries of callers: each sends a buffer, views a slot of it and fetches it back.
 
 CuPy, torch and numba are imported where they are used, so that the rest works without them.
 """
@@ -156,5 +156,5 @@ LIBRARIES = {
 
 
 def is_installed(library: NumpyLibrary) -> bool:
-    """Whether the package behind a library can be imported."""
+    """True if the package behind a library can be imported."""
     return importlib.util.find_spec(library.requires) is not None
