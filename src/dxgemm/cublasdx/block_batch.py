@@ -1,4 +1,4 @@
-"""A block of cuBLASDx for each small matrix of a batch, whose sizes are compiled in.
+"""Batches of small matrices of compiled-in sizes, each multiplied by one block with cuBLASDx.
 
 Idea: the design of cuBLASDx for small matrices. A block copies a and b to shared memory whole,
 multiplies them there, and stores its sums straight from registers; while it waits for its copies or

@@ -141,7 +141,7 @@ class Torch(Library):
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
 
     def host_view(self, array: Any) -> np.ndarray:
-        """A tensor in host memory as a NumPy array; bfloat16 as integers."""
+        """View a tensor in host memory as a NumPy array; bfloat16 as integers."""
         tensor = array.detach()
         if tensor.dtype is self._torch.bfloat16:
             tensor = tensor.view(self._torch.int16)

@@ -15,7 +15,8 @@ K_TILE = 8
 TF32_BITS = 11
 
 # Significant bits after a loss of precision, by arithmetic. Operands keep those of the next
-# narrower type. Sums keep those of the operands; TF32's for float32, float32's for float64 and int8.
+# narrower type. Sums keep those of the operands, or TF32's for float32 and float32's for float64
+# and int8.
 NARROW_OPERANDS = {
     "bfloat16": 7,
     "float16": 8,
@@ -97,7 +98,7 @@ Fault = Callable[[Call], np.ndarray]
 
 
 def reduced_precision(call: Call) -> np.ndarray:
-    """The operands are rounded to the next narrower type on the way in."""
+    """The operands are rounded to the next narrower type before they are multiplied."""
     bits = NARROW_OPERANDS[call.arithmetic]
     return call.result_with(a=round_to_bits(call.a, bits), b=round_to_bits(call.b, bits))
 

@@ -114,7 +114,7 @@ def scaled_circulants(size: int, exponents: int, dtype: str) -> tuple[np.ndarray
     Args:
         size: m = n = k.
         exponents: d runs from minus to plus this.
-        dtype: of both.
+        dtype: dtype of both.
     """
     row = random(np.random.default_rng(size), (size,), dtype)
     circulant = np.stack([np.roll(row, shift) for shift in range(size)]).astype(np.float64)

@@ -92,7 +92,7 @@ class NumbaLibrary(CupyLibrary):
 
 
 class DlpackOnly:
-    """An array that offers nothing but DLPack."""
+    """Array that offers nothing but DLPack."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -105,7 +105,7 @@ class DlpackOnly:
 
 
 class InterfaceOnly:
-    """An array that offers nothing but `__cuda_array_interface__`."""
+    """Array that offers nothing but `__cuda_array_interface__`."""
 
     def __init__(self, array: Any, *, read_only: bool = False) -> None:
         self._owner = array
