@@ -137,7 +137,7 @@ def plan(
 ) -> Plan:
     """Make a `Plan` for C = alpha * A @ B + beta * C: checked, chosen and built, not yet run.
 
-    Takes what `gemm` takes and raises what it raises.
+    Arguments and errors are those of `gemm`.
     """
     if batch_invariant:
         implementation = BatchInvariant(implementation)
@@ -221,7 +221,7 @@ def plan_grouped(
 ) -> GroupedPlan:
     """Make a `GroupedPlan` for the results of `gemm_grouped`, not yet run.
 
-    Takes what `gemm_grouped` takes and raises what it raises. Waits for its table to be uploaded.
+    Arguments and errors are those of `gemm_grouped`. Waits for the upload of its table.
     """
     return GroupedPlan(_grouped.Grouped(a, b, c, alpha, beta, out, stream))
 

@@ -418,7 +418,7 @@ def find_config(implementation: Implementation, dtype: str, text: str) -> Any:
 
 
 def common_problems(dtype: str) -> list[Problem]:
-    """Large problems of all common layouts, result dtypes and precisions; aligned or odd sizes."""
+    """Large problems of common layouts, result dtypes and precisions; aligned, and odd sizes."""
     problems = []
     for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
         rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)

@@ -24,7 +24,7 @@ from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
 
-BUILT_FOR = 64  # workloads whose kernels are built at a time, in parallel
+BUILT_FOR = 64  # number of workloads whose kernels are built together, in parallel
 SEED = 1
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 

@@ -213,7 +213,7 @@ class Foreign(Library):
         return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
 
     def acquire(self, array: Any, stream: int) -> None:
-        # Exporting to a consumer stream is what orders it. Both protocols write the legacy default
+        # An export to a consumer stream orders the two. Both protocols write the legacy default
         # stream as 1, because 0 is ambiguous.
         _memory_view(array, stream or 1)
 

@@ -1,4 +1,4 @@
-"""Runs a group of cases through one gemm and judges every bit that came back."""
+"""Check of a gemm with a group of cases: every bit of the memory is compared."""
 
 from __future__ import annotations
 

@@ -199,12 +199,12 @@ def sums_of_16_bits(call: Call) -> np.ndarray:
 
 
 def saturated_sums(call: Call) -> np.ndarray:
-    """Sums stop at what 16 bits hold."""
+    """Sums saturate at 16 bits."""
     return _scaled(call, _sums(call).clip(-(2**15), 2**15 - 1))
 
 
 def saturated_result(call: Call) -> np.ndarray:
-    """The result stops at what 32 bits hold instead of wrapping around."""
+    """The result saturates at 32 bits instead of wrapping around."""
     wide = int(call.alpha) * _sums(call) + int(call.beta) * call.c.astype(np.int64)
     return wide.clip(-(2**31), 2**31 - 1).astype(np.int32)
 
