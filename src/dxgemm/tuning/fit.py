@@ -39,8 +39,8 @@ PRIOR = 0.05  # weight of the prior speed; numbers that the data do not determin
 # Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
 # second is larger, since small problems do not determine the speed on large ones.
 FEWEST, FEWEST_KNOWN = 4, 60
-# Corrections: clipping limit of ln(measured / predicted), and the penalty of a squared weight. Both
-# were found by cross-validation.
+# Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of a
+# weight's square, both found by leaving problems out.
 MOST_LEFT, PENALTY = 0.6, 16.0
 
 
@@ -108,10 +108,10 @@ def fit_dtype(
     """Fit the speeds of a dtype's configs, and the corrections of the predictions from them.
 
     Args:
-        dtype: dtype of a and b.
-        observations: observations of any precision.
-        device: the GPU of the observations.
-        known: a table of this chip or another, at which the search begins.
+        dtype: of a and b.
+        observations: of any precision.
+        device: where they were made.
+        known: a table of this chip or another, from which the search begins.
 
     Raises:
         MissingPackageError: SciPy is not installed.
