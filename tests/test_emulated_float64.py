@@ -25,7 +25,7 @@ from dxgemm.problem.layout import Strides
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import residue_model
-from dxgemm.testing.residue_model import combine, is_accepted, remainders, scale_rows
+from dxgemm.testing.residue_model import combine, is_accepted, residues_of, scale_rows
 
 SIZES = [(1, 1), (3, 1), (1, 5), (5, 7), (4, 32), (13, 33), (9, 40)]
 
@@ -117,7 +117,7 @@ def test_an_operand_is_split_as_the_model_splits_it(home, size, across):
         x[:, -1] *= tiny
         found, factors, (weak, is_lax) = residues_by_kernel(home, x, across, count)
         expected = scale_rows(x, residue_model.operand_bits(count, size[1]))
-        np.testing.assert_array_equal(found, remainders(expected.integers, count))
+        np.testing.assert_array_equal(found, residues_of(expected.integers, count))
         np.testing.assert_array_equal(factors, np.ldexp(1.0, expected.exponents))
         assert (weak, is_lax) == (max(expected.weak), expected.is_lax)
 

@@ -1,4 +1,4 @@
-"""The public functions: `gemm`, its plans and explanations, builds and the kernel cache."""
+"""Public functions: `gemm`, its plans and explanations, builds and the kernel cache."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def gemm(
 
 
 class Plan(Bound):
-    """A GEMM with everything decided and built; call it to run it on the same arrays.
+    """GEMM with its kernel chosen and built; call it to run it on the same arrays.
 
     The arrays' contents may change between calls, their memory may not. The kernel stays the same,
     even if a faster one was being built when the plan was made: make another plan then. With device
@@ -136,9 +136,9 @@ def plan(
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Plan:
-    """A `Plan` for C = alpha * A @ B + beta * C: checked, decided and built, not yet run.
+    """Make a `Plan` for C = alpha * A @ B + beta * C: checked, chosen and built, not yet run.
 
-    Takes what `gemm` takes and raises what it raises.
+    Arguments and errors are those of `gemm`.
     """
     if batch_invariant:
         implementation = BatchInvariant(implementation)
@@ -194,7 +194,8 @@ def gemm_grouped(
         The list of out, or of c, or of the new arrays; an empty one for empty lists.
 
     Raises:
-        DxgemmError: as `gemm`; before anything is launched or written, with the problem's index.
+        DxgemmError: any error of `gemm`, with the problem's index, before anything is launched or
+            written.
         LaunchError: the driver refused the launch or a copy, or the stream is under capture.
 
     Notes:
@@ -219,15 +220,15 @@ def plan_grouped(
     out: Sequence[Any] | None = None,
     stream: Any = None,
 ) -> GroupedPlan:
-    """A `GroupedPlan` for what `gemm_grouped` of the same arguments computes, not yet run.
+    """Make a `GroupedPlan` for the results of `gemm_grouped`, not yet run.
 
-    Takes what `gemm_grouped` takes and raises what it raises. Waits for its table to be uploaded.
+    Arguments and errors are those of `gemm_grouped`. Waits for the upload of its table.
     """
     return GroupedPlan(grouped.Grouped(a, b, c, alpha, beta, out, stream))
 
 
 def implementations() -> tuple[Implementation, ...]:
-    """Every implementation: its `name`, and `supports(problem)`, which is None or a reason."""
+    """List every implementation, with its `name` and `supports(problem)`: None or a reason."""
     return registry.IMPLEMENTATIONS
 
 

@@ -1,4 +1,4 @@
-"""Every error dxgemm raises on purpose. Each is also the built-in error a caller would expect."""
+"""Errors that dxgemm raises on purpose. Each is also the built-in error a caller would expect."""
 
 from __future__ import annotations
 
@@ -108,4 +108,4 @@ class LaunchError(DxgemmError, RuntimeError):
 
 
 class WrongResultError(DxgemmError, ArithmeticError):
-    """A kernel that was checked before it is timed computed something else."""
+    """The result of a kernel was wrong when it was checked, before it was timed."""

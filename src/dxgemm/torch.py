@@ -33,7 +33,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class Activation(NamedTuple):
-    """A fused activation.
+    """Fused activation with its derivative.
 
     Attributes:
         epilogue: the epilogue that computes it.

@@ -1,1 +1,1 @@
-"""One call, from arrays to a launch."""
+"""Calls: from the arrays of a call to its launch."""

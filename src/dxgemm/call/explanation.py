@@ -339,8 +339,8 @@ def explain_shape(
 
     Raises:
         GpuUnavailableError: no GPU, and the simulator is not enabled.
-        DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: as `gemm`
-            would.
+        DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
+            same conditions as in `gemm`.
     """
     problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
     device = device_facts(0)

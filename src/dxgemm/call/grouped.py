@@ -51,7 +51,7 @@ _extent = lru_cache(maxsize=4096)(byte_extent)
 
 
 class _Operand(NamedTuple):
-    """One array of the call, with its address and layout."""
+    """Array of the call, with its address and layout."""
 
     name: str
     array: Any
@@ -67,7 +67,7 @@ class _Operand(NamedTuple):
 
 
 class _Member(NamedTuple):
-    """One problem of the call, in the kernels' orientation, with its operands."""
+    """Problem of the call, in the kernels' orientation, with its operands."""
 
     problem: Problem
     operands: dict[str, _Operand]
@@ -237,7 +237,7 @@ class Table:
 
 
 class GroupedPlan:
-    """A `gemm_grouped` with every kernel chosen and built; call it to run it on the same arrays.
+    """Grouped GEMM with its kernels chosen and built; call it to run it on the same arrays.
 
     The arrays' contents may change between calls, their memory may not. With device operands a call
     allocates nothing and does not synchronise, so that it can be captured in a CUDA graph, which

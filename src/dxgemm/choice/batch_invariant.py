@@ -126,7 +126,7 @@ def _best_for_all(
 
 
 def _with_rows(problem: Problem, rows: int) -> Problem:
-    """Give a problem so many of the caller's rows, in one matrix; a single row gets a stride."""
+    """Replace the caller's number of rows, in a single matrix; one row gets the stride of many."""
     a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
     if problem.is_transposed or problem.n == 1:  # several rows of one column are transposed
         b = b if problem.n > 1 else b._replace(col=problem.k)

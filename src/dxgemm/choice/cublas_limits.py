@@ -74,7 +74,7 @@ def operands_of(problem: Problem) -> tuple[tuple[str, Strides, int, int], ...]:
 def leading_dimension(
     strides: Strides, rows: int, cols: int, row_major: bool | None = None
 ) -> tuple[bool, int] | None:
-    """(whether row-major, leading dimension); None if neither rows nor columns are contiguous."""
+    """Order, True for row-major, and leading dimension; None without contiguous rows or columns."""
     if row_major is not False and (cols <= 1 or strides.col == 1):
         leading = strides.row if rows > 1 else max(cols, 1)
         if max(cols, 1) <= leading <= INT32_MAX:

@@ -261,7 +261,7 @@ class Schedule(NamedTuple):
         k_steps: steps along the k of a block; the last one may be partial.
         mean_tiles_per_sm: tiles per SM on average.
         tiles_per_sm: tiles of the busiest SM.
-        waves: waves of the busiest SM, each of as many tiles as it holds blocks.
+        waves: waves of the busiest SM; a wave has a tile for each resident block.
     """
 
     slices: Any

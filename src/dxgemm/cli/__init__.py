@@ -1,1 +1,1 @@
-"""The command line: `dxgemm`, also `python -m dxgemm`. One file a command; `app` joins them."""
+"""Command line: `dxgemm`, also `python -m dxgemm`. Each command has a file; `app` joins them."""

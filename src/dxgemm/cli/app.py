@@ -1,4 +1,4 @@
-"""The commands put together, and errors turned into one line and an exit status."""
+"""Application of all commands; errors become one line and an exit status."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _print_version(is_asked: bool) -> None:
 
 
 class _OneLineErrors(TyperGroup):
-    """Reports an expected error as `dxgemm: ...` on stderr, without a traceback."""
+    """Group of commands that reports expected errors as `dxgemm: ...`, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         warnings.showwarning = lambda message, *_: note(f"warning: {message}")

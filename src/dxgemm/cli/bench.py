@@ -1,4 +1,4 @@
-"""`dxgemm bench`: the benchmarks of a checkout, and the report of what was measured."""
+"""`dxgemm bench`: the benchmarks of a checkout, and the report of their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The GPU counters that say what limits a kernel, as Nsight Compute (`ncu`) names them."""
+"""GPU counters that tell what limits a kernel, as Nsight Compute (`ncu`) names them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from io import StringIO
 
 @dataclass(frozen=True)
 class Counter:
-    """One counter.
+    """GPU counter.
 
     Attributes:
-        name: ours.
-        metric: ncu's.
-        meaning: one line for people.
+        name: name in dxgemm.
+        metric: name in ncu.
+        meaning: description in one line.
     """
 
     name: str
@@ -55,7 +55,7 @@ COUNTERS = (
 )
 
 _STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-# What a warp waits for, in cycles an instruction.
+# Reasons why a warp waits; the counters give cycles per instruction.
 STALLS = {
     "barrier": "other warps, at a barrier",
     "dispatch_stall": "the dispatcher",
@@ -73,24 +73,24 @@ STALLS = {
 
 
 def metrics() -> list[str]:
-    """Everything to ask ncu for."""
+    """List all metrics to ask ncu for."""
     return [counter.metric for counter in COUNTERS] + [_STALL.format(name) for name in STALLS]
 
 
 def ncu_command(
     profiled: Sequence[str], *, ncu: str = "ncu", launches: int = 1, as_csv: bool = False
 ) -> list[str]:
-    """The command that profiles the first dxgemm kernels that a Python program launches.
+    """Make the command that profiles the first dxgemm kernels that a Python program launches.
 
     Args:
         profiled: arguments of the Python interpreter.
-        ncu: the profiler.
-        launches: how many.
-        as_csv: whether it prints for programs, with the counters' plain values.
+        ncu: path of the profiler.
+        launches: number of launches to profile.
+        as_csv: True to print CSV with the counters' plain values, for programs.
     """
     return [
         ncu,
-        # The GPU's own clock, as outside the profiler. numba names a kernel by its module.
+        # Keep the GPU's clock as it is outside the profiler. numba names a kernel by its module.
         *("--clock-control", "none"),
         *("--kernel-name-base", "mangled", "--kernel-name", "regex:handwritten"),
         *("--launch-count", str(launches)),
@@ -102,9 +102,9 @@ def ncu_command(
 
 
 def parse_counters(output: str) -> list[dict[str, float]]:
-    """The counters of each launch, from ncu's CSV, by our names; stalls as `stall_<name>`.
+    """Read the counters of each launch from ncu's CSV, by name; stalls as `stall_<name>`.
 
-    What the GPU does not have is missing.
+    Counters that the GPU does not have are missing.
     """
     names = {counter.metric: counter.name for counter in COUNTERS}
     names |= {_STALL.format(name): f"stall_{name}" for name in STALLS}
@@ -120,14 +120,14 @@ def parse_counters(output: str) -> list[dict[str, float]]:
 
 
 def top_stall(values: dict[str, float]) -> str | None:
-    """The name of what warps wait for most; None if ncu did not say."""
+    """Find the reason that warps wait for most; None if ncu gave none."""
     stalls = {name: values.get(f"stall_{name}", 0.0) for name in STALLS}
     longest = max(stalls, key=lambda name: stalls[name])
     return longest if stalls[longest] else None
 
 
 def busiest_pipe(values: dict[str, float]) -> tuple[str, float] | None:
-    """The arithmetic units that are busiest, and how busy in percent."""
+    """Find the busiest arithmetic units, with their utilisation in percent."""
     pipes = {"fma": "fma_percent", "fp64": "fp64_percent", "tensor": "tensor_percent"}
     found = {pipe: values[name] for pipe, name in pipes.items() if name in values}
     return max(found.items(), key=lambda item: item[1]) if found else None

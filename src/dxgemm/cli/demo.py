@@ -19,13 +19,13 @@ from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
 from dxgemm.gpu.status import simulator_enabled
 
 DTYPES = ("float32", "float64")
-# The simulator takes seconds for these; a GPU takes all images.
+# Numbers of images that take the simulator seconds; a GPU takes all images.
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One implementation on the Gram matrix; `refusal` says why there is no time."""
+    """Time of one implementation on the Gram matrix, or the `refusal` if there is none."""
 
     implementation: str
     dtype: str
@@ -37,7 +37,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Classification:
-    """Nearest neighbour: each test image gets the label of the closest training image."""
+    """Result of nearest neighbours: each test image has the label of the closest training image."""
 
     training_images: int
     test_images: int
@@ -119,7 +119,7 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
-    """Inner products of all pairs of images: images @ images.T."""
+    """Compute and time the inner products of all pairs of images: images @ images.T."""
     sent = send(images)
     dtype = images.dtype.name
     try:
@@ -140,7 +140,7 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
 
 
 def _classify(images: np.ndarray, labels: np.ndarray) -> Classification:
-    """Every third image is a test image. Squared distances |x|**2 + |y|**2 - 2 x.y by one gemm."""
+    """Classify every third image by squared distances |x|**2 + |y|**2 - 2 x.y, from one gemm."""
     is_test = np.arange(len(images)) % 3 == 0
     test, training = images[is_test], images[~is_test]
     norms = (test**2).sum(axis=1)[:, None] + (training**2).sum(axis=1)

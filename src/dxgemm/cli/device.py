@@ -1,4 +1,4 @@
-"""Where commands compute: on the GPU, or on numba's simulator where there is none."""
+"""Device of the commands: the GPU, or numba's simulator without one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dxgemm.gpu.status import probe, simulator_enabled
 
 
 def enable_simulator_without_gpu() -> None:
-    """Make numba's simulator stand in for a missing GPU, and say so.
+    """Enable numba's simulator if there is no GPU, and print a note.
 
-    Must come before numba is imported, and leaves NUMBA_ENABLE_CUDASIM alone where it is set.
+    Must come before numba is imported. NUMBA_ENABLE_CUDASIM is left alone if it is set.
     """
     problem = probe().problem
     if problem and "NUMBA_ENABLE_CUDASIM" not in os.environ:

@@ -1,4 +1,4 @@
-"""`dxgemm explain` and `dxgemm implementations`: what would run, and why."""
+"""`dxgemm explain` and `dxgemm implementations`: the kernel of a product, and all kernels."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def explain(
     batch: Annotated[int, typer.Option(min=0)] = 1,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Permitted: tf32, split, split2 to emulated20.")
+        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20.")
     ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Build the kernel and time it too.")
@@ -68,7 +68,7 @@ def explain(
         plan = _plan_of(explanation, implementation)
         plan()
         measured_us = call_us(plan)
-        explanation = plan.explain()  # with what is known of a kernel that is built
+        explanation = plan.explain()  # now with the record of the built kernel
     if as_json:
         values = explanation.as_dict()
         if measure:
@@ -82,7 +82,7 @@ def explain(
 
 
 def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxgemm.Plan:
-    """The product that was explained, of random operands.
+    """Plan the explained product with random operands.
 
     Raises:
         TooSlowError: the simulator would need minutes or hours.

@@ -1,4 +1,4 @@
-"""`dxgemm info`: what dxgemm found on this machine."""
+"""`dxgemm info`: GPU, driver, packages and cache of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.compiler import toolkit_warnings
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled, version_text
 
-# With cu12 and cu13, these packages have names of their own.
+# Some packages have different names with cu12 and cu13.
 PACKAGES = (
     *("numpy", "numba", "numba-cuda", "cuda-core", "cuda-bindings"),
     *("nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
@@ -24,7 +24,7 @@ PACKAGES = (
 
 
 def info(as_json: JsonOption = False) -> None:
-    """Show GPU, driver, packages, what is known to be wrong with them, and the cache."""
+    """Show GPU, driver, packages with their known faults, and the cache."""
     status = probe()
     packages = _installed_versions()
     warnings = _driver_warnings(status, packages) + toolkit_warnings()

@@ -73,14 +73,14 @@ def cache(
 
 
 def cache_text(cached: CacheInfo) -> str:
-    """`"8 kernels, 50.0 KiB, in /home/me/.cache/dxgemm"`."""
+    """Describe the cache: `"8 kernels, 50.0 KiB, in /home/me/.cache/dxgemm"`."""
     state = "" if cached.writable else " (not writable)"
     size = byte_text(cached.total_bytes)
     return f"{len(cached.kernels)} kernels, {size}, in {cached.directory}{state}"
 
 
 def cache_dict(cached: CacheInfo) -> dict[str, object]:
-    """The same for JSON."""
+    """Describe the cache as a dictionary, for JSON."""
     return {
         "directory": str(cached.directory),
         "writable": cached.writable,

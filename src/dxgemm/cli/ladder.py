@@ -1,4 +1,4 @@
-"""`dxgemm ladder`: every rung on this machine's GPU, checked, timed and against cuBLAS."""
+"""`dxgemm ladder`: every rung on this machine's GPU, checked, timed and compared with cuBLAS."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ class TooLargeError(dxgemm.DxgemmError, ValueError):
 
 @dataclass
 class Standing:
-    """One rung; `refusal` says why there is no time.
+    """Result of one rung.
 
     Attributes:
-        rung: its number; None for cuBLAS.
-        name, config: of the implementation.
-        time_us, tflops: of a call.
-        vs_cublas: cuBLAS's time over this one, from the same rounds.
-        vs_before: the time of the rung before in the table over this one.
+        rung: number of the rung; None for cuBLAS.
+        name, config: implementation and its config.
+        time_us, tflops: time and speed of a call; None without a time.
+        vs_cublas: cuBLAS's time over this one, sampled in turn.
+        vs_before: the time of the previous rung in the table over this one.
+        refusal: reason why there is no time; None if there is one.
     """
 
     rung: int | None
@@ -186,7 +187,7 @@ class _Contest:
         return standing
 
     def cublas_standing(self) -> Standing:
-        """cuBLAS over all rounds."""
+        """Result of cuBLAS, from all samples."""
         standing = Standing(None, "cublas")
         if self._cublas_us:
             standing.time_us = median(self._cublas_us)

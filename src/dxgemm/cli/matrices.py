@@ -1,4 +1,4 @@
-"""Matrices in .npy files: read with every doubt cleared up, written whole or not at all."""
+"""Matrices in .npy files: validated when read, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class FileError(DxgemmError, OSError):
 
 
 def read_matrix(path: Path) -> np.ndarray:
-    """The array in a .npy file, of a dtype in `SUPPORTED`, writable. Pickles are never loaded.
+    """Read an array of a dtype in `SUPPORTED` from a .npy file. Pickles are never loaded.
 
     Raises:
-        FileError: names the file, what it holds instead, and the way out.
+        FileError: the file holds no such array; the message names the file and the way out.
     """
     try:
         with path.open("rb") as file:
@@ -34,7 +34,7 @@ def read_matrix(path: Path) -> np.ndarray:
         raise FileError(f"cannot read {path}: {error.strerror or error}.") from None
     except MemoryError:
         raise FileError(f"cannot read {path}: its array does not fit in memory.") from None
-    except Exception as error:  # a damaged header raises any of half a dozen kinds
+    except Exception as error:  # a damaged header raises one of many kinds
         raise FileError(
             f"{path} is not a readable .npy file: {error}. Write it with numpy.save."
         ) from None
@@ -48,9 +48,9 @@ def read_matrix(path: Path) -> np.ndarray:
 
 @contextmanager
 def written_atomically(path: Path) -> Iterator[IO[bytes]]:
-    """A file that replaces `path` when the block ends well, and is removed when it does not.
+    """Open a file that replaces `path` if the block succeeds, and is removed if it fails.
 
-    It is opened at once, so that an unwritable place shows before the work and not after it.
+    The file is opened at once, so that an unwritable place is an error before the work begins.
 
     Raises:
         FileError: `path` is a directory or a device, or cannot be written.

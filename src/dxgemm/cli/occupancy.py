@@ -1,4 +1,4 @@
-"""`dxgemm occupancy`: how many blocks of a rung an SM holds, step by step."""
+"""`dxgemm occupancy`: the resident blocks per SM of a rung, step by step."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def occupancy(
 
 
 def occupancy_steps(record: KernelRecord, result: Occupancy) -> list[tuple[str, str]]:
-    """The calculation in words: (what, text) lines."""
+    """Describe the calculation as lines of (quantity, text)."""
     limits, warps = result.limits, result.warps
     by = result.blocks_by
     asked = record.registers * WARP_THREADS

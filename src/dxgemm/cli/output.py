@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, for people or as JSON; everything else on stderr."""
+"""Output of the commands: results on stdout, as text or JSON; everything else on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
-# Lines of a table are not folded for programs.
+# Width of a table if stdout is no terminal, so that its lines are not folded.
 PIPED_WIDTH = 240
 
 # report(steps done, steps in all, name of the next one)
@@ -19,7 +19,7 @@ Report = Callable[[int, int, str], None]
 
 
 def note(text: str) -> None:
-    """A remark beside the result: one line on stderr."""
+    """Print a remark in one line on stderr."""
     typer.echo(f"dxgemm: {' '.join(text.split())}", err=True)
 
 
@@ -28,7 +28,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on stdout; columns whose name starts with ">" are aligned to the right."""
+    """Print a table on stdout; columns whose name starts with ">" are aligned to the right."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -49,7 +49,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 @contextmanager
 def progress_bar(is_shown: bool = True) -> Iterator[Report]:
-    """A progress bar on stderr; nothing where stderr is no terminal."""
+    """Show a progress bar on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -66,7 +66,7 @@ def progress_bar(is_shown: bool = True) -> Iterator[Report]:
 
 
 def byte_text(count: int) -> str:
-    """`51200` -> `"50.0 KiB"`."""
+    """Format a number of bytes: `51200` -> `"50.0 KiB"`."""
     size = float(count)
     for unit in ("bytes", "KiB", "MiB"):
         if size < 1024:

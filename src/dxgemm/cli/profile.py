@@ -1,4 +1,4 @@
-"""`dxgemm profile`: what the GPU's counters say of one launch of a rung."""
+"""`dxgemm profile`: the GPU's counters of one launch of a rung."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def profile(
 
 
 def profile_command(name: str, config: str | None, dtype: Arithmetic, size: int) -> list[str]:
-    """Arguments of the interpreter for one launch."""
+    """Make the arguments of the Python interpreter for one launch."""
     chosen = ["--config", config] if config else []
     options = ["--dtype", dtype.value, "--size", str(size), "--once"]
     return ["-m", "dxgemm", "profile", name, *chosen, *options]
 
 
 def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size: int) -> None:
-    """One launch on standard normal operands."""
+    """Launch a rung once, on standard normal operands."""
     require_support(implementation, dtype.problem(size))
     chosen: Any = implementation.name
     if config is not None:
@@ -100,10 +100,10 @@ def launch_once(implementation: Any, config: str | None, dtype: Arithmetic, size
 
 
 def measure(command: list[str]) -> list[dict[str, float]]:
-    """Run ncu and read what it counted of each launch.
+    """Run ncu and read the counters of each launch.
 
     Raises:
-        ProfilerError: with what it said.
+        ProfilerError: ncu failed; the error holds its message.
     """
     finished = subprocess.run(command, capture_output=True, text=True)
     launches = parse_counters(finished.stdout)
@@ -115,7 +115,7 @@ def measure(command: list[str]) -> list[dict[str, float]]:
 
 
 def summary(values: dict[str, float]) -> list[tuple[str, str]]:
-    """The three counters and their context, in words."""
+    """Describe the three counters and their context as lines of (quantity, text)."""
     lines = []
     if "time_ns" in values:
         lines.append(("time", f"{values['time_ns'] / 1e3:.1f} us"))

@@ -15,7 +15,7 @@ from dxgemm.cli.matrices import read_matrix, written_atomically
 from dxgemm.cli.output import JsonOption, print_json
 from dxgemm.gpu.status import simulator_enabled
 
-# What the simulator does in a second, in order of magnitude, and what it may be asked for unasked.
+# Multiply-adds of the simulator per second, roughly, and the most without --allow-slow.
 SIMULATED_PER_S = 50_000
 MAX_SIMULATED = 2_000_000
 

@@ -1,4 +1,4 @@
-"""Rungs of the ladder, as commands take them: by number or name, with a config by its text."""
+"""Rungs of the ladder as arguments of commands: by number or name, with a config by its text."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ConfigOption = Annotated[
     str | None, typer.Option("--config", help="Part of its text, such as 128x128; default: first.")
 ]
 DEFAULT_ARCH = "sm_90a"
-# Of the operands where a command is about a kernel and not a product: it decides the variant, that
-# of contiguous operands whose rows are aligned to 16 bytes.
+# Size of the operands for commands about a kernel and not a product. It selects the variant for
+# contiguous operands whose rows are aligned to 16 bytes.
 SHOWN_SIZE = 4096
 
 
 class Arithmetic(StrEnum):
-    """What products are computed in."""
+    """Arithmetic of the products."""
 
     float32 = "float32"
     float64 = "float64"
@@ -36,16 +36,16 @@ class Arithmetic(StrEnum):
 
     @property
     def dtype(self) -> str:
-        """Of the operands."""
+        """Dtype of the operands."""
         return "float32" if self is Arithmetic.tf32 else self.value
 
     @property
     def precision(self) -> str | None:
-        """What `precision=` has to permit."""
+        """Value of `precision=` that permits the arithmetic."""
         return "tf32" if self is Arithmetic.tf32 else None
 
     def problem(self, size: int) -> Problem:
-        """The product of two square matrices."""
+        """Problem of the product of two square matrices."""
         return contiguous_problem(self.dtype, size, size, size, precision=self.precision)
 
 
@@ -55,17 +55,17 @@ ArithmeticOption = Annotated[
 
 
 class UnknownRungError(dxgemm.errors.UnknownImplementationError):
-    """No rung, or no config of it, goes by this name."""
+    """There is no rung, or no config of it, with this name."""
 
 
 def rungs() -> list[Handwritten]:
-    """The implementations on the ladder, first rung first."""
+    """List the implementations on the ladder, first rung first."""
     found = [i for i in dxgemm.implementations() if isinstance(i, Handwritten) and i.rung]
     return sorted(found, key=lambda implementation: implementation.rung or 0)
 
 
 def find_rungs(text: str) -> list[Handwritten]:
-    """The rungs of that number or name: a number may stand for one kernel a dtype.
+    """Find the rungs with a number or name: a number may stand for one kernel per dtype.
 
     Raises:
         UnknownRungError: there is none.
@@ -78,7 +78,7 @@ def find_rungs(text: str) -> list[Handwritten]:
 
 
 def find_rung(text: str, arithmetic: Arithmetic) -> Handwritten:
-    """The one of them that is made for an arithmetic, or the first.
+    """Find the rung that is made for an arithmetic, or else the first one.
 
     Raises:
         UnknownRungError: there is none.
@@ -88,7 +88,7 @@ def find_rung(text: str, arithmetic: Arithmetic) -> Handwritten:
 
 
 def find_config(rung: Handwritten, text: str | None, arithmetic: Arithmetic) -> Any:
-    """The config of that text for this arithmetic, or else the first that contains it.
+    """Find the config with a text for an arithmetic, or else the first that contains the text.
 
     Raises:
         UnknownRungError: there is none.
@@ -106,7 +106,7 @@ def require_support(rung: Handwritten, problem: Problem) -> None:
     """Raise unless the rung computes the problem.
 
     Raises:
-        UnsupportedProblemError: it does not; the reason is given.
+        UnsupportedProblemError: it does not; the message has the reason.
     """
     reason = rung.supports(problem)
     if reason is not None:
@@ -114,9 +114,9 @@ def require_support(rung: Handwritten, problem: Problem) -> None:
 
 
 def is_made_for(rung: Handwritten, arithmetic: Arithmetic, size: int) -> bool:
-    """Whether a rung computes the product of two squares, in this arithmetic itself.
+    """True if a rung computes a square product in this arithmetic itself.
 
-    Where TF32 is permitted, a rung of true float32 would serve too: it is no rung of that ladder.
+    A rung of true float32 also serves a call that permits TF32, but is no rung of that ladder.
     """
     if rung.supports(arithmetic.problem(size)) is not None:
         return False
@@ -127,7 +127,7 @@ def is_made_for(rung: Handwritten, arithmetic: Arithmetic, size: int) -> bool:
 
 
 def default_arch() -> str:
-    """This machine's GPU; where there is none, the one the ladder was written for."""
+    """Architecture of this machine's GPU; without one, that of the ladder."""
     if simulator_enabled() or probe().problem:
         return DEFAULT_ARCH
     from dxgemm.runtime.device import device_facts

@@ -1,4 +1,4 @@
-"""Arrays on the GPU and the time of a plan, by CUDA events where CuPy is installed."""
+"""Arrays on the GPU, and the time of a plan, by CUDA events if CuPy is installed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def uses_cupy() -> bool:
 
 
 def array_module() -> Any:
-    """CuPy where arrays go to a GPU, NumPy elsewhere."""
+    """Module of the arrays: CuPy if they go to a GPU, else NumPy."""
     return import_module("cupy" if uses_cupy() else "numpy")
 
 
 def send(array: np.ndarray) -> Any:
-    """The array on the GPU, if CuPy can put it there."""
+    """Copy an array to the GPU, if CuPy is used."""
     return array_module().asarray(array)
 
 
@@ -36,7 +36,7 @@ def fetch(array: Any) -> np.ndarray:
 
 
 def to_dtype(array: Any, dtype: str) -> Any:
-    """The same values, rounded to nearest; bfloat16, which NumPy lacks, as a torch tensor."""
+    """Round an array to a dtype; bfloat16, which NumPy lacks, becomes a torch tensor."""
     if dtype != "bfloat16":
         return array.astype(dtype, copy=False)
     if find_spec("torch") is None:
@@ -49,7 +49,7 @@ def to_dtype(array: Any, dtype: str) -> Any:
 
 
 def clock_name() -> str:
-    """What `call_us` measures, in words."""
+    """Describe the clock of `call_us` in words."""
     if simulator_enabled():
         return "wall clock on the simulator, which says nothing of a GPU"
     if uses_cupy():
@@ -58,14 +58,14 @@ def clock_name() -> str:
 
 
 def call_us(plan: Callable[[], Any]) -> float:
-    """Microseconds a call of a plan that has run before."""
+    """Measure the microseconds per call of a plan that has run before."""
     if uses_cupy():
         return median(event_time_us(plan, TIMED_CALLS) for _ in range(TIMED_ROUNDS))
     return median(wall_time_us(plan) for _ in range(TIMED_ROUNDS))
 
 
 def event_time_us(plan: Callable[[], Any], calls: int) -> float:
-    """Microseconds a call of so many in a row, on CuPy's current stream."""
+    """Measure the microseconds per call of several in a row, on CuPy's current stream."""
     import cupy
 
     start, stop = cupy.cuda.Event(), cupy.cuda.Event()

@@ -1,4 +1,4 @@
-"""`dxgemm tune`: measure what kernels reach on this GPU, for the choice to go by."""
+"""`dxgemm tune`: measure the speed of kernels on this GPU, for the automatic choice."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
 
-BUILT_FOR = 64  # workloads whose kernels are built at a time, in parallel
+BUILT_FOR = 64  # number of workloads whose kernels are built together, in parallel
 SEED = 1
 PACKAGES = ("dxgemm", "numba-cuda", "cuda-core")
 
 
 class TunedDtype(StrEnum):
-    """The dtypes with kernels of their own; bfloat16 goes by float16."""
+    """Dtypes that are tuned; bfloat16 takes the measurements of float16."""
 
     float32 = "float32"
     float64 = "float64"
@@ -56,9 +56,9 @@ def tune(
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Parallel builds; default: the CPUs.")] = None,
 ) -> None:
-    """Measure kernels on this GPU and write the table that the choice goes by.
+    """Measure kernels on this GPU and write the table that the automatic choice uses.
 
-    What was measured is kept: an interrupted search is taken up again, a longer one adds to it.
+    Measurements are kept: an interrupted search is continued, a longer one adds to them.
     """
     problem = "this is numba's simulator." if simulator_enabled() else probe().problem
     if problem:
@@ -90,7 +90,7 @@ def tune(
     begin, budget_s = time.monotonic(), 60 * budget_minutes
 
     def build_some() -> list[Workload]:
-        """The next workloads, when their kernels are built; those that fail are not measured."""
+        """Build the kernels of the next workloads; those that fail are not measured."""
         few = list(islice(waiting, BUILT_FOR))
         with suppress(BuildError):
             build_candidates(few, device, jobs)

@@ -1,4 +1,4 @@
-"""Python kernel to cubin, once: built without a GPU if need be, kept on disk, verified on load."""
+"""Compiler from Python kernels to cubins, which are kept on disk; it needs no GPU."""
 
 from dxgemm.compiler.ahead import build_kernels
 from dxgemm.compiler.background import (

@@ -1,4 +1,4 @@
-"""Kernels built ahead of time, in parallel processes."""
+"""Builds ahead of time, in parallel processes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ def build_kernels(
     jobs: int | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> list[CompiledKernel]:
-    """Kernels, of which those that are missing are built.
+    """Look up kernels, and build those that are missing.
 
     Args:
-        tasks: each once.
-        jobs: processes; None for as many as this one may use CPUs. One needs no other process.
-        progress: called with (kernels done, kernels in all, one of those at work).
+        tasks: kernels with their architectures, without repetition.
+        jobs: number of processes; None for one per CPU of this process. 1 starts no process.
+        progress: called with (kernels done, kernels in all, name of a kernel being built).
+
+    Returns:
+        The kernels in the order of the tasks.
 
     Raises:
         SettingError: jobs is below 1.
-        DxgemmError: the first build that fails; what is under way is ended.
+        DxgemmError: the first build that fails; the other builds are ended.
     """
     if jobs is None:
         jobs = len(os.sched_getaffinity(0))
@@ -54,14 +57,14 @@ def build_kernels(
 
 
 def _in_order(tasks: list[Task]) -> list[Task]:
-    """The order to begin in, so that the last to end began early and few wait for each other.
+    """Order the builds so that the longest begin early and few wait for each other.
 
-    What takes long comes first, once for each set of device functions; other kernels over the same
-    set come last, when it is there.
+    Kernels with device functions take long: the first kernel of each set of functions comes first.
+    Other kernels with the same set come last, when the set is built.
     """
     long: list[Task] = []
     short: list[Task] = []
-    over_same_functions: list[Task] = []
+    with_known_functions: list[Task] = []
     seen = set()
     for spec, arch in tasks:
         declared = import_module(spec.module).KERNEL
@@ -69,9 +72,9 @@ def _in_order(tasks: list[Task]) -> list[Task]:
             short.append((spec, arch))
             continue
         functions = declared.descriptor(spec.config, spec.dtype, *spec.variant, arch=arch)
-        (over_same_functions if functions in seen else long).append((spec, arch))
+        (with_known_functions if functions in seen else long).append((spec, arch))
         seen.add(functions)
-    return long + short + over_same_functions
+    return long + short + with_known_functions
 
 
 def _one_by_one(tasks: list[Task]) -> Finished:
@@ -80,7 +83,7 @@ def _one_by_one(tasks: list[Task]) -> Finished:
 
 
 def _in_workers(tasks: list[Task], jobs: int) -> Finished:
-    """Each kernel as it is finished; whatever ends this early ends the workers."""
+    """Yield each kernel as it is finished; ending this generator early ends the workers."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
     from queue import SimpleQueue
 

@@ -1,7 +1,7 @@
-"""Slow builds behind the calls that want them: another process builds while other kernels answer.
+"""Background builds: another process builds a slow kernel while other kernels answer the calls.
 
-`DXGEMM_BUILD` says what becomes of a kernel that takes long to build and is not there yet:
-`background`, the default, builds it behind the calls; `block` builds it at once; `never` does not.
+`DXGEMM_BUILD` decides on missing kernels that take long to build: `background`, the default, builds
+them in another process; `block` waits for that build; `never` does not build them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BUILD_MODES = ("background", "block", "never")
 
 
 def build_mode() -> str:
-    """What `DXGEMM_BUILD` chooses.
+    """Mode that `DXGEMM_BUILD` selects.
 
     Raises:
-        SettingError: its value is none of `BUILD_MODES`.
+        SettingError: the value is none of `BUILD_MODES`.
     """
     mode = os.environ.get("DXGEMM_BUILD") or BUILD_MODES[0]
     if mode not in BUILD_MODES:
@@ -29,12 +29,12 @@ def build_mode() -> str:
 
 
 class BackgroundBuild:
-    """One kernel that is being built, or could not be.
+    """Build of one kernel, under way or failed.
 
     Attributes:
-        ended: set when it is over, be the kernel there or not.
-        failure: why there is no kernel; None before the end, and if there is one.
-        is_reported: whether a failure was told; for the use of callers.
+        ended: event that is set at the end of the build, successful or not.
+        failure: reason why there is no kernel; None before the end, and after a success.
+        is_reported: True if a caller has reported the failure; callers maintain it.
     """
 
     def __init__(self) -> None:
@@ -43,18 +43,18 @@ class BackgroundBuild:
         self.is_reported = False
 
 
-# Under way, or failed, which is not tried again.
+# Builds under way, and failed ones, which are not tried again.
 _builds: dict[tuple[KernelSpec, str], BackgroundBuild] = {}
 _lock = threading.Lock()
 _turn = threading.Lock()  # one build at a time: each keeps two CPUs busy for half a minute
 
 
 def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -> BackgroundBuild:
-    """The build of a kernel in another process, begun unless it has been before.
+    """Begin the build of a kernel in another process, or find the one that was begun before.
 
     Args:
-        spec, arch: what to build.
-        when_done: called by a thread of this process after the end of a build that it began.
+        spec, arch: the kernel and its architecture.
+        when_done: called after the end of a newly begun build, by a thread of this process.
     """
     with _lock:
         build = _builds.get((spec, arch))
@@ -73,7 +73,7 @@ def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -
 
 
 def forget_failures() -> None:
-    """Have failed builds tried again."""
+    """Forget failed builds, so that they are tried again."""
     with _lock:
         for key, build in list(_builds.items()):
             if build.ended.is_set():
@@ -81,7 +81,7 @@ def forget_failures() -> None:
 
 
 def _forget_parents_builds() -> None:
-    """In a forked process, where nobody goes on with them."""
+    """Forget all builds in a forked process, which has no thread to go on with them."""
     global _lock, _turn
     _lock, _turn = threading.Lock(), threading.Lock()
     _builds.clear()

@@ -1,4 +1,4 @@
-"""Python kernel -> PTX (numba-cuda) -> cubin (nvJitLink), on any machine, with or without a GPU."""
+"""Build of a kernel: Python -> PTX (numba-cuda) -> cubin (nvJitLink), with or without a GPU."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import Fusion
 
-# What a kernel writes in inline PTX for its last parameter, see `_parameter_blocks`.
+# Placeholder for the name of a kernel's last parameter in inline PTX: see `_parameter_blocks`.
 PARAMETER_BLOCK = "DXGEMM_PARAMETER_BLOCK"
 TENSOR_MAP_BYTES = 128
 
 # Kernels see half precision as the bits of its elements, and convert them.
 _ELEMENT_TYPES = {"float16": "uint16", "bfloat16": "uint16"}
 
-# Stack that a thread may take in an epilogue's functions, such as the slow path of sine.
+# Stack bytes per thread that the functions of an epilogue may take, as the slow path of sine does.
 FUNCTION_STACK_BYTES = 64
 
 
 @dataclass(frozen=True)
 class KernelRecord:
-    """How to launch a cubin, and what its inspection found.
+    """Launch parameters of a cubin, and the resources that its inspection found.
 
     Attributes:
-        implementation, config, dtype, variant, arch: what was built; `config` as text.
+        implementation, config, dtype, variant, arch: the kernel that was built; `config` as text.
         entry: name of the kernel in the cubin.
         threads: threads per block.
         registers: registers per thread.
         stack_bytes: local memory per thread, to which spilled registers go.
         smem_bytes: shared memory per block.
-        dynamic_smem_bytes: how much of it the launch has to ask for.
-        cluster: blocks that form a thread-block cluster.
+        dynamic_smem_bytes: the part of smem_bytes that the launch has to ask for.
+        cluster: blocks per thread-block cluster.
         cubin_bytes: size of the cubin.
         toolkit: packages that built it.
     """
@@ -66,7 +66,7 @@ class KernelRecord:
 
 @dataclass(frozen=True)
 class CompiledKernel:
-    """A cubin and its record; `ptx` only where it was compiled in this process."""
+    """Cubin and its record; `ptx` only if it was compiled in this process."""
 
     cubin: bytes
     record: KernelRecord
@@ -77,7 +77,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     """Compile one kernel. Needs the compiler packages of the `cu12` or `cu13` extra, and no GPU.
 
     Args:
-        spec: what to build.
+        spec: the kernel to build.
         arch: real architecture, such as "sm_90a".
 
     Raises:
@@ -90,7 +90,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             "compiler; unset it."
         )
     declared = import_module(spec.module).KERNEL
-    # What warpgroups that move registers among themselves share out.
+    # Registers per thread at launch, which the warpgroups reallocate among themselves.
     launch_registers = spec.config.launch_registers
     if declared.device_functions is not None:
         ptx, (cubin, entry) = None, _build_with_device_functions(spec, arch, declared)
@@ -125,7 +125,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"with {record.toolkit}."
         )
     accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)
-    # The functions of an epilogue may need a little memory of their own.
+    # The functions of an epilogue may need a little local memory.
     own_bytes = FUNCTION_STACK_BYTES if spec.epilogue else 0
     if record.stack_bytes >= max(accumulator_bytes, own_bytes):
         raise BuildError(
@@ -137,7 +137,7 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 
 def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, str]:
-    """PTX of a kernel, and the name of its entry."""
+    """Compile a kernel to PTX; return it with the name of its entry."""
     with numba_lock:
         ptx = _compile(
             spec,
@@ -156,9 +156,10 @@ def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, st
 
 
 def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> tuple[bytes, str]:
-    """The cubin of a kernel that calls functions made elsewhere, and the name of its entry.
+    """Build a kernel that calls external device functions; return its cubin and entry name.
 
-    Both are linked as LTO-IR, so that the functions are inlined and their arguments stay registers.
+    Kernel and functions are linked as LTO-IR, so that the functions are inlined and their arguments
+    stay in registers.
     """
     if faults := toolkit_warnings():
         raise BuildError(f"{spec} is not built with this toolkit: {' '.join(faults)}")
@@ -177,9 +178,9 @@ def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> 
 
 
 def _build_whole_program(spec: KernelSpec, arch: str, declared: Any) -> tuple[bytes, str]:
-    """The cubin of a kernel whose warpgroups move registers, and its PTX.
+    """Build a kernel whose warpgroups reallocate registers; return its cubin and PTX.
 
-    Only in a whole program is `setmaxnreg` obeyed; nvJitLink makes one of LTO-IR, not of PTX.
+    `setmaxnreg` works in whole programs only; nvJitLink makes these of LTO-IR, not of PTX.
     """
     maps = dict.fromkeys(declared.tensor_map_names, TENSOR_MAP_BYTES)
     with numba_lock, _parameter_blocks(maps):
@@ -196,7 +197,7 @@ def _build_whole_program(spec: KernelSpec, arch: str, declared: Any) -> tuple[by
 
 
 def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx") -> Any:
-    """A kernel's PTX, as text, or its LTO-IR, as bytes."""
+    """Compile a kernel to PTX, as text, or to LTO-IR, as bytes."""
     try:
         from numba import cuda, types
     except ImportError as error:
@@ -209,7 +210,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
         with _device_functions_for(capability):
             code, _ = cuda.compile(
                 make_kernel(),
-                (*(kinds[kind] for _, kind in PARAMETERS), _extra_type(spec.epilogue)),
+                (*(kinds[kind] for _, kind in PARAMETERS), _epilogue_arguments_type(spec.epilogue)),
                 device=False,
                 abi="numba",
                 cc=capability,
@@ -224,8 +225,8 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     return code
 
 
-def _extra_type(epilogue: Fusion | None) -> Any:
-    """The type of a kernel's last parameter: a tuple of the epilogue's operands."""
+def _epilogue_arguments_type(epilogue: Fusion | None) -> Any:
+    """Type of a kernel's last parameter: a tuple of the epilogue arguments."""
     from numba import types
 
     parameters = []
@@ -242,9 +243,9 @@ def _extra_type(epilogue: Fusion | None) -> Any:
 
 
 def _min_blocks(spec: KernelSpec) -> int:
-    """Blocks that shall fit a multiprocessor together: it bounds the registers of a thread.
+    """Minimum resident blocks per SM (`__launch_bounds__`), which bounds the registers per thread.
 
-    Fewer where an epilogue takes some, if the config says so.
+    A config may declare fewer for kernels with an epilogue, which takes some registers.
     """
     is_fused = spec.epilogue and spec.epilogue.stages
     decide = spec.config.min_blocks_fused if is_fused else spec.config.min_blocks
@@ -260,12 +261,12 @@ def _with_tensor_maps(ptx: str, names: tuple[str, ...]) -> str:
 
 @contextmanager
 def _parameter_blocks(sizes: Mapping[str, int]) -> Iterator[None]:
-    """Give kernels last parameters that numba cannot express: bytes, aligned, passed by value.
+    """Give kernels last parameters that numba cannot express: aligned bytes, passed by value.
 
-    They are appended in LLVM's language, before NVVM sees that.
+    They are appended to the LLVM IR of the kernel, before NVVM compiles it.
 
     Args:
-        sizes: in bytes, by the names that inline PTX of the kernel uses for them.
+        sizes: sizes in bytes, by the names that inline PTX of the kernel uses.
     """
     from numba.cuda.cudadrv import nvvm
 
@@ -284,7 +285,7 @@ def _parameter_blocks(sizes: Mapping[str, int]) -> Iterator[None]:
 
 
 def _with_parameter_blocks(module: str, sizes: Mapping[str, int]) -> str:
-    """LLVM's text of a module with the parameters appended to its kernel, if it has one."""
+    """Append the parameters to the kernel of a module in LLVM IR, if it has one."""
     for name, size in sizes.items():
         module = _with_parameter_block(module, name, size)
     return module
@@ -307,9 +308,9 @@ def _with_parameter_block(module: str, block_name: str, size: int) -> str:
 
 @contextmanager
 def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
-    """Compile device functions for this architecture too.
+    """Make numba compile device functions for this architecture.
 
-    numba compiles them for the current GPU, of which there may be none, or another.
+    By default numba compiles them for the current GPU, which may be missing or a different one.
     """
     from numba.cuda import dispatcher
 
@@ -322,14 +323,14 @@ def _device_functions_for(capability: tuple[int, int]) -> Iterator[None]:
 
 
 def _link(spec: KernelSpec, arch: str, *inputs: str | bytes, output: str = "cubin") -> bytes:
-    """The cubin of PTX (text), or of LTO-IR (bytes); or the PTX of LTO-IR."""
+    """Link PTX (text) or LTO-IR (bytes) to a cubin, or LTO-IR to PTX."""
     from cuda.core import Linker, LinkerOptions, ObjectCode
 
     options = LinkerOptions(
         arch=arch,
         # Drops numba's environment symbols: most of the cubin would be their names.
         optimize_unused_variables=True,
-        no_cache=True,  # the cubin is kept by dxgemm, and a cold build costs what it costs
+        no_cache=True,  # dxgemm keeps the cubin itself
         link_time_optimization=isinstance(inputs[0], bytes) or None,
         ptx=output == "ptx" or None,
     )

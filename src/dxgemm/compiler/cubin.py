@@ -1,9 +1,10 @@
-"""What a kernel needs of an SM, read out of its cubin.
+"""Resources of a kernel, read from its cubin.
 
 A cubin is an ELF file. Its `.nv.info` section is a list of attributes: a format byte, an attribute
-byte, two bytes of size and, for these, the index of a function's symbol and a number.
-Source: `cuobjdump -elf` prints the attributes by name. The numbers equal what ptxas -v says of the
-same kernels, with and without spills, for CUDA 12.9, 13.0 and 13.1.
+byte and two bytes of size. For the attributes read here, the index of a function's symbol and a
+number follow.
+Source: `cuobjdump -elf` prints the attributes by name. The numbers equal those that ptxas -v prints
+for the same kernels, with and without spills, for CUDA 12.9, 13.0 and 13.1.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ _REGISTER_COUNT = 0x2F
 
 @dataclass(frozen=True)
 class Resources:
-    """Registers, and bytes of stack (local memory), of a thread."""
+    """Registers, and bytes of stack (local memory), per thread."""
 
     registers: int
     stack_bytes: int
 
 
 def read_resources(cubin: bytes, entry: str) -> Resources:
-    """Inspect one kernel of a cubin.
+    """Read the resources of one kernel of a cubin.
 
     Args:
         cubin: the whole file.
         entry: the kernel's symbol.
 
     Raises:
-        BuildError: the cubin does not say.
+        BuildError: the cubin does not have them.
     """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
@@ -54,7 +55,7 @@ def read_resources(cubin: bytes, entry: str) -> Resources:
 
 
 def entry_name(cubin: bytes) -> str:
-    """The symbol of the only kernel in a cubin.
+    """Symbol of the only kernel in a cubin.
 
     Raises:
         BuildError: there are several, or none.
@@ -69,7 +70,7 @@ def entry_name(cubin: bytes) -> str:
 
 
 def _attributes(data: bytes) -> list[tuple[int, int, int]]:
-    """(attribute, symbol index, value) of those that hold just that."""
+    """List (attribute, symbol index, value) of all attributes of that form."""
     found, position = [], 0
     while position < len(data):
         form, code, size = struct.unpack_from("<BBH", data, position)

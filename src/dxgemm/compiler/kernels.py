@@ -1,4 +1,4 @@
-"""Kernels from memory, from disk, or built: once, however many threads and processes want one."""
+"""Look-up of kernels in memory and on disk; each is built once for all threads and processes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _in_memory: dict[tuple[KernelSpec, str], CompiledKernel] = {}
 
 @cache
 def kernel_store() -> KernelStore:
-    """The store of this process; its directory is read from the environment at first use."""
+    """Store of this process; its directory is read from the environment at first use."""
     return KernelStore(default_directory())
 
 
 def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
-    """The kernel if it is in memory or on disk; never builds."""
+    """Find a kernel in memory or on disk; None if it is not built."""
     kernel = _in_memory.get((spec, arch))
     if kernel is None and (kernel := kernel_store().load(spec.key(arch))) is not None:
         return keep_kernel(spec, arch, kernel)
@@ -26,7 +26,7 @@ def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
 
 
 def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
-    """The kernel from memory, from disk, or built now and kept."""
+    """Find a kernel in memory or on disk, or build it now and keep it."""
     kernel = find_kernel(spec, arch)
     if kernel is not None:
         return kernel
@@ -40,11 +40,11 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 
 def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:
-    """Keep a kernel in memory, unless there is one already; return that which is kept."""
+    """Keep a kernel in memory, unless it is there already; return the one that is kept."""
     return _in_memory.setdefault((spec, arch), kernel)
 
 
 def clear_kernels() -> int:
-    """Forget every kernel, on disk too; return how many were there."""
+    """Remove every kernel from memory and disk; return how many were on disk."""
     _in_memory.clear()
     return kernel_store().clear()

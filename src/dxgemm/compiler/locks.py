@@ -1,7 +1,7 @@
-"""Locks of what one thread at a time may use, and no other thread while the process is forked.
+"""Locks of libraries that are not thread-safe; a fork waits until they are free.
 
-A child has its parent's locks as they are at that moment, but not the thread that would give one
-back: it would wait for ever.
+A forked child inherits the state of its parent's locks, but not the thread that would release one:
+it would wait forever.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 
-# numba, not least because parts of it are replaced meanwhile.
+# numba: dxgemm also replaces functions of it while it compiles.
 numba_lock = threading.Lock()
 # libmathdx keeps its last error for the whole process, and NVRTC compiles one thing at a time.
 mathdx_lock = threading.Lock()
 
-_IN_ORDER = (numba_lock, mathdx_lock)  # as a thread may take them that needs both
+_IN_ORDER = (numba_lock, mathdx_lock)  # the order in which a thread may take both
 
 
 def _take_all() -> None:

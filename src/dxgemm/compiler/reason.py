@@ -1,4 +1,4 @@
-"""Why numba could not compile a kernel, without numba's account of how it came upon that."""
+"""Extraction of the reason from numba's error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 OVERTURE = re.compile(r"Failed in \w+ mode pipeline \(step: .*\)|")
-# What comes after numba's reason: its way there, and what it tried otherwise.
+# Lines after numba's reason: the compiler pass, and the candidates that it tried.
 SEQUEL = re.compile(r"During: |There (are|is) \d+ candidate")
 PLACE = re.compile(r'File "(?P<file>[^<].*)", line \d+:')
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -15,7 +15,7 @@ OWN = (PACKAGE, (PACKAGE / "handwritten").resolve())
 
 
 def numba_reason(message: str) -> str:
-    """numba's reason, and the line that it is about where that is none of dxgemm's own."""
+    """Reason in an error message of numba, with the source line if it is not dxgemm's own."""
     lines = ESCAPE.sub("", message).splitlines()
     reason = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""What identifies a kernel. Shapes and strides do not: they are arguments at run time."""
+"""Identity of a kernel. Shapes and strides are no part of it: they are arguments at run time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from dxgemm.problem.fusion import Fusion
 
-# Part of every key: raise it when the argument list or the build changes what a cubin means.
+# Part of every key: raise it when the argument list or the build changes the meaning of a cubin.
 BUILD_VERSION = 3
 
-# The packages whose files kernels build on.
+# Packages whose files are part of kernels.
 HANDWRITTEN = tuple(f"dxgemm.handwritten{room}" for room in ("", ".kernels", ".parts"))
 
-# The parameters of every GEMM kernel, in order, with their kind. Strides count elements. What
-# changes from call to call comes first, so that a launch packs it in one piece. The operands of an
-# epilogue follow, in the kernel one tuple.
+# Parameters of every GEMM kernel, in order, with their kind. Strides count elements. The parameters
+# of a call come before those of a problem, so that a launch packs each group in one piece. The
+# epilogue arguments follow; in the kernel they are one tuple.
 PARAMETERS: tuple[tuple[str, str], ...] = (
     ("a_gmem", "pointer"),
     ("b_gmem", "pointer"),
@@ -50,15 +50,16 @@ PARAMETERS: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel to build, by `make_kernel(config, dtype, *variant, epilogue=...)` of its module.
+    """Kernel to build, by `make_kernel(config, dtype, *variant, epilogue=...)` of its module.
 
     Attributes:
         implementation: registered name, such as "thread_tile_2d".
         module: import path of the kernel file.
         config: the kernel file's own frozen `Config`; its `repr` is part of the key.
-        dtype: of a and b, such as "float32".
-        variant: what the problem decides beyond the dtype, such as how a and b lie in memory.
-        epilogue: what is fused into the kernel.
+        dtype: dtype of a and b, such as "float32".
+        variant: further properties of the problem that are compiled in, such as the layouts of a
+            and b.
+        epilogue: epilogue that is fused into the kernel; None without one.
     """
 
     implementation: str
@@ -87,9 +88,9 @@ class KernelSpec:
 
 @cache
 def _source_digest(module: str) -> str:
-    """Digest of a kernel file and of those files that it imports from beside it or `HANDWRITTEN`.
+    """Digest of a kernel file and of the files that it imports from its package or `HANDWRITTEN`.
 
-    Read as text, not imported: on a cache hit numba must stay unimported.
+    The files are read as text, not imported: on a cache hit numba must stay unimported.
     """
     packages = {module.rpartition(".")[0], *HANDWRITTEN}
     digest = hashlib.sha256()
@@ -108,9 +109,9 @@ def _source_digest(module: str) -> str:
 
 
 def _imports(source: str, packages: set[str]) -> Iterator[str]:
-    """The files of these packages that a source imports.
+    """Yield the files of these packages that a source imports.
 
-    Either `from package.file import name`, or `from package import file, other`.
+    An import has the form `from package.file import name`, or `from package import file, other`.
     """
     # The longest first: `package.room import file` names the file and not the room.
     alternatives = "|".join(map(re.escape, sorted(packages, reverse=True)))

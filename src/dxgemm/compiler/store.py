@@ -1,10 +1,10 @@
-"""The on-disk kernel cache: one file a kernel, verified before use, never an obstacle.
+"""Kernel cache on disk: one file per kernel, verified before use; its failures cost warnings only.
 
 An entry is a SHA-256 of its key and of the rest, a header as one line of JSON (a kernel's record),
-the payload (its cubin). It is written beside the entries and put in its place in one step. A
-truncated, damaged or foreign file, or one that another user may write, reads as a miss and is built
-again. Who builds holds the lock of the key, so that everyone else waits for that one build: a file
-beside the entries, which the operating system unlocks when its holder ends, however that happens.
+and the payload (its cubin). It is written to a temporary file and renamed. A truncated, damaged or
+foreign file, or one that another user may write, is a miss, and the kernel is built again. The
+builder of a kernel holds the lock of its key, so that all others wait for that one build. The lock
+is a file, which the operating system unlocks when the holder ends, however that happens.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from dxgemm.compiler.build import CompiledKernel, KernelRecord
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-UNFINISHED_S = 3600  # from this age on, a file that is still being written is one left behind
+UNFINISHED_S = 3600  # age from which on an unfinished file counts as abandoned
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What the kernel cache holds.
+    """Contents of the kernel cache.
 
     Attributes:
-        directory: where it is.
-        writable: whether builds can be kept.
-        kernels: a record for each kernel.
+        directory: directory of the cache.
+        writable: True if builds can be kept.
+        kernels: a record of each kernel.
         total_bytes: size of all cubins.
     """
 
@@ -55,7 +55,7 @@ class CacheInfo:
 
 
 class VerifiedFiles:
-    """A header with a payload for each key, in one folder."""
+    """Folder with a header and a payload for each key."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -65,7 +65,7 @@ class VerifiedFiles:
 
     @cached_property
     def _is_usable(self) -> bool:
-        """Whether there is a folder of entries; if not, a warning says so, once."""
+        """True if the folder of entries can be used; otherwise raise a warning, once."""
         try:
             self.directory.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             _make_private(self._entries)
@@ -75,7 +75,7 @@ class VerifiedFiles:
         return True
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
-        """Header and payload, or None if they are absent, damaged or another user's."""
+        """Read header and payload; None if they are absent, damaged or another user's."""
         if not self._is_usable:
             return None
         try:
@@ -86,12 +86,12 @@ class VerifiedFiles:
             return None
 
     def save(self, key: str, header: dict[str, Any], payload: bytes) -> None:
-        """Keep them; a full or read-only disk costs a warning, not the caller's result."""
+        """Keep header and payload; a full or read-only disk costs no more than a warning."""
         if not self._is_usable:
             return
         try:
             _make_private(self._unfinished)
-            self._remove_left_behind()
+            self._remove_abandoned()
             path = self._path(key)
             _make_private(path.parent)
             file, name = tempfile.mkstemp(dir=self._unfinished)  # with PRIVATE_FILE
@@ -107,9 +107,9 @@ class VerifiedFiles:
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Wait until no other thread or process holds the key; where no file can be locked, go on.
+        """Lock a key against other threads and processes; go on if no file can be locked.
 
-        What the key stands for may be there afterwards: look again before building it.
+        The entry may exist afterwards: look it up again before building it.
         """
         from filelock import FileLock
 
@@ -121,7 +121,7 @@ class VerifiedFiles:
             yield
 
     def clear(self) -> int:
-        """Remove all and return how many there were."""
+        """Remove all entries and return how many there were."""
         from filelock import FileLock
 
         if not self._is_usable:
@@ -131,14 +131,14 @@ class VerifiedFiles:
             with suppress(OSError):
                 path.unlink()
                 removed += 1
-        self._remove_left_behind()
+        self._remove_abandoned()
         for path in self._locks.glob("*"):
-            with suppress(OSError), FileLock(path, blocking=False):  # a build in progress keeps its
+            with suppress(OSError), FileLock(path, blocking=False):  # not of a running build
                 path.unlink()
         return removed
 
     def headers(self) -> list[dict[str, Any]]:
-        """Those of all entries that are whole."""
+        """Read the headers of all intact entries."""
         headers = []
         for path in self._paths():
             with suppress(OSError):
@@ -153,8 +153,8 @@ class VerifiedFiles:
     def _paths(self) -> list[Path]:
         return sorted(path for path in self._entries.glob("*/*") if not path.is_dir())
 
-    def _remove_left_behind(self) -> None:
-        """The unfinished files of processes that were killed."""
+    def _remove_abandoned(self) -> None:
+        """Remove the unfinished files of processes that were killed."""
         for path in self._unfinished.glob("*"):
             with suppress(OSError):
                 if path.lstat().st_mtime < time.time() - UNFINISHED_S:
@@ -170,7 +170,7 @@ class VerifiedFiles:
 
 
 class KernelStore:
-    """Kernels on disk, by key, and beside them the device functions that some are linked with."""
+    """Store of kernels on disk, by key, and of the device functions that some are linked with."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -178,17 +178,17 @@ class KernelStore:
         self._kernels = VerifiedFiles(directory)
 
     def load(self, key: str) -> CompiledKernel | None:
-        """The kernel, or None if it is absent or damaged."""
+        """Read a kernel; None if it is absent or damaged."""
         entry = self._kernels.load(key)
         record = _record(entry[0]) if entry else None
         return CompiledKernel(entry[1], record) if entry and record else None
 
     def save(self, key: str, kernel: CompiledKernel) -> None:
-        """Keep a kernel; a full or read-only disk costs a warning, not the caller's result."""
+        """Keep a kernel; a full or read-only disk costs no more than a warning."""
         self._kernels.save(key, asdict(kernel.record), kernel.cubin)
 
     def lock(self, key: str) -> AbstractContextManager[None]:
-        """One build of a kernel at a time; see `VerifiedFiles.lock`."""
+        """Lock a kernel for its build; see `VerifiedFiles.lock`."""
         return self._kernels.lock(key)
 
     def clear(self) -> int:
@@ -208,16 +208,16 @@ class KernelStore:
 
 
 def default_directory() -> Path:
-    """$DXGEMM_CACHE_DIR, or the user's cache directory of this operating system."""
+    """Directory of the cache: $DXGEMM_CACHE_DIR, or the user's cache directory of this system."""
     chosen = os.environ.get("DXGEMM_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("dxgemm", appauthor=False))
 
 
 def _make_private(folder: Path) -> None:
-    """Make it, for this user alone; one that is there must be this user's or root's.
+    """Make a folder for this user alone; an existing one must be this user's or root's.
 
     Raises:
-        OSError: it cannot be made, or others may write to it.
+        OSError: the folder cannot be made, or others may write to it.
     """
     folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
     status = folder.stat(follow_symlinks=False)
@@ -226,10 +226,10 @@ def _make_private(folder: Path) -> None:
 
 
 def _read_own(path: Path) -> bytes:
-    """What a file holds; nothing if it is not regular, or others can write to it.
+    """Read a file; nothing if it is not regular, or if others can write to it.
 
     Raises:
-        OSError: there is none, or it is a symbolic link, or it cannot be read.
+        OSError: the file does not exist, is a symbolic link, or cannot be read.
     """
     with open(path, "rb", opener=_open_itself) as file:
         status = os.fstat(file.fileno())
@@ -239,7 +239,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def _open_itself(path: str, flags: int) -> int:
-    """Open neither what a symbolic link points at, nor a pipe that makes this process wait."""
+    """Open a file, but not through a symbolic link, and without waiting for a pipe."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -264,7 +264,7 @@ def _decode(key: str, entry: bytes) -> tuple[dict[str, Any], bytes] | None:
 
 
 def _digest(key: str, content: bytes) -> bytes:
-    """In hexadecimal. With the key in it, no entry can stand in another one's place."""
+    """Digest in hexadecimal; it covers the key, so that no entry can pass for another one."""
     return hashlib.sha256(key.encode() + b"\n" + content).hexdigest().encode()
 
 

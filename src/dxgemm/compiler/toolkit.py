@@ -1,4 +1,4 @@
-"""Which CUDA compiler packages are installed, and which of them are known to be bad."""
+"""Installed CUDA compiler packages, with warnings of those that are known to be bad."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")  # compiles cuBLASDx
 
 @cache
 def toolkit_versions() -> dict[str, str]:
-    """Installed compiler packages by name; packages that are not installed are left out."""
+    """Versions of the installed compiler packages, by name."""
     return installed_versions(_COMPILER_PACKAGES)
 
 
 def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
-    """Of each group of alternative names, the first package that is installed, by name."""
+    """Versions by name of the first installed package of each group of alternative names."""
     found = {}
     for alternatives in packages:
         for name in alternatives:
@@ -35,12 +35,12 @@ def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
 
 
 def toolkit_text() -> str:
-    """One line for a kernel's record: `numba-cuda 0.30.4, numba 0.68.1, ...`."""
+    """Format the versions for a kernel's record: `numba-cuda 0.30.4, numba 0.68.1, ...`."""
     return ", ".join(f"{name} {number}" for name, number in toolkit_versions().items())
 
 
 def toolkit_warnings() -> list[str]:
-    """What is known to be wrong with the installed packages, one sentence each.
+    """Known faults of the installed packages, one sentence each.
 
     Source: cubins of one float64 pipeline kernel compared over nvJitLink releases, and NVIDIA's
     cuBLASDx release notes for the miscompiling toolkits.

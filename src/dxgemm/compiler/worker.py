@@ -1,8 +1,8 @@
 """Builds in another process: a worker reads kernels from its stdin and answers on its stdout.
 
-Not `multiprocessing`: its spawned processes run the caller's script again, which need not expect
-that. A worker is in a session of its own, where the terminal's Ctrl-C does not reach it. If the
-process that started it ends, it finishes what it is building, keeps that on disk and ends as well.
+`multiprocessing` is no choice: its spawned processes run the caller's script again, which need not
+expect it. A worker is in a session of its own, where the terminal's Ctrl-C does not reach it. If
+its parent ends, it finishes its current build, keeps the kernel on disk and ends as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PROGRAM = "from dxgemm.compiler import worker; worker.answer_requests()"
 
 
 class Worker:
-    """A process that builds one kernel after another; leaving its context waits for its end."""
+    """Process that builds one kernel after another; leaving its context waits for its end."""
 
     def __init__(self) -> None:
         self._messages = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
@@ -43,10 +43,10 @@ class Worker:
         )
 
     def build(self, spec: KernelSpec, arch: str) -> CompiledKernel:
-        """The kernel, in this process's memory too.
+        """Build a kernel, and keep it in this process's memory too.
 
         Raises:
-            DxgemmError: what the build raised, or a `BuildError` if the worker ended.
+            DxgemmError: the error of the build, or a `BuildError` if the worker ended.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
@@ -72,7 +72,7 @@ class Worker:
         self._messages.close()
 
     def kill(self) -> None:
-        """End the process, and those that it started."""
+        """Kill the process, and those that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -83,9 +83,9 @@ class Worker:
 
 
 def answer_requests() -> None:
-    """Build what is asked for on stdin until that ends: what a worker process runs."""
+    """Build the kernels that arrive on stdin until it ends: the main function of a worker."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # for whatever else is printed
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not mix with answers
     while True:
         try:
             spec, arch = pickle.load(sys.stdin.buffer)
@@ -99,7 +99,7 @@ def answer_requests() -> None:
 
 
 def _build(spec: KernelSpec, arch: str) -> CompiledKernel | DxgemmError:
-    """The kernel, or an error that names it."""
+    """Build a kernel, or return an error that names it."""
     try:
         return obtain_kernel(spec, arch)
     except DxgemmError as error:

@@ -1,1 +1,1 @@
-"""cuBLASDx pipelines: NVIDIA's device functions for a tile of a GEMM, and kernels made of them."""
+"""cuBLASDx: NVIDIA's device functions for a tile of a GEMM, and kernels on top of them."""

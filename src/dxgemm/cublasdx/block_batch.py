@@ -1,14 +1,14 @@
-"""A block of cuBLASDx for each small matrix of a batch, whose sizes are compiled in.
+"""Batches of small matrices of compiled-in sizes, each multiplied by one block with cuBLASDx.
 
-Idea: cuBLASDx's own way with small matrices. A block copies a and b to shared memory whole,
+Idea: the design of cuBLASDx for small matrices. A block copies a and b to shared memory whole,
 multiplies them there, and stores its sums straight from registers; while it waits for its copies or
-stores, the other block of the multiprocessor multiplies. Of the sizes that were tried
-(docs/cublasdx.md), 96 x 96 x 96 in float32 is where no kernel written by hand is as fast.
-Layout: a (m, k), b (k, n), c and out (m, n), any batch; elements of each lie along its rows.
+stores, the other block of the SM multiplies. Of the sizes that were tried (docs/cublasdx.md), only
+at 96 x 96 x 96 in float32 no handwritten kernel is as fast.
+Layout: a (m, k), b (k, n), c and out (m, n), any batch; all are row-major.
 Constraints: m, n and k are those of the config, there is no epilogue, and rows of a and b begin at
-multiples of 16 bytes. Which elements of the result a thread has is cuBLASDx's affair: the kernel
-asks it for each one's place, and stores two at a time where they are the neighbours that the config
-expects, else one by one. The linker knows which, so that nothing of the question is left.
+multiples of 16 bytes. cuBLASDx decides which elements of the result a thread has: the kernel asks
+for the place of each, and stores two at a time if they are the neighbours that the config expects,
+else one by one. The places are constants after linking, so that no branch is left.
 Source: cuBLASDx 0.6 documentation, "Tensor API"; mathdx.py for the functions.
 """
 
@@ -29,15 +29,15 @@ from dxgemm.handwritten.parts.operands import operand_mode
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """Matrices of tile_m x tile_n x tile_k, a block for each.
+    """Config for matrices of tile_m x tile_n x tile_k, one per block.
 
     Attributes:
-        dtype: that it is meant for.
+        dtype: dtype that the config is for.
         tile_m, tile_n, tile_k: m, n and k.
-        threads: of a block.
-        thread_m: rows that a thread is expected to have elements of, counted down the rows; two
-            that follow each other along a row are neighbours in the result.
-        blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
+        threads: threads per block.
+        thread_m: expected number of rows that a thread has elements of. Its sums are numbered down
+            the rows; two sums that follow each other in a row are neighbours in the result.
+        blocks_per_sm: minimum resident blocks per SM (`__launch_bounds__`).
     """
 
     dtype: str
@@ -64,17 +64,17 @@ class Config(BaseConfig):
 
     @property
     def only_shape(self) -> tuple[int, int, int]:
-        """The one m, n and k it is for."""
+        """Sizes m, n and k, which are compiled in."""
         return self.tile_m, self.tile_n, self.tile_k
 
     @property
     def fragment_size(self) -> int:
-        """Elements of the result that a thread has."""
+        """Elements of the result per thread."""
         return self.tile_m * self.tile_n // self.threads
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Of these, by number, the neighbours in a row."""
+        """Pairs of a thread's sums, by number, that are neighbours in a row."""
         columns = range(0, self.fragment_size, 2 * self.thread_m)
         lefts = (col + row for row in range(self.thread_m) for col in columns)
         return tuple((left, left + self.thread_m) for left in lefts)
@@ -83,7 +83,7 @@ class Config(BaseConfig):
         return self.blocks_per_sm
 
     def a_bytes(self, dtype: str) -> int:
-        """Shared memory of a; that of b begins behind it."""
+        """Bytes of a in shared memory; b follows it."""
         return self.tile_m * self.tile_k * np.dtype(dtype).itemsize
 
     def b_bytes(self, dtype: str) -> int:
@@ -102,7 +102,7 @@ class Config(BaseConfig):
 
 
 def supports(problem: Any) -> str | None:
-    """None, or which of the things that are compiled in the problem does not have."""
+    """Reason why the kernel, whose sizes and layouts are compiled in, cannot compute a problem."""
     shapes = [config.only_shape for config in KERNEL.configs]
     if (problem.m, problem.n, problem.k) not in shapes:
         listed = ", ".join("{} x {} x {}".format(*shape) for shape in shapes)
@@ -123,18 +123,18 @@ def supports(problem: Any) -> str | None:
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one a matrix."""
+    """Blocks to launch: one per matrix."""
     blocks: int = problem.batch
     return blocks
 
 
 def descriptor(config: Config, dtype: str, arch: str) -> BlockDescriptor:
-    """What a kernel asks cuBLASDx for."""
+    """Descriptor of the device functions of a kernel."""
     return BlockDescriptor(*config.only_shape, threads=config.threads, dtype=dtype, arch=arch)
 
 
 def device_functions(config: Config, dtype: str, arch: str) -> BlockFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
+    """Device functions of a kernel, from disk or built."""
     functions = obtain_block_functions(descriptor(config, dtype, arch))
     found = functions.a_smem.size, functions.b_smem.size, functions.fragment_size
     expected = config.a_bytes(dtype), config.b_bytes(dtype), config.fragment_size
@@ -151,7 +151,7 @@ def device_functions(config: Config, dtype: str, arch: str) -> BlockFunctions:
 def make_kernel(
     config: Config, dtype: str, *, functions: BlockFunctions, epilogue: Any = None
 ) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile and link."""
+    """Make the kernel of one config, as a Python function to compile and link."""
     from numba import cuda, int64, types
 
     from dxgemm.cublasdx.block_intrinsics import make_block_intrinsics

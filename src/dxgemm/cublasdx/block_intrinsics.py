@@ -1,4 +1,4 @@
-"""A block's product as numba intrinsics: to multiply, and to store sums from registers.
+"""Block products as numba intrinsics: one multiplies, one stores sums from registers.
 
 As in `intrinsics`, the storage in the calling thread's frame is gone once the linker has inlined
 everything.
@@ -23,7 +23,7 @@ _pointer, _void = _byte.as_pointer(), ir.VoidType()
 
 
 class BlockIntrinsics(NamedTuple):
-    """What a kernel calls; each is described where it is made."""
+    """Intrinsics that a kernel calls; `make_block_intrinsics` describes each."""
 
     multiply_matrices: Any
     store_sums: Any
@@ -32,14 +32,14 @@ class BlockIntrinsics(NamedTuple):
 def make_block_intrinsics(
     functions: BlockFunctions, element: Any, b_start: int, pairs: Sequence[tuple[int, int]]
 ) -> BlockIntrinsics:
-    """The intrinsics over one build.
+    """Make the intrinsics for one build of device functions.
 
     Args:
-        functions: what was built.
+        functions: the device functions.
         element: numba's type of a, b and the sums.
-        b_start: byte of the block's shared memory from which on it is b's; a's is before.
-        pairs: sums of a thread that are expected to be neighbours in a row, the first in an even
-            column. Where they are not, sums are stored one by one.
+        b_start: offset of b in the block's shared memory, in bytes; a comes first.
+        pairs: pairs of a thread's sums that are expected to be neighbours in a row, the first in an
+            even column. If they are not, sums are stored one by one.
     """
     count = functions.fragment_size
     sums = types.UniTuple(element, count)
@@ -55,7 +55,7 @@ def make_block_intrinsics(
         return struct_of(builder, struct_type("struct.libmathdx_tensor_0s_0s", _pointer), pointer)
 
     def rows(builder: Any, address: Any, stride: Any) -> Any:
-        """A matrix in global memory."""
+        """Struct of a matrix in global memory."""
         strides = ir.ArrayType(_int64, 1)
         struct = struct_type("struct.libmathdx_tensor_0s_1s", _pointer, strides)
         pointer = builder.inttoptr(address, _byte.as_pointer(GLOBAL))
@@ -64,7 +64,7 @@ def make_block_intrinsics(
 
     @intrinsic
     def multiply_matrices(typing_context, smem, a, a_stride, b, b_stride):
-        """The elements of a times b that the thread has.
+        """Multiply a and b; return the elements of the product that the thread has.
 
         Args:
             smem: shared memory of a and b, an array.
@@ -97,14 +97,14 @@ def make_block_intrinsics(
         return signature(sums, smem, *(types.int64,) * 4), generate
 
     def place(builder: Any, index: int) -> list[Any]:
-        """Row and column of one of the thread's sums: after linking, a register and a constant."""
+        """Row and column of one of the thread's sums: a register and a constant after linking."""
         storage = [alloca_once(builder, _int32) for _ in range(3)]
         builder.store(_int32(index), storage[0])
         call(builder, "coordinates", *storage)
         return [builder.load(coordinate) for coordinate in storage[1:]]
 
     def are_neighbours(builder: Any, places: Sequence[Any]) -> Any:
-        """Whether all pairs are: after linking, a constant."""
+        """True if all pairs are neighbours in a row: a constant after linking."""
         answer = ir.Constant(ir.IntType(1), 1)
         for left, right in pairs:
             (row, col), (next_row, next_col) = places[left], places[right]
@@ -118,12 +118,12 @@ def make_block_intrinsics(
 
     @intrinsic
     def store_sums(typing_context, acc, alpha, beta, c, c_stride, out, out_stride):
-        """out = alpha acc + beta c, where c is read only if beta is not 0.
+        """Store out = alpha acc + beta c; c is read only if beta is not 0.
 
-        Two neighbours at a time, if the thread's sums and the rows of c and out lie so.
+        Two neighbours are stored at a time if the thread's sums and the rows of c and out permit.
 
         Args:
-            acc: what `multiply_matrices` returned.
+            acc: the result of `multiply_matrices`.
             alpha, beta: the factors.
             c, out: byte addresses of the first elements.
             c_stride, out_stride: elements from one row to the next.
@@ -145,7 +145,7 @@ def make_block_intrinsics(
                 return builder.add(matrix, bytes_of(builder.add(builder.mul(row, stride), col)))
 
             def at(first: Any, stride: Any, index: int, accessed: Any) -> Any:
-                """Where another one is: constants away, in rows and in columns."""
+                """Address of another element, a constant distance from the first."""
                 row, col = (
                     bytes_of(builder.sext(builder.sub(there, here), _int64))
                     for there, here in zip(places[index], places[0], strict=True)
@@ -154,7 +154,7 @@ def make_block_intrinsics(
                 return builder.inttoptr(address, accessed.as_pointer(GLOBAL))
 
             def store(groups: Sequence[tuple[int, ...]]) -> None:
-                """Of each group all at once; all loads of c before the stores."""
+                """Store each group of sums with one access; all loads of c precede the stores."""
                 width = len(groups[0])
                 accessed = ir.VectorType(kind, width)
                 alignment = width * item_bytes
@@ -181,7 +181,7 @@ def make_block_intrinsics(
                             put(group)
 
             out_first, c_first = first_of(out, out_stride), first_of(c, c_stride)
-            # All addresses in one: a multiple of two elements if each of them is.
+            # The OR of all addresses is a multiple of two elements only if each of them is.
             starts = builder.or_(out, bytes_of(out_stride))
             of_c = builder.or_(c, bytes_of(c_stride))
             starts = builder.or_(starts, builder.select(reads_c, of_c, _int64(0)))

@@ -1,4 +1,4 @@
-"""Device functions on disk, apart from the cubins: another kernel over them needs no NVRTC run."""
+"""Store of device functions on disk: another kernel with the same functions needs no NVRTC run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dxgemm.errors import BuildError
 Described = TypeVar("Described", Descriptor, BlockDescriptor)
 Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)
 
-# Part of every key: raise it when what is built or kept changes.
+# Part of every key: raise it when the build or the format of entries changes.
 FORMAT = 1
 
 _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
@@ -34,20 +34,20 @@ _LIBRARIES = (("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12"), NVRTC)
 
 @cache
 def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
-    """The device functions from memory, from disk, or built now and kept, by one process only.
+    """Find device functions in memory or on disk, or let one process build and keep them.
 
     Raises:
-        MissingPackageError, BuildError: as `build_functions` does.
+        MissingPackageError, BuildError: the errors of `build_functions`.
     """
     return _obtain(descriptor, build_functions, DeviceFunctions)
 
 
 @cache
 def obtain_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
-    """The same for a block's product.
+    """Find the device functions of a block's product, or build and keep them.
 
     Raises:
-        MissingPackageError, BuildError: as `build_block_functions` does.
+        MissingPackageError, BuildError: the errors of `build_block_functions`.
     """
     return _obtain(descriptor, build_block_functions, BlockFunctions)
 
@@ -71,10 +71,10 @@ def _obtain(
 
 
 def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceFunctions:
-    """The same, if their pipeline fits into the shared memory that a kernel has for it.
+    """Obtain device functions whose pipeline fits into the shared memory of a kernel.
 
     Raises:
-        MissingPackageError, BuildError: as `build_functions` does, or it does not fit.
+        MissingPackageError, BuildError: the errors of `build_functions`, or the pipeline is larger.
     """
     functions = obtain_functions(descriptor)
     if functions.buffer.size > smem_bytes:
@@ -86,13 +86,13 @@ def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceF
 
 
 def _key(descriptor: Descriptor | BlockDescriptor) -> str:
-    """Unlike a cubin's, it names the libraries: LTO-IR is linked by what is installed with them."""
+    """Key of device functions. It names the libraries, since LTO-IR depends on their versions."""
     identity = (FORMAT, descriptor, _versions())
     return hashlib.sha256(repr(identity).encode()).hexdigest()
 
 
 def _versions() -> dict[str, str]:
-    """Of the libraries that build device functions, as far as they are installed."""
+    """Versions of the installed libraries that build device functions."""
     return installed_versions(_LIBRARIES)
 
 

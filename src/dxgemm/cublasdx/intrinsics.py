@@ -1,8 +1,8 @@
-"""The device functions of a pipeline as numba intrinsics.
+"""Device functions of a pipeline as numba intrinsics.
 
-The functions take C structs by value and pointers to storage of their caller. Here the storage is
-allocated in the calling thread's frame, all calls are made by one intrinsic, and what comes back is
-a register tuple: once the linker has inlined everything, no storage is left in memory.
+The functions take C structs by value and pointers to storage of their caller. One intrinsic
+allocates the storage in the calling thread's frame, makes all calls and returns a tuple of
+registers: once the linker has inlined everything, no storage is left in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GLOBAL, SHARED = 1, 3  # LLVM's address spaces
 
 
 def struct_type(name: str, *members: Any) -> Any:
-    """A named type: the linker recognises the library's own structs by their names."""
+    """Make a named struct type: the linker recognises the library's structs by their names."""
     struct = ir.global_context.get_identified_type(name)
     if struct.is_opaque:
         struct.set_body(*members)
@@ -41,10 +41,10 @@ def struct_of(builder: Any, struct: Any, *members: Any) -> Any:
 
 @intrinsic
 def meet_cluster(typing_context):
-    """A barrier over all threads of a cluster, which need not arrive warp by warp.
+    """Barrier over all threads of a cluster, whose warps may be diverged.
 
-    cuBLASDx leaves warps diverged where a thread waited alone, for which `cluster_sync` of
-    handwritten/parts/intrinsics.py, `.aligned`, is not defined.
+    cuBLASDx leaves warps diverged if a thread has waited alone. Then `cluster_sync` of
+    handwritten/parts/intrinsics.py, which is `.aligned`, is undefined.
     """
 
     def generate(context, builder, sig, args):
@@ -56,7 +56,7 @@ def meet_cluster(typing_context):
 
 
 class Intrinsics(NamedTuple):
-    """What a kernel calls; each is described where it is made."""
+    """Intrinsics that a kernel calls; `make_intrinsics` describes each."""
 
     multiply_tile: Any
     multiply_boxes: Any
@@ -68,14 +68,14 @@ class Intrinsics(NamedTuple):
 def make_intrinsics(
     functions: DeviceFunctions, element: Any, factor: Any, start: int = 0
 ) -> Intrinsics:
-    """The intrinsics over one build.
+    """Make the intrinsics for one build of device functions.
 
     Args:
-        functions: what was built.
+        functions: the device functions.
         element: numba's type of the sums.
-        factor: numba's type of the elements of a and b, as far as `add_products` reads them: that
-            of the sums, or a shorter integer.
-        start: byte of the block's shared memory from which on it is the pipeline's.
+        factor: numba's type of the elements of a and b for `add_products`: the type of the sums, or
+            a shorter integer.
+        start: offset of the pipeline in the block's shared memory, in bytes.
     """
     count = functions.fragment_size
     sums = types.UniTuple(element, count)
@@ -102,7 +102,7 @@ def make_intrinsics(
         return struct_of(builder, struct, pointer, extents, struct_of(builder, strides, stride))
 
     def sums_of(context: Any, builder: Any, device: Any, array: Any, indices: Any) -> Any:
-        """Run a tile through the pipeline: the thread's sums."""
+        """Run a tile through the pipeline, and return the thread's sums."""
         kind, value = array
         shared = context.make_array(kind)(context, builder, value).data
         shared = builder.bitcast(shared, _byte.as_pointer(shared.type.addrspace))
@@ -133,15 +133,15 @@ def make_intrinsics(
 
     @intrinsic
     def multiply_tile(typing_context, smem, k, a, a_rows, a_stride, b, b_cols, b_stride):
-        """Sums over k of a's tile times b's, of the elements that the thread has.
+        """Multiply a tile of a and one of b over k; return the sums that the thread has.
 
         The pipeline is made here, for one tile.
 
         Args:
             smem: shared memory of the pipeline, an array.
-            k: whole multiple of tile_k, as many as there are stages or more.
+            k: whole multiple of tile_k, at least as many as there are stages.
             a, b: byte addresses of the first elements.
-            a_rows, b_cols: extents of the matrices from there on.
+            a_rows, b_cols: extents of the matrices from these elements on.
             a_stride, b_stride: elements from one row (or column) to the next.
         """
 
@@ -159,12 +159,12 @@ def make_intrinsics(
 
     @intrinsic
     def multiply_boxes(typing_context, smem, row_tile, col_tile, a_matrix, b_matrix):
-        """The same for a pipeline that the host made: it is the kernel's last parameter.
+        """Multiply like `multiply_tile`, with a pipeline from the host: the last parameter.
 
         Args:
             smem: shared memory of the pipeline, an array.
-            row_tile, col_tile: which tile.
-            a_matrix, b_matrix: of the batch.
+            row_tile, col_tile: row and column of the tile, in tiles.
+            a_matrix, b_matrix: indices of the matrices in the batch.
         """
 
         def generate(context, builder, sig, args):
@@ -183,8 +183,7 @@ def make_intrinsics(
         return signature(sums, smem, *(types.int32,) * 4), generate
 
     def place(builder: Any, index: int) -> list[Any]:
-        """Row and column in the tile of one of the thread's elements: after linking, a register
-        and a constant."""
+        """Row and column of one of the thread's sums: a register and a constant after linking."""
         storage = [alloca_once(builder, _int32) for _ in range(3)]
         builder.store(_int32(index), storage[0])
         call(builder, "coordinates", *storage)
@@ -203,13 +202,13 @@ def make_intrinsics(
 
     @intrinsic
     def add_products(typing_context, acc, a, a_stride, last_row, b, b_stride, last_col):
-        """acc plus one column of a times one row of b.
+        """Add one column of a times one row of b to acc.
 
         Args:
             acc: the thread's sums.
-            a, b: byte addresses of the column's and the row's first element.
+            a, b: byte addresses of the first elements of the column and the row.
             a_stride, b_stride: bytes from one of their elements to the next.
-            last_row, last_col: what lies behind these is not read: its sums are not stored.
+            last_row, last_col: last indices that are read; sums beyond them are not stored.
         """
 
         def generate(context, builder, sig, args):
@@ -235,7 +234,7 @@ def make_intrinsics(
         return signature(sums, *arguments, types.int32), generate
 
     def put_sums(context: Any, builder: Any, values: Any, pitch: int, adds: bool) -> Any:
-        """Alpha times the thread's sums to shared memory, or added to what is there."""
+        """Store alpha times the thread's sums to shared memory, or add them to its contents."""
         smem, _, acc, alpha, skipped_rows, skipped_cols = values
         kind = context.get_value_type(element)
         pointer = kind.as_pointer(SHARED)
@@ -279,9 +278,9 @@ def make_intrinsics(
 
         Args:
             smem: byte address of the tile's first element.
-            row_bytes: from one row to the next.
+            row_bytes: bytes from one row to the next.
             acc, alpha: the sums and their factor.
-            skipped_rows, skipped_cols: that do not belong to the tile and are left out.
+            skipped_rows, skipped_cols: first rows and columns, which do not belong to the tile.
         """
         pitch = literal(row_bytes)
 
@@ -293,7 +292,7 @@ def make_intrinsics(
 
     @intrinsic
     def add_tile(typing_context, smem, row_bytes, acc, alpha, skipped_rows, skipped_cols):
-        """Add alpha times more sums to what the thread has put there; else as `put_tile`."""
+        """Add alpha times further sums to those in shared memory; arguments as in `put_tile`."""
         pitch = literal(row_bytes)
 
         def generate(context, builder, sig, args):

@@ -1,7 +1,7 @@
-"""Loads nvmath.bindings.mathdx, which calls libmathdx, and tells its failures as `BuildError`.
+"""Access to libmathdx by nvmath.bindings.mathdx; its failures become a `BuildError`.
 
-Kernels shall be built on machines without an NVIDIA driver too. libmathdx needs none, and the
-bindings are brought to do without.
+Kernels must also build on machines without an NVIDIA driver. libmathdx needs none, but the bindings
+do; here they are changed to work without.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OLDEST_LIBRARY, NEXT_LIBRARY = (0, 3, 1), (0, 4, 0)
 
 @cache
 def library() -> Any:
-    """nvmath.bindings.mathdx; the objects it creates, a dozen a build, live as long as the process.
+    """Load nvmath.bindings.mathdx; the objects that a build creates live as long as the process.
 
     Raises:
         MissingPackageError: nvmath-python, libmathdx or NVRTC is not installed.
-        BuildError: libmathdx is of a version that pipelines were not tried with.
+        BuildError: pipelines were not tried with this version of libmathdx.
     """
     from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
 
@@ -50,7 +50,7 @@ def library() -> Any:
 
 @contextmanager
 def tell_failures() -> Iterator[None]:
-    """Raise failures of the library as `BuildError`, in its words; also as a decorator."""
+    """Turn failures of the library into `BuildError`, with its message; also a decorator."""
     failure = library().LibMathDxError
     try:
         yield
@@ -60,9 +60,9 @@ def tell_failures() -> Iterator[None]:
 
 
 def set_copy_alignment(function: int, alignment: int) -> None:
-    """Let a device function that copies move so many bytes at a time.
+    """Set the number of bytes that a device function for copies moves at a time.
 
-    nvmath-python 1.0 does not have cublasdxSetDeviceFunctionOptionInt64, which does it.
+    nvmath-python 1.0 lacks cublasdxSetDeviceFunctionOptionInt64, so it is called here directly.
     """
     option = library().CublasdxDeviceFunctionOption.COPY_ALIGNMENT
     status = _libmathdx().cublasdxSetDeviceFunctionOptionInt64(
@@ -78,11 +78,11 @@ def _libmathdx() -> ctypes.CDLL:
 
 
 def _bind_without_driver(libmathdx: ctypes.CDLL) -> None:
-    """Let nvmath.bindings.mathdx call libmathdx where no NVIDIA driver is installed.
+    """Let nvmath.bindings.mathdx call libmathdx on machines without an NVIDIA driver.
 
-    nvmath's loader asks libcuda for the driver's version first, and does not use the answer. Where
-    there is no libcuda, each C function that the bindings import from the loader is replaced by
-    libmathdx's own. It has the same signature, which is the name of its capsule.
+    nvmath's loader first asks libcuda for the driver's version, and does not use the answer.
+    Without libcuda, each C function that the bindings import from the loader is replaced by that of
+    libmathdx. Both have the same signature, which is the name of the capsule.
     """
     try:
         ctypes.CDLL("libcuda.so.1")

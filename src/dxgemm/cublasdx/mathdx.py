@@ -1,11 +1,10 @@
-"""cuBLASDx from Python: describe a tile's multiplication, get its device functions as LTO-IR.
+"""Device functions of cuBLASDx as LTO-IR, from the description of a tile's multiplication.
 
 libmathdx instantiates cuBLASDx's C++ templates with NVRTC; nvmath.bindings.mathdx wraps it function
-by function. Here one run of NVRTC gives every device function of a pipeline, and none of them knows
-a shape or a stride: those arrive at run time, so that what is built once serves every problem of
-its dtypes and arrangements. `nvmath.device.Matmul.suggest_device_pipeline`, the way that nvmath's
-users know, compiles shapes and strides of arrays on a GPU in, runs NVRTC once for each function,
-and has neither bfloat16 nor TF32 nor CUDA 12.
+by function. Here one run of NVRTC gives every device function of a pipeline. Shapes and strides are
+arguments at run time, so that one build serves every problem of its dtypes and layouts. The public
+interface, `nvmath.device.Matmul.suggest_device_pipeline`, compiles in the shapes and strides of
+arrays on a GPU, runs NVRTC once for each function, and has neither bfloat16 nor TF32 nor CUDA 12.
 Source: documentation of nvmath.bindings.mathdx and of libmathdx 0.3; the names below are theirs.
 """
 
@@ -22,8 +21,8 @@ from typing import Any, NamedTuple
 
 from dxgemm.cublasdx.library import library, set_copy_alignment, tell_failures
 
-RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is not known before the call
-ROW_ALIGNMENT = 16  # bytes, of the operands of a block's product
+RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is known at run time only
+ROW_ALIGNMENT = 16  # bytes, alignment of the operands' rows in a block's product
 
 # Precision and value type of the library, and bytes of an element, by dtype.
 _TYPES = {
@@ -40,21 +39,21 @@ ITEM_BYTES = {dtype: size for dtype, (_, _, size) in _TYPES.items()}
 
 @dataclass(frozen=True)
 class Descriptor:
-    """A block's share of a GEMM, and how it is pipelined.
+    """Descriptor of a block's tile of a GEMM and its pipeline.
 
     Attributes:
         tile_m, tile_n, tile_k: extents of the block's tile.
-        threads: of a block.
+        threads: threads per block.
         stages: k tiles of a and b in shared memory.
-        dtype: of a and b; "tf32" for float32 multiplied as TF32.
+        dtype: dtype of a and b; "tf32" for float32 multiplied as TF32.
         accumulator: dtype of the sums.
-        a_arrangement, b_arrangement: "row" or "col": along what the elements of a and b lie.
+        a_arrangement, b_arrangement: "row" for row-major, "col" for column-major.
         alignment: bytes that divide the addresses of a and b and the strides of their rows or
             columns; accesses to global memory are no wider.
         arch: real architecture, such as "sm_90a".
-        batched: whether a and b have a third index, that of the matrix.
-        streaming: whether elements may go from memory to the tensor cores unseen by threads, which
-            wgmma needs: without it cuBLASDx uses mma.sync for 16-bit types too.
+        batched: True if a and b have a third index, that of the matrix.
+        streaming: True if elements may go from memory to the tensor cores without passing through
+            registers, which wgmma needs; otherwise cuBLASDx uses mma.sync for 16-bit types too.
     """
 
     tile_m: int
@@ -81,15 +80,15 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class BlockDescriptor:
-    """A product of small matrices, which a block computes at once.
+    """Descriptor of a product of small matrices, which a block computes at once.
 
-    Elements of a, b and the sums lie along their rows; rows of a and b begin at multiples of
+    The matrices a, b and the sums are row-major; rows of a and b begin at multiples of
     `ROW_ALIGNMENT` bytes.
 
     Attributes:
         tile_m, tile_n, tile_k: extents of the matrices.
-        threads: of a block.
-        dtype: of a, b and the sums.
+        threads: threads per block.
+        dtype: dtype of a, b and the sums.
         arch: real architecture, such as "sm_90a".
     """
 
@@ -116,7 +115,7 @@ def _check(descriptor: Descriptor | BlockDescriptor, *dtypes: str) -> None:
 
 @dataclass(frozen=True)
 class Storage:
-    """Memory of an opaque object: bytes, and what they are aligned to."""
+    """Memory of an opaque object: size and alignment in bytes."""
 
     size: int
     alignment: int
@@ -124,18 +123,18 @@ class Storage:
 
 @dataclass(frozen=True)
 class DeviceFunctions:
-    """What a build yields: LTO-IR to link with a kernel, and how the kernel calls it.
+    """Result of a build: LTO-IR to link with a kernel, and the facts that its calls need.
 
     Attributes:
-        ltoir: all functions.
-        symbols: their names: create_device_pipeline(device, a, b), create_tile_pipeline(device,
-            tile, shared memory, row, column), create_accumulator(sums), execute(tile, sums),
-            copy(sums, fragment), destroy(tile), coordinates(index, row, column), as libcublasdx.h
-            describes each.
+        ltoir: LTO-IR of all functions.
+        symbols: symbols by name of the functions, which libcublasdx.h describes:
+            create_device_pipeline(device, a, b), create_tile_pipeline(device, tile, shared memory,
+            row, column), create_accumulator(sums), execute(tile, sums), copy(sums, fragment),
+            destroy(tile) and coordinates(index, row, column).
         device_pipeline, tile_pipeline, accumulator, fragment: storage that the kernel provides.
         buffer: shared memory of the pipeline.
-        fragment_size: elements of the accumulator that a thread has.
-        threads: of a block.
+        fragment_size: elements of the accumulator per thread.
+        threads: threads per block.
     """
 
     ltoir: bytes
@@ -151,16 +150,16 @@ class DeviceFunctions:
 
 @dataclass(frozen=True)
 class BlockFunctions:
-    """What a build of a block's product yields.
+    """Result of the build of a block's product.
 
     Attributes:
-        ltoir: all functions.
-        symbols: their names: copy_a(from global to shared memory), copy_b, wait() for the thread's
-            copies and for the block, execute(a, b, fragment), which adds to the fragment, and
-            coordinates(index, row, column), as libcublasdx.h describes each.
+        ltoir: LTO-IR of all functions.
+        symbols: symbols by name of the functions, which libcublasdx.h describes: copy_a(from global
+            to shared memory), copy_b, wait() for the thread's copies and for the block, execute(a,
+            b, fragment), which adds to the fragment, and coordinates(index, row, column).
         a_smem, b_smem: shared memory of a and of b.
         fragment: storage of the thread's sums, which the kernel provides.
-        fragment_size: sums that a thread has.
+        fragment_size: sums per thread.
     """
 
     ltoir: bytes
@@ -174,7 +173,7 @@ class BlockFunctions:
 def build_functions(descriptor: Descriptor) -> DeviceFunctions:
     """Compile the device functions of a descriptor: about half a minute, and no GPU is needed.
 
-    Sizes and code are runs of NVRTC that need not wait for each other, but would in one process.
+    Sizes and code take a run of NVRTC each; the sizes are read in another process, in parallel.
 
     Raises:
         MissingPackageError: nvmath-python, libmathdx or NVRTC is not installed.
@@ -196,7 +195,7 @@ def build_functions(descriptor: Descriptor) -> DeviceFunctions:
             beside.kill()
             raise
         printed, _ = beside.communicate()
-    # Whatever kept the other process from it, this one tells.
+    # If the other process failed, this one repeats its work and raises the error.
     sizes = json.loads(printed) if beside.returncode == 0 else read_sizes(descriptor)
     storage = {name: Storage(*size) for name, size in sizes.items() if isinstance(size, list)}
     return DeviceFunctions(
@@ -215,7 +214,7 @@ def print_sizes() -> None:
 
 @tell_failures()
 def read_sizes(descriptor: Descriptor) -> dict[str, Any]:
-    """The numbers of a `DeviceFunctions`; [bytes, alignment] for each storage."""
+    """Read the numbers of a `DeviceFunctions`; [bytes, alignment] for each storage."""
     lib = library()
     objects = _create_objects(lib, descriptor)
     tensors = [objects.a, objects.b, objects.accumulator, objects.fragment]
@@ -243,7 +242,7 @@ def read_sizes(descriptor: Descriptor) -> dict[str, Any]:
 
 @tell_failures()
 def _compile(descriptor: Descriptor) -> tuple[dict[str, str], bytes]:
-    """Symbols and LTO-IR of all device functions."""
+    """Compile all device functions; return their symbols and LTO-IR."""
     lib = library()
     objects, kind = _create_objects(lib, descriptor), lib.CublasdxDeviceFunctionType
     accumulator, fragment = objects.accumulator, objects.fragment
@@ -294,7 +293,7 @@ def build_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
         name: lib.cublasdx_create_device_function(handle, kind, len(tensors), tensors)
         for name, (kind, tensors) in functions.items()
     }
-    # Without it they copy element by element, whatever the descriptor says.
+    # Without this option they copy element by element, whatever the descriptor says.
     for name in ("copy_a", "copy_b"):
         set_copy_alignment(handles[name], ROW_ALIGNMENT)
     symbols, ltoir = _finish(lib, handles, descriptor.arch)
@@ -310,14 +309,14 @@ def build_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
 
 
 def _tensor_traits(lib: Any, tensor: int) -> list[int]:
-    """Bytes, alignment in bytes, and elements."""
+    """Size in bytes, alignment in bytes, and number of elements of a tensor."""
     trait = lib.CublasdxTensorTrait
     traits = trait.STORAGE_BYTES, trait.ALIGNMENT_BYTES, trait.LOGICAL_SIZE
     return [lib.cublasdx_get_tensor_trait_int64(tensor, trait) for trait in traits]
 
 
 def _finish(lib: Any, functions: dict[str, int], arch: str) -> tuple[dict[str, str], bytes]:
-    """Symbols and LTO-IR of device functions, which are compiled here."""
+    """Compile device functions; return their symbols and LTO-IR."""
     code, option = lib.commondx_create_code(), lib.CommondxOption
     lib.commondx_set_code_option_int64s(code, option.TARGET_SM, 2, _target(lib, arch))
     lib.commondx_set_code_option_str(code, option.EXTRA_NVRTC_ARGS, "-gen-opt-lto")
@@ -335,7 +334,7 @@ def _symbol(lib: Any, function: int) -> str:
 
 
 class _Objects(NamedTuple):
-    """The library's handles of what a descriptor implies."""
+    """Handles of the library's objects for a descriptor."""
 
     handle: int
     a: int
@@ -347,16 +346,13 @@ class _Objects(NamedTuple):
 
 
 def _create_objects(lib: Any, descriptor: Descriptor) -> _Objects:
-    arrangement, alignment = (
-        (descriptor.a_arrangement, descriptor.b_arrangement),
-        descriptor.alignment,
-    )
-    operators = _operators(lib, descriptor, descriptor.accumulator, arrangement, alignment)
+    layouts = descriptor.a_arrangement, descriptor.b_arrangement
+    operators = _operators(lib, descriptor, descriptor.accumulator, layouts, descriptor.alignment)
     operators["WITH_PIPELINE"] = [1]
     if descriptor.streaming:
         operators["ENABLE_INPUT_STREAMING"] = [1]
     handle = _describe(lib, operators)
-    a, b = (_global_tensor(lib, descriptor, direction) for direction in arrangement)
+    a, b = (_global_tensor(lib, descriptor, layout) for layout in layouts)
     device = lib.cublasdx_create_device_pipeline(
         handle,
         lib.CublasdxDevicePipelineType.SUGGESTED,
@@ -377,17 +373,17 @@ def _operators(
     lib: Any,
     descriptor: Descriptor | BlockDescriptor,
     accumulator: str,
-    arrangement: tuple[str, str],
+    layouts: tuple[str, str],
     alignment: int,
 ) -> dict[str, list[int]]:
-    """The operators that describe a block's product, by name.
+    """Operators that describe a block's product, by name.
 
     Args:
         lib: the library.
         descriptor: the product.
         accumulator: dtype of the sums.
-        arrangement: of a and b; the sums lie along rows.
-        alignment: of a and b in bytes.
+        layouts: "row" or "col" for a and b; the sums are row-major.
+        alignment: alignment of a and b in bytes.
     """
     precision = (descriptor.dtype, descriptor.dtype, accumulator)
     directions = {
@@ -404,13 +400,13 @@ def _operators(
         "SM": _target(lib, descriptor.arch),
         "BLOCK_DIM": [descriptor.threads, 1, 1],
         "STATIC_BLOCK_DIM": [1],
-        "ARRANGEMENT": [directions[direction] for direction in (*arrangement, "row")],
+        "ARRANGEMENT": [directions[direction] for direction in (*layouts, "row")],
         "ALIGNMENT": [max(alignment, ITEM_BYTES[descriptor.dtype])] * 2 + [16],
     }
 
 
 def _describe(lib: Any, operators: dict[str, list[int]]) -> int:
-    """The library's handle of what operators describe."""
+    """Create the library's descriptor for operators, and return its handle."""
     handle = lib.cublasdx_create_descriptor()
     for name, values in operators.items():
         operator = lib.CublasdxOperatorType[name]
@@ -421,9 +417,9 @@ def _describe(lib: Any, operators: dict[str, list[int]]) -> int:
     return int(handle)
 
 
-def _global_tensor(lib: Any, descriptor: Descriptor, arrangement: str) -> int:
-    """A matrix of any shape, whose rows or columns are any distance apart; or several."""
-    strides = [RUNTIME, 1] if arrangement == "row" else [1, RUNTIME]
+def _global_tensor(lib: Any, descriptor: Descriptor, layout: str) -> int:
+    """Create a matrix, or a batch, in global memory, of any shape and leading dimension."""
+    strides = [RUNTIME, 1] if layout == "row" else [1, RUNTIME]
     if descriptor.batched:
         strides.append(RUNTIME)
     value_type = lib.CommondxValueType[_TYPES[descriptor.dtype][1]]
@@ -432,7 +428,7 @@ def _global_tensor(lib: Any, descriptor: Descriptor, arrangement: str) -> int:
 
 
 def _target(lib: Any, arch: str) -> list[int]:
-    """Compute capability times 100, and whether its own features may be used: [900, 1]."""
+    """Target as compute capability times 100 and architecture-specific features: [900, 1]."""
     number, modifier = re.fullmatch(r"sm_(\d+)(a?)", arch).groups()  # type: ignore[union-attr]
     features = lib.CommondxArchModifier
     return [int(number) * 10, features.ARCH_SPECIFIC if modifier else features.GENERIC]

@@ -1,4 +1,4 @@
-"""Writing a tile of sums as float16 or bfloat16: rounded once, 16 bytes of a row at a time."""
+"""Store of a tile of sums as float16 or bfloat16: rounded once, 16 bytes of a row at a time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ WIDTH = 8  # elements of 16 bytes
 def make_narrow_store(
     tile_m: int, tile_n: int, threads: int, sums: str, dtype: str, epilogue: Any = None
 ) -> Callable[..., Any]:
-    """A device function: write a tile of float32 from shared memory in another dtype.
+    """Make a device function that writes a tile of sums from shared memory in a narrower dtype.
 
-    It takes what that of `tile_store.make_store_from_smem` takes.
+    It takes the same arguments as that of `tile_store.make_store_from_smem`.
 
     Args:
-        sums: what the tile holds; int32 is for an epilogue, and c is not added then.
-        dtype: of c and out.
-        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
+        tile_m, tile_n, threads: as the config has them.
+        sums: dtype of the tile, float32, or int32 with an epilogue, where c is not added.
+        dtype: dtype of c and out.
+        epilogue: epilogue as `dxgemm.handwritten.parts.epilogue` takes it.
     """
     from numba import cuda, int32, uint16
 

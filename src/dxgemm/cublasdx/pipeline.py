@@ -1,15 +1,15 @@
-"""cuBLASDx pipelines: NVIDIA's device functions multiply, this file decides what and stores it.
+"""cuBLASDx pipelines: NVIDIA's device functions multiply, the kernel finds and stores the tiles.
 
-Idea: a block asks cuBLASDx for the sums of its tile, as registers, and does the rest itself. The
-pipeline object is made inside the kernel, by each block for its own tile: nothing is allocated or
-launched beforehand, and a block's share of k, its matrix of a batch and its place at an edge are
-just other pointers and sizes.
+Idea: a block gets the sums of its tile from cuBLASDx in registers, and does the rest itself. Each
+block makes the pipeline object for its own tile inside the kernel: nothing is allocated or launched
+beforehand, and a block's share of k, its matrix of a batch and its place at an edge are just other
+pointers and sizes.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
-Constraints: the pipeline reads whole tiles and does not look where a matrix ends. So tiles at the
-edges of m and n are moved inwards until they fit, and store only what no other tile stores; and
-what is left of k after the last whole tile_k is added by plain loads. A matrix smaller than a tile,
-or without unit strides, is multiplied by these plain loads alone: right, but slow. For aligned int8
-that lies along k cuBLASDx wants the copy engine: that is left to `pipeline_tma`.
+Constraints: the pipeline reads whole tiles and checks no bounds. So tiles at the edges of m and n
+are moved inwards until they fit, and store only the elements that no other tile stores; the rest of
+k after the last whole tile_k is added by plain loads. A matrix smaller than a tile, or without unit
+strides, is multiplied by these plain loads alone: right, but slow. For aligned K-major int8
+cuBLASDx needs TMA: `pipeline_tma` computes that.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
 """
 
@@ -31,22 +31,22 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
 SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
-BARRIER_BYTES = 16  # of a stage, beside its tiles
-MOST_OBJECT_BYTES = 128  # of pointers, extents and strides; more are tensor maps
+BARRIER_BYTES = 16  # bytes of a stage beside its tiles
+MOST_OBJECT_BYTES = 128  # size of pointers, extents and strides; larger objects have tensor maps
 
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """A block's tile and its pipeline.
+    """Config of a block's tile and its pipeline.
 
     Attributes:
-        dtype: that it is meant for.
+        dtype: dtype that the config is for.
         tile_m, tile_n, tile_k: extents of the block's tile.
-        threads: of a block.
+        threads: threads per block.
         stages: k tiles in shared memory.
         split_k: blocks, of one cluster, that share a tile of the result.
-        blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
-        band_m: rows of tiles that are computed together, so that they share what is in L2.
+        blocks_per_sm: minimum resident blocks per SM (`__launch_bounds__`).
+        band_m: threadblock swizzle: rows of tiles per band, whose tiles share operands in L2.
     """
 
     dtype: str
@@ -83,7 +83,7 @@ class Config(BaseConfig):
 
     @property
     def least_sizes(self) -> dict[str, int]:
-        """Of m, n and k: smaller problems are computed by plain loads, in many times as long."""
+        """Smallest m, n and k that fill the pipeline; smaller problems use slow plain loads."""
         stages_k = self.stages * self.split_k * self.tile_k
         return {"m": self.tile_m, "n": self.tile_n, "k": stages_k}
 
@@ -91,24 +91,24 @@ class Config(BaseConfig):
         return self.blocks_per_sm
 
     def stage_bytes(self, dtype: str) -> int:
-        """Shared memory of the tiles of a and b."""
+        """Bytes of the tiles of a and b in a stage."""
         return (self.tile_m + self.tile_n) * self.tile_k * np.dtype(dtype).itemsize
 
     def pipeline_bytes(self, dtype: str) -> int:
-        """Shared memory of the pipeline: all stages, then their barriers."""
+        """Bytes of the pipeline in shared memory: all stages, then their barriers."""
         return self.stages * (self.stage_bytes(dtype) + BARRIER_BYTES)
 
     def pipeline_start(self, dtype: str) -> int:
-        """Where the pipeline begins, so that its barriers lie behind the tile of the result.
+        """Offset of the pipeline, such that its barriers come after the tile of the result.
 
-        Copies announce their end at a barrier by themselves, maybe after all threads passed it.
+        Copies arrive at a barrier on their own, maybe after all threads have passed it.
         """
         behind = tile_bytes(self.tile_m, self.tile_n, SUMS[dtype])
         behind -= self.stages * self.stage_bytes(dtype)
         return max(0, -(-behind // 1024) * 1024)
 
     def smem_bytes(self, dtype: str) -> int:
-        """The pipeline, and in place of its stages later the tile of the result."""
+        """Bytes of the pipeline, whose stages the tile of the result later replaces."""
         return self.pipeline_start(dtype) + self.pipeline_bytes(dtype)
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -126,26 +126,26 @@ class Config(BaseConfig):
 
 
 def supports(problem: Any) -> str | None:
-    """None, or why int8 is better left to others."""
+    """Reason why a problem of int8 is left to `pipeline_tma`; None if it is computed."""
     if problem.dtype != "int8" or problem.k == 0:
         return None
-    if _ways(problem) == ("row", "col", "16"):
-        return "aligned int8 operands that both lie along k are pipeline_tma's"
+    if _layouts(problem) == ("row", "col", "16"):
+        return "aligned int8 operands that are both K-major are pipeline_tma's"
     return None
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie, whether 16 bytes can be copied at once, and what is stored if not sums.
+    """Layouts of a and b, "16" if 16 bytes can be copied at once, and the dtype of the result.
 
-    Where k is sliced, sums and "sliced".
+    The dtype is left out if it is that of the sums. With split-K it is followed by "sliced".
     """
-    ways = ("row", "row", "16") if problem.k == 0 else _ways(problem)
+    layouts = ("row", "row", "16") if problem.k == 0 else _layouts(problem)
     if problem.slices > 1:
-        return (*ways, SUMS[problem.dtype], "sliced")
-    return ways if problem.out_dtype == SUMS[problem.dtype] else (*ways, problem.out_dtype)
+        return (*layouts, SUMS[problem.dtype], "sliced")
+    return layouts if problem.out_dtype == SUMS[problem.dtype] else (*layouts, problem.out_dtype)
 
 
-def _ways(problem: Any) -> tuple[str, ...]:
+def _layouts(problem: Any) -> tuple[str, ...]:
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     # A tile that is moved inwards begins at m - tile_m, or n - tile_n: a multiple of 16 bytes?
     width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
@@ -158,7 +158,7 @@ def _ways(problem: Any) -> tuple[str, ...]:
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
+    """Blocks to launch: split_k per tile of the result, matrix after matrix."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     blocks: int = problem.batch * tiles * config.split_k
     return blocks
@@ -173,7 +173,7 @@ def descriptor(
     *out_dtype: str,
     arch: str,
 ) -> Descriptor:
-    """What a kernel asks cuBLASDx for; others may ask for the same."""
+    """Descriptor of the device functions of a kernel; several kernels may share one."""
     return Descriptor(
         tile_m=config.tile_m,
         tile_n=config.tile_n,
@@ -190,7 +190,7 @@ def descriptor(
 
 
 def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
+    """Device functions of a kernel, from disk or built."""
     what = descriptor(config, dtype, *variant, arch=arch)
     functions = obtain_fitting_functions(what, config.pipeline_bytes(dtype))
     if functions.device_pipeline.size > MOST_OBJECT_BYTES:
@@ -203,7 +203,7 @@ def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> De
 
 
 def finish_cubin(cubin: bytes) -> bytes:
-    """What is made of a linked kernel before it is kept."""
+    """Rewrite the cubin of a linked kernel before it is kept."""
     return take_turns(cubin)
 
 
@@ -219,9 +219,9 @@ def make_kernel(
     functions: DeviceFunctions,
     epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config and variant, as a Python function to compile and link.
+    """Make the kernel of one config and variant, as a Python function to compile and link.
 
-    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    With split-K, the grid has a y for every slice, and out one batch of matrices per slice.
     """
     from numba import cuda, int32, int64, types
 
@@ -254,9 +254,9 @@ def make_kernel(
     ):  # fmt: skip
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
-        # Where am I: the block's tile of the result, and its share of k. This is
-        # `result_tile.make_find_tile`, written out: called, it costs float32's mainloop 5 %, since
-        # the compiler then keeps the accumulators elsewhere and moves them more.
+        # This block's tile of the result, and its share of k. This is `result_tile.make_find_tile`,
+        # written out: a call of it costs float32's main loop 5 %, since the compiler then keeps the
+        # accumulators in other registers and moves them more.
         rank, block = int32(cuda.blockIdx.x % split_k), int32(cuda.blockIdx.x // split_k)
         tiles_m = int32((m + tile_m - 1) // tile_m)
         tiles_n = int32((n + tile_n - 1) // tile_n)
@@ -272,7 +272,7 @@ def make_kernel(
         row_tile = int32(block - col_tile * band_rows + band * band_m)
         tile_row, tile_col = row_tile * tile_m, col_tile * tile_n
 
-        # What the pipeline reads begins here: at an edge, further inwards than the block's tile.
+        # First row and column that the pipeline reads: at an edge, further inwards than the tile.
         first_row, first_col = min(tile_row, m - tile_m), min(tile_col, n - tile_n)
         is_whole = first_row >= 0 and first_col >= 0
         if is_a_row:
@@ -287,7 +287,7 @@ def make_kernel(
         a_first = matrix * a_stride_batch + first_row * a_stride_m
         b_first = matrix * b_stride_batch + first_col * b_stride_n
 
-        # The pipeline fills all its stages, however short its k is; so none has less than that.
+        # The pipeline fills all its stages, however short its k is; so no block has fewer k tiles.
         if is_sliced:
             part, parts = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
             matrix = int32(part * batch + matrix)  # of the result, from here on
@@ -300,7 +300,7 @@ def make_kernel(
         k_end = int32(divide(int32(k_tiles * int32(part + 1)), parts)) * tile_k
         depth = k_end - k_start
 
-        # Mainloop: cuBLASDx's.
+        # Main loop, in cuBLASDx.
         acc = zeros(scalar, elements)
         if depth > 0:
             acc = multiply_tile(
@@ -320,8 +320,8 @@ def make_kernel(
         skipped_rows, skipped_cols = int32(tile_row - first_row), int32(tile_col - first_col)
         put_tile(tile_smem, smem_row_bytes, acc, alpha, skipped_rows, skipped_cols)
 
-        # What is left of k follows the same way. Were it added to the sums in their registers, the
-        # mainloop would keep these in worse ones: 5 % in float32.
+        # The rest of k is added in shared memory too. If it were added to the sums in registers,
+        # the main loop would keep these in worse ones: 5 % in float32.
         k_done = int64(k_tiles) * tile_k
         if part == parts - 1 and k_done < k:
             last_row = int32(min(m - 1 - first_row, tile_m - 1))
@@ -353,11 +353,10 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     # Two deep stages beat four shallow ones in float64: between two k tiles of a block its warps
-    # wait for each other, and nothing of the next tile is in registers yet. 96 x 96 is for what
-    # 64 x 128 spreads badly over multiprocessors: m = n = 1536 or 3072 on 132 of them. 32 rows of
-    # 64 x 128 make the tiles under way at a time nearly a square, which reads the least: 16384^3
-    # takes 0.91 of the time of 8 rows. Elsewhere, and in float32 and float16, the memory has time
-    # to spare.
+    # wait for each other, and no fragment of the next tile is in registers yet. 96 x 96 is for
+    # sizes whose 64 x 128 tiles leave a last wave nearly empty: m = n = 1536 or 3072 on 132 SMs. A
+    # band of 32 rows of 64 x 128 makes the resident tiles nearly a square, which reads the least:
+    # 16384^3 takes 0.91 of the time of 8 rows. Other sizes, and float32, are not memory bound.
     configs=(
         Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2, band_m=32),
         Config("float64", 64, 128, 32, threads=128, stages=2, blocks_per_sm=2),

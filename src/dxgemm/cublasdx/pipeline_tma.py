@@ -1,16 +1,15 @@
-"""cuBLASDx pipelines of Hopper: the copy engine brings tiles, wgmma multiplies them.
+"""cuBLASDx pipelines of Hopper: TMA loads tiles, wgmma multiplies them.
 
-Idea: as `pipeline`, but what brings the tiles is the copy engine (TMA), which finds a matrix by its
-tensor map and fills with zeros what lies outside: edges of m, n and k cost nothing. A tensor map
-cannot be made inside a kernel that uses it. So the pipeline object comes from the host, as the
-kernel's last parameter: by value, so that nothing is allocated, launches in flight do not share it
-and a CUDA graph keeps its own.
+Idea: `pipeline` with TMA for the loads. TMA finds a matrix by its tensor map and fills with zeros
+outside of it, so that edges of m, n and k cost nothing. A kernel cannot use a tensor map that it
+makes itself. So the pipeline object comes from the host, as the kernel's last parameter: by value,
+so that nothing is allocated, launches in flight do not share it and a CUDA graph keeps its own.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides, in the
 dtype of a and b or in float32; in int32 where those are int8.
-Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, as TMA wants;
-float32, which is multiplied as TF32, and int8 with both operands along k, as wgmma wants.
+Constraints: compute capability 9.0; bases and strides at multiples of 16 bytes, for TMA; K-major
+operands for int8 and for float32, which is multiplied as TF32, for wgmma.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; PTX ISA, "Tensors"; the layout of the pipeline
-object was read from what its own CREATE function writes.
+object was read from the output of its CREATE function.
 """
 
 from __future__ import annotations
@@ -32,23 +31,23 @@ from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
 HALF = ("float16", "bfloat16")
 PARAMETER_BLOCK_BYTES = 576
-ALONG_K = ("row", "col")  # how a and b lie then
-ROW_BYTES = 128  # of k in a stage
-LINES = 8  # of an operand that lies across k, in one copy
-BARRIER_BYTES = 16  # of a stage, beside its tiles
-_ELEMENTS = {"float32": "tfloat32"}  # as tensor maps name them, where not by their dtype
+K_MAJOR = ("row", "col")  # orders of a and b if both are K-major
+ROW_BYTES = 128  # depth of a stage along k, in bytes
+LINES = 8  # lines of an MN-major operand in one copy
+BARRIER_BYTES = 16  # bytes of a stage beside its tiles
+_ELEMENTS = {"float32": "tfloat32"}  # element types of tensor maps that differ from the dtype
 
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """A block's tile; a stage is 128 bytes of k deep.
+    """Config of a block's tile; a stage is 128 bytes of k deep.
 
     Attributes:
         tile_m, tile_n: extents of the block's tile.
-        threads: of a block.
+        threads: threads per block.
         stages: k tiles in shared memory.
-        blocks_per_sm: that shall fit a multiprocessor together; it bounds the registers.
-        band_m: rows of tiles that are computed together, so that they share what is in L2.
+        blocks_per_sm: minimum resident blocks per SM (`__launch_bounds__`).
+        band_m: threadblock swizzle: rows of tiles per band, whose tiles share operands in L2.
     """
 
     tile_m: int
@@ -67,7 +66,7 @@ class Config(BaseConfig):
             raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
         if self.smem_bytes("float16") > 227 * 1024:
             raise ValueError(f"{self}: {self.smem_bytes('float16')} bytes of shared memory")
-        # Late arrivals at the barriers, which lie behind the stages, must not meet the result.
+        # Late arrivals write to the barriers after the stages: the result must not reach them.
         if tile_bytes(self.tile_m, self.tile_n, "float32") > self.stages * self.stage_bytes:
             raise ValueError(f"{self}: too few stages to hold the tile of the result")
 
@@ -79,11 +78,11 @@ class Config(BaseConfig):
 
     @property
     def stage_bytes(self) -> int:
-        """Shared memory of the tiles of a and b."""
+        """Bytes of the tiles of a and b in a stage."""
         return (self.tile_m + self.tile_n) * ROW_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
-        """All stages, then their barriers; in place of stages later the tile of the result."""
+        """Bytes of all stages and barriers; the tile of the result later replaces stages."""
         return self.stages * (self.stage_bytes + BARRIER_BYTES)
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -95,7 +94,7 @@ class Config(BaseConfig):
 
 
 def supports(problem: Any) -> str | None:
-    """None, or what the copy engine or wgmma cannot do."""
+    """Reason why TMA or wgmma cannot compute a problem; None if they can."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
     if max(problem.m, problem.n, problem.k) > MOST_ELEMENTS:
@@ -103,13 +102,13 @@ def supports(problem: Any) -> str | None:
     if problem.k == 0:
         return None
     reason: str | None = operand_of(problem, "a").refusal() or operand_of(problem, "b").refusal()
-    if reason is None and problem.dtype not in HALF and _directions(problem) != ALONG_K:
+    if reason is None and problem.dtype not in HALF and _directions(problem) != K_MAJOR:
         reason = f"wgmma of {problem.arithmetic} wants a and b contiguous along k"
     return reason
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie; and the result's dtype if it is another."""
+    """Orders of a and b, and the dtype of the result if it differs from theirs."""
     directions = _directions(problem)
     if problem.out_dtype == problem.dtype:
         return directions
@@ -117,34 +116,34 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 
 def _directions(problem: Any) -> tuple[str, str]:
-    """ "row" or "col" for a and b; operands that are not read are taken to lie along k."""
+    """Orders of a and b, "row" or "col"; operands that are not read count as K-major."""
     if problem.k == 0:
-        return ALONG_K
+        return K_MAJOR
     a, b = operand_of(problem, "a"), operand_of(problem, "b")
     return "row" if a.innermost == "k" else "col", "col" if b.innermost == "k" else "row"
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """One block a tile of the result, matrix after matrix."""
+    """Blocks to launch: one per tile of the result, matrix after matrix."""
     tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     blocks: int = problem.batch * tiles
     return blocks
 
 
 def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
-    """The pipeline object: for a and for b the tensor map, and the extents of the matrices."""
+    """Pipeline object: the tensor maps of a and b, each with the extents of the matrices."""
     if problem.k == 0:
         return (bytes(PARAMETER_BLOCK_BYTES),)
     parts: list[TensorMap | bytes] = []
-    # The pipeline fills all its stages, and what it does not wait for would land in the result's
-    # tile later. So k is as long as the stages: the map fills with zeros what lies behind its end.
+    # The pipeline fills all its stages; copies that it does not wait for would overwrite the tile
+    # of the result. So k is extended to fill the stages: TMA returns zeros beyond its end.
     depth = max(problem.k, config.stages * config.tile_k(problem.dtype))
     extents = {"a": (problem.m, depth), "b": (depth, problem.n)}
     for name, tile in (("a", config.tile_m), ("b", config.tile_n)):
         operand = operand_of(problem, name)
         tile_k = config.tile_k(problem.dtype)
-        # One copy brings a whole tile that lies along k, or is as narrow as the swizzle; of others
-        # 128 bytes of 8 lines.
+        # One copy loads a whole tile if it is K-major, or as narrow as the swizzle. Otherwise it
+        # loads 128 bytes of 8 lines.
         is_whole = operand.innermost == "k" or tile == tile_k
         box = (tile, tile_k) if is_whole else (tile_k, LINES)
         tensor_map = operand.tensor_map(_ELEMENTS.get(problem.dtype, problem.dtype), *box)
@@ -156,7 +155,7 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
 def descriptor(
     config: Config, dtype: str, a_direction: str, b_direction: str, *out_dtype: str, arch: str
 ) -> Descriptor:
-    """What a kernel asks cuBLASDx for; others may ask for the same."""
+    """Descriptor of the device functions of a kernel; several kernels may share one."""
     return Descriptor(
         tile_m=config.tile_m,
         tile_n=config.tile_n,
@@ -175,7 +174,7 @@ def descriptor(
 
 
 def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
-    """What a kernel needs of cuBLASDx, from disk or built."""
+    """Device functions of a kernel, from disk or built."""
     what = descriptor(config, dtype, *variant, arch=arch)
     functions = obtain_fitting_functions(what, config.smem_bytes(dtype))
     if functions.device_pipeline.size != PARAMETER_BLOCK_BYTES:
@@ -196,7 +195,7 @@ def make_kernel(
     functions: DeviceFunctions,
     epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config and variant, as a Python function to compile and link."""
+    """Make the kernel of one config and variant, as a Python function to compile and link."""
     from numba import cuda, int32, types
 
     from dxgemm.cublasdx.intrinsics import make_intrinsics
@@ -223,10 +222,10 @@ def make_kernel(
     ):  # fmt: skip
         smem = cuda.shared.array(0, np.uint8, alignment=1024)
 
-        # Where am I: the block's tile of the result.
+        # This block's tile of the result.
         matrix, row_tile, col_tile = find_tile(int32(cuda.blockIdx.x), m, n, batch)
 
-        # Mainloop: cuBLASDx's.
+        # Main loop, in cuBLASDx.
         acc = zeros(scalar, elements)
         if k > 0:
             a_matrix = matrix if a_stride_batch != 0 else int32(0)

@@ -1,18 +1,18 @@
-"""What pipelines do besides multiplying: find the block's tile, and write it from shared memory."""
+"""Tiles of pipelines: find the block's tile of the result, and write it from shared memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-USUAL_BAND_M = 8  # rows of tiles that are computed together, so that they share what is in L2
+USUAL_BAND_M = 8  # threadblock swizzle: rows of tiles per band, whose tiles share operands in L2
 
 
 def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
-    """A device function: block, m, n and batch to matrix, row and column of the block's tile.
+    """Make a device function from block, m, n and batch to matrix, row and column of the tile.
 
-    Rows and columns count tiles. Matrix follows matrix, band of band_m rows follows band, and
-    within a band column follows column.
+    Rows and columns count tiles. The order is the threadblock swizzle: matrix follows matrix, band
+    of band_m rows follows band, and within a band column follows column.
     """
     from numba import cuda, int32
 
@@ -45,18 +45,18 @@ def make_store_result(
     out_dtype: str,
     epilogue: Any = None,
 ) -> Callable[..., Any]:
-    """A device function: write a tile of sums, times alpha already, from shared memory.
+    """Make a device function that writes a tile of sums, times alpha already, from shared memory.
 
     It takes the byte address of the tile in shared memory, the block's rank in its cluster, the
     matrix, the tile's first row and column, m, n, beta, the pointers and strides of c and out, and
-    the epilogue's operands.
-    See `tile_store.make_store_from_smem` for what must have happened before.
+    the epilogue arguments.
+    See `tile_store.make_store_from_smem` for the barriers that must come before it.
 
     Args:
-        tile_m, tile_n, threads, split_k: of the config.
-        sums: what the tile holds.
-        out_dtype: of c and out.
-        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
+        tile_m, tile_n, threads, split_k: as the config has them.
+        sums: dtype of the tile.
+        out_dtype: dtype of c and out.
+        epilogue: epilogue as `dxgemm.handwritten.parts.epilogue` takes it.
     """
     from numba import cuda
 

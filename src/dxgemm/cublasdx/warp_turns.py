@@ -1,11 +1,11 @@
-"""Whose turn is next: how warps share the float64 tensor cores, set in the finished kernel.
+"""Turns of warps at the float64 tensor cores, set in the control bits of a finished cubin.
 
-Every instruction of a cubin says how many cycles its warp waits after it, and whether the warp then
-gives up its turn. A DMMA takes 16 cycles. nvJitLink 13.0 lets the warp wait for 15 of them in one
-go, which it may only where it gives up its turn; 13.1 never lets it, so it waits for 11, and for
-the others after an instruction that does nothing. Where the warps of two blocks share a tensor core
-that costs a tenth of the speed. Here the long wait is restored. Nothing else is changed: neither
-what is computed, nor how long a warp waits in all, nor what it waits for.
+Every instruction of a cubin encodes how many cycles its warp waits after it, and whether the warp
+then gives up its turn. A DMMA takes 16 cycles. nvJitLink 13.0 makes the warp wait for 15 of them at
+once, which requires that it gives up its turn. nvJitLink 13.1 never does: the warp waits for 11
+cycles, and for the others after an instruction that does nothing. If the warps of two blocks share
+a tensor core, that costs a tenth of the speed. Here the long wait is restored. The results, the
+total wait of a warp and its barriers stay the same.
 Source: Jia et al., "Dissecting the NVIDIA Volta GPU architecture via microbenchmarking" (2018), for
 the places of the bits; DeepSeek's DeepGEMM sets the same ones in its FP8 kernels.
 """
@@ -19,15 +19,15 @@ INSTRUCTION_BYTES = 16
 _OPCODE, _DMMA = 0xFFF, 0x23F
 _IDLE = (0x0000_003F_3F3F_F290, 0x0FFF_E03F)  # @!UPT UIADD3 URZ, URZ, URZ, URZ, but for the bits
 
-# Of the upper half of an instruction: cycles to wait, whether the turn is kept, and which operands
-# stay at hand for the warp's next instruction: as long as no other warp comes between.
+# Bits of the upper half of an instruction: cycles to wait, whether the turn is kept, and which
+# operands stay cached for the warp's next instruction, unless another warp comes in between.
 _WAIT, _KEEP, _REUSE = 0xF << 41, 1 << 45, 0xF << 58
 _CONTROL = ((1 << 21) - 1) << 41
 LONGEST_WAIT = 15
 
 
 def take_turns(cubin: bytes) -> bytes:
-    """A cubin whose warps give up their turns while they wait for a float64 tensor core."""
+    """Rewrite a cubin so that warps give up their turns while they wait for a DMMA."""
     from elftools.elf.elffile import ELFFile
 
     code = bytearray(cubin)
@@ -59,7 +59,7 @@ def _lengthen_waits(lower: tuple[int, ...], upper: list[int]) -> None:
             first = min(LONGEST_WAIT, cycles - idle)
             upper[index] = upper[index] & ~(_WAIT | _KEEP | _REUSE) | first << 41
             for other in range(index + 1, end):
-                # What is left of the wait, but for a cycle of each that follows.
+                # The rest of the wait, less one cycle for each idle instruction that follows.
                 cycles -= _wait(upper[other - 1])
                 left = min(_wait(upper[other]), cycles - (end - other - 1))
                 upper[other] = upper[other] & ~_WAIT | left << 41

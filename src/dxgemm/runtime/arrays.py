@@ -141,7 +141,7 @@ class Torch(Library):
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
 
     def host_view(self, array: Any) -> np.ndarray:
-        """A tensor in host memory as a NumPy array; bfloat16 as integers."""
+        """View a tensor in host memory as a NumPy array; bfloat16 as integers."""
         tensor = array.detach()
         if tensor.dtype is self._torch.bfloat16:
             tensor = tensor.view(self._torch.int16)
@@ -213,7 +213,7 @@ class Foreign(Library):
         return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
 
     def acquire(self, array: Any, stream: int) -> None:
-        # Exporting to a consumer stream is what orders it. Both protocols write the legacy default
+        # An export to a consumer stream orders the two. Both protocols write the legacy default
         # stream as 1, because 0 is ambiguous.
         _memory_view(array, stream or 1)
 

@@ -13,7 +13,7 @@ from dxgemm.runtime.capture import launch_is_captured
 
 
 class Launch(Protocol):
-    """An implementation bound to one problem. Operands are addresses, streams raw handles."""
+    """Implementation bound to one problem. Operands are addresses, streams raw handles."""
 
     def __call__(
         self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int

@@ -1,4 +1,4 @@
-"""The GPUs of this process: the driver, their facts, and the current context."""
+"""GPUs of this process: the driver, their facts, and the current context."""
 
 from __future__ import annotations
 

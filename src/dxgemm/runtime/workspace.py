@@ -15,7 +15,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
 
-ALIGNMENT = 256  # bytes, of what the driver allocates
+ALIGNMENT = 256  # bytes, alignment of the driver's allocations
 KEPT_BYTES = 256 << 20  # memory that a pool keeps for later calls; the rest goes to the driver
 
 _kept: list[Any] = []  # owners of the pools, kept for the life of the process

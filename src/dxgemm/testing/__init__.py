@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: cases, inputs, references and the acceptance rule."""
+"""Tools of tests and benchmarks: cases, inputs, references and the acceptance rule."""

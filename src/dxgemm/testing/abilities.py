@@ -1,4 +1,4 @@
-"""Kinds of arithmetic that an implementation computes, and the layouts that suit it."""
+"""Abilities of implementations: the kinds of arithmetic and the layouts that each computes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dxgemm.testing.kinds import KINDS
 
 
 def inability(implementation: Any, kind: str, arch: str) -> str | None:
-    """Says why an implementation does not compute a kind, so that nothing is tested; or None.
+    """Reason why an implementation is not tested with a kind; None if it is.
 
-    What computes float32 without regard to precision is not tested again under TF32.
+    An implementation that computes float32 for any precision is not tested again with TF32.
     """
     wanted = KINDS[kind]
-    rows, along_k = _problems(kind)
+    rows, k_major = _problems(kind)
     reason: str | None = implementation.supports(rows)
-    if reason is not None and implementation.supports(along_k) is not None:
+    if reason is not None and implementation.supports(k_major) is not None:
         return reason
     if wanted.precision and implementation.supports(replace(rows, precision=None)) is None:
         return f"it serves {kind} as {wanted.dtype}"
@@ -28,15 +28,15 @@ def inability(implementation: Any, kind: str, arch: str) -> str | None:
 
 
 def fitting_layouts(implementation: Any, kind: str) -> tuple[str, str, str]:
-    """Layouts of a, b and c that an implementation computes: rows, if it can."""
-    rows, along_k = _problems(kind)
-    if implementation.supports(rows) is not None and implementation.supports(along_k) is None:
+    """Layouts of a, b and c that an implementation computes, row-major if possible."""
+    rows, k_major = _problems(kind)
+    if implementation.supports(rows) is not None and implementation.supports(k_major) is None:
         return "row_aligned", "col_aligned", "row"
     return plain_layouts(kind)
 
 
 def _problems(kind: str) -> tuple[Problem, Problem]:
-    """A problem of row-major operands, and one with a and b both contiguous along k."""
+    """Problems of row-major operands, and of a and b both K-major."""
     wanted = KINDS[kind]
     rows = contiguous_problem(
         wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=wanted.precision

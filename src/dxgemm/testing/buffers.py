@@ -1,6 +1,6 @@
-"""One flat buffer for all operands of a test, with guard pads around and inside each.
+"""Flat buffers for all operands of a test, with guard pads around and inside each.
 
-Everything that is not an element of an operand holds one particular NaN, or large integer: a kernel
+All memory outside of the operands' elements holds one particular NaN, or large integer: a kernel
 that reads it spoils its result, a kernel that writes it is found by comparing bits.
 """
 
@@ -39,7 +39,7 @@ ALIGNMENT = 16  # bytes
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one operand lies in its arena; numbers count elements."""
+    """Place of one operand in its arena; numbers count elements."""
 
     name: str
     start: int
@@ -53,7 +53,7 @@ class Slot:
         return np.ndarray(self.shape, buffer.dtype, buffer, self.start * itemsize, strides)
 
     def is_aligned(self, item_size: int) -> bool:
-        """Whether all rows, or all columns, are contiguous and start at multiples of 16 bytes.
+        """True if all rows, or all columns, are contiguous and start at multiples of 16 bytes.
 
         Dimensions of one element or none do not count: their stride is never used.
         """
@@ -66,7 +66,7 @@ class Slot:
 
 
 class Arena:
-    """Collects operands, then holds the buffer as it was before the call under test."""
+    """Arena of operands, which makes the buffer of a call under test."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -79,10 +79,10 @@ class Arena:
         """Reserves room for a (rows, cols) or (batch, rows, cols) operand.
 
         Args:
-            name: what a failure message calls the operand.
-            shape: its shape.
-            layout: how each of its matrices lies in memory.
-            values: what it holds, or None to leave it full of guards.
+            name: name of the operand in failure messages.
+            shape: shape of the operand.
+            layout: layout of each of its matrices.
+            values: values of the operand, or None to leave it full of guards.
         """
         *batch, rows, cols = shape
         strides = layout.strides(rows, cols)

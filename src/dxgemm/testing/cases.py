@@ -1,7 +1,7 @@
-"""The problems to try, as plain data: one list for tests and benchmarks.
+"""Cases to test, as plain data, for tests and benchmarks alike.
 
-A group is one product in many arrangements: its cases share everything but layouts, alpha and
-beta, so that one reference serves them all.
+A group is one product in many layouts: its cases share everything but layouts, alpha and beta, so
+that one reference serves them all.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ REAL_SHAPES = (
 
 @dataclass(frozen=True)
 class Case:
-    """One call of gemm.
+    """Case of a test: one call of gemm.
 
     Attributes:
         kind: a name from `kinds.KINDS`.
@@ -61,22 +61,22 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The dtype of a and b."""
+        """Dtype of a and b."""
         return KINDS[self.kind].dtype
 
     @property
     def out_dtype(self) -> str:
-        """The dtype of c."""
+        """Dtype of c."""
         return KINDS[self.kind].out_dtype
 
     @property
     def precision(self) -> str | None:
-        """What gemm is to be given as precision."""
+        """Argument of gemm for precision."""
         return KINDS[self.kind].precision
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The shapes of a, b and c."""
+        """Shapes of a, b and c."""
         a, b, c = (() if extent is None else (extent,) for extent in self.batch)
         return (*a, self.m, self.k), (*b, self.k, self.n), (*c, self.m, self.n)
 
@@ -103,7 +103,7 @@ def plain_layouts(kind: str) -> tuple[str, str, str]:
 
 
 def small_groups(kind: str, m: int) -> Iterator[Group]:
-    """Yields the cases of one m that Netlib's own test of GEMM runs: 36 for each n and k."""
+    """Yields the cases of one m in Netlib's own test of GEMM: 36 for each n and k."""
     padding = "_aligned" if KINDS[kind].is_reduced else "+1"
     alphas, betas = ((0.0, 1.0, factor) for factor in KINDS[kind].factors)
     for n, k in product(SMALL_EXTENTS, SMALL_EXTENTS):
@@ -117,7 +117,7 @@ def tile_edge_groups(kind: str, tile_m: int, tile_n: int, tile_k: int) -> Iterat
     """Yields every size around a tile in the eight storage orders of a, b and c.
 
     Rows (or columns) of a and b start at multiples of 16 bytes in every other group, so that wide
-    accesses meet ragged ends too; in all groups of a kind that may insist on it.
+    accesses meet ragged ends too; in all groups of kinds whose kernels may require it.
     """
     around = [(1, tile - 1, tile, tile + 1, 2 * tile + 1) for tile in (tile_m, tile_n, tile_k)]
     sizes = product(*(sorted(set(extents) - {0}) for extents in around))

@@ -1,4 +1,4 @@
-"""Runs a group of cases through one gemm and judges every bit that came back."""
+"""Check of a gemm with a group of cases: every bit of the memory is compared."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ REPORTED = 5
 
 @dataclass(frozen=True)
 class Refusal:
-    """A case that gemm declined.
+    """Refusal of a case by gemm.
 
     Attributes:
-        reason: the message.
-        was_aligned: whether rows or columns of a and b were contiguous, and at multiples of 16
-            bytes, so that nothing in their layout speaks against tensor cores.
+        case: the case.
+        reason: message of the refusal.
+        was_aligned: True if rows or columns of a and b were contiguous, and at multiples of 16
+            bytes, so that tensor cores can read them.
     """
 
     case: Case
@@ -45,15 +46,15 @@ def check(
 ) -> list[Refusal]:
     """Runs all cases, then asserts that each is right and that nothing else was written.
 
-    What must not be read is full of guards: c where beta is 0, a and b where alpha is 0.
+    Operands that must not be read are full of guards: c if beta is 0, a and b if alpha is 0.
 
     Args:
         cases: one group: equal in all but layouts, alpha and beta.
         gemm: called with a, b, c, alpha, beta and, if the case has one, precision; updates c in
             place and returns it.
-        library: whose arrays to pass.
+        library: library of the arrays to pass.
         limit: the ratio of `compare` to accept: 1 for the rule, 0 for data whose sums are exact.
-        refusal: an exception by which gemm may decline a case, leaving c as it was.
+        refusal: an exception with which gemm may decline a case, leaving c as it was.
 
     Returns:
         The refusals.
@@ -120,7 +121,7 @@ def assert_right(
 
 
 def _place(arenas: tuple[Arena, Arena, Arena], case: Case, values: Operands) -> tuple[Slot, ...]:
-    """Places a, b and c of one case, leaving out the values of what must not be read."""
+    """Places a, b and c of one case; operands that must not be read get no values."""
     is_read = case.alpha != 0, case.alpha != 0, case.beta != 0
     slots = []
     for arena, name, shape, layout_name, value, read in zip(

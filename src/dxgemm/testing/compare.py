@@ -1,13 +1,13 @@
-"""The acceptance rule: how far a result may lie from the reference, elementwise.
+"""Acceptance rule: the elementwise tolerance of a result against the reference.
 
 With eps the spacing of a type at 1, and Ref, magnitude and input error from `reference`:
 
     |C - Ref| <= out_eps/2 |Ref| + sum_eps (8 + 1.5 sqrt(k)) magnitude + input error
                  + (k + 2) tiny + out_tiny
 
-out_eps is that of the result's type, whose rounding comes last. sum_eps is that of the type of
-sums: float64's for float64, float32's for everything else, half precision included, whose operands
-are exact in it. The input error is not zero only where operands may be rounded on their way in.
+out_eps is the eps of the result's type, whose rounding comes last. sum_eps is the eps of the type
+of sums: float64 for float64, float32 for everything else, half precision included, whose operands
+are exact in it. The input error is zero unless operands may be rounded before the product.
 tiny is the smallest subnormal of the sums: each of the k + 2 operations may lose half of it to
 underflow; out_tiny is that of the result, if it is narrower. The ratio of error to tolerance is 0
 for a correctly rounded result and above 1 for a wrong one. Integers are right to the last bit of
@@ -26,13 +26,13 @@ from dxgemm.testing.reference import Reference
 
 @dataclass(frozen=True)
 class Comparison:
-    """The verdict on one result.
+    """Comparison of one result with its reference.
 
     Attributes:
-        ratio: the largest error over its tolerance; infinite where NaN, infinities or zeros of
-            the reference are missing, misplaced or of the wrong sign.
-        failures: how many elements exceed the limit.
-        message: the worst element and the region of the failures, for a person.
+        ratio: the largest error over its tolerance; infinite if NaN, infinities or zeros of the
+            reference are missing, misplaced or of the wrong sign.
+        failures: number of elements that exceed the limit.
+        message: the worst element and the region of the failures, in words.
     """
 
     ratio: float
@@ -52,8 +52,8 @@ def compare(actual: np.ndarray, reference: Reference, limit: float = 1.0) -> Com
     """Compares a result with its reference.
 
     Args:
-        actual: of any dtype of a result, the shape of the reference.
-        reference: what it should be.
+        actual: the result, of any dtype of results, in the shape of the reference.
+        reference: the reference.
         limit: the ratio above which an element fails: 1 for the rule, 0 for data whose sums are
             exact, so that the result is their correct rounding.
     """

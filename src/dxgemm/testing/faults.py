@@ -1,4 +1,4 @@
-"""Wrong results that a GEMM under construction really gives: what the oracle must flag."""
+"""Faults: wrong results of GEMMs under construction, which the acceptance rule must reject."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ K_TILE = 8
 
 TF32_BITS = 11
 
-# Significant bits left where precision is lost, by arithmetic. Of operands: those of the next
-# narrower type. Of sums: those of the operands, TF32's for float32 and float32's for float64 and
-# int8.
+# Significant bits after a loss of precision, by arithmetic. Operands keep those of the next
+# narrower type. Sums keep those of the operands, or TF32's for float32 and float32's for float64
+# and int8.
 NARROW_OPERANDS = {
     "bfloat16": 7,
     "float16": 8,
@@ -51,7 +51,7 @@ def cut_to_bits(values: np.ndarray, bits: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The arguments of one row-major gemm, with an honest implementation to break."""
+    """Arguments of one row-major gemm, with a right implementation to break."""
 
     a: np.ndarray
     b: np.ndarray
@@ -62,20 +62,20 @@ class Call:
 
     @property
     def arithmetic(self) -> str:
-        """The precision asked for, or else the operands' dtype; of float64 always that."""
+        """Arithmetic of the call: the precision, or else the dtype; always float64 for float64."""
         dtype: str = self.a.dtype.name
         return self.precision if self.precision and dtype != "float64" else dtype
 
     @property
     def scalar(self) -> Any:
-        """The type of sums."""
+        """Type of the sums."""
         return {"float64": np.float64, "int8": np.int32}.get(self.a.dtype.name, np.float32)
 
     def result(self, sum_bits: int | None = None) -> np.ndarray:
         """Returns the right result: one rank-1 update after the other, in the type of sums.
 
         Args:
-            sum_bits: what each sum is rounded to; None for all bits of its type.
+            sum_bits: significant bits that each sum is rounded to; None for all bits of its type.
         """
         a, b, c = (values.astype(self.scalar) for values in (self.a, self.b, self.c))
         if self.precision == "tf32":
@@ -98,7 +98,7 @@ Fault = Callable[[Call], np.ndarray]
 
 
 def reduced_precision(call: Call) -> np.ndarray:
-    """The operands are rounded to the next narrower type on the way in."""
+    """The operands are rounded to the next narrower type before they are multiplied."""
     bits = NARROW_OPERANDS[call.arithmetic]
     return call.result_with(a=round_to_bits(call.a, bits), b=round_to_bits(call.b, bits))
 
@@ -199,12 +199,12 @@ def sums_of_16_bits(call: Call) -> np.ndarray:
 
 
 def saturated_sums(call: Call) -> np.ndarray:
-    """Sums stop at what 16 bits hold."""
+    """Sums saturate at 16 bits."""
     return _scaled(call, _sums(call).clip(-(2**15), 2**15 - 1))
 
 
 def saturated_result(call: Call) -> np.ndarray:
-    """The result stops at what 32 bits hold instead of wrapping around."""
+    """The result saturates at 32 bits instead of wrapping around."""
     wide = int(call.alpha) * _sums(call) + int(call.beta) * call.c.astype(np.int64)
     return wide.clip(-(2**31), 2**31 - 1).astype(np.int32)
 

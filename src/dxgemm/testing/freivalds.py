@@ -18,12 +18,13 @@ CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of 10**
 def freivalds_ratio(
     a: np.ndarray, b: np.ndarray, actual: np.ndarray, precision: str | None = None, seed: int = 0
 ) -> float:
-    """Returns the largest |actual x - a (b x)| over its tolerance, x of random signs.
+    """Returns the largest |actual x - a (b x)| over its tolerance, for x of random signs.
 
     The errors of one row enter with random signs, so their sum is judged against the root of the
     sum of squared tolerances, with Cauchy-Schwarz in place of |a| |b|. A wrong row passes one
     vector with probability at most 1/2, unless its error drowns in the rounding of n elements;
-    `lines_ratio` sees such. Integers, below 2**31 in every sum of a row, have no tolerance.
+    `lines_ratio` detects such errors. Integers, below 2**31 in every sum of a row, have no
+    tolerance.
 
     Args:
         a: (m, k).

@@ -29,8 +29,8 @@ def integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np
 def odd_integers(bits: int, spread: int, unit: float = 1.0) -> Fill:
     """Odd integers of more than `bits` and up to `bits + spread` significant bits, times a unit.
 
-    That is what arithmetic of fewer bits cannot hold. With entries of {-1, 0, 1} on the right,
-    sums of them are exact in the type that is due: in float32 for up to 2048 terms.
+    Arithmetic of fewer bits cannot hold them. With entries of {-1, 0, 1} in b, their sums are exact
+    in the right accumulator: in float32 for up to 2048 terms.
     """
 
     def fill(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -45,10 +45,10 @@ def signs(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
     return rng.integers(-1, 2, shape).astype(numpy_dtype(dtype))
 
 
-# By kind, a and b of what must not pass for it: TF32 for float32, float32 for float64, bfloat16 for
-# the other two of eleven bits, anything that sums in less than float32 for all. The unit keeps
-# results within float16. Sums of int8 outgrow 16 bits within eight terms, and most of them the
-# integers that float32 holds within 2048.
+# Fills of a and b by kind, with which a lesser arithmetic fails: TF32 for float32, float32 for
+# float64, bfloat16 for the other two of eleven bits, and sums in less than float32 for all kinds.
+# The unit keeps results within float16. Sums of int8 outgrow 16 bits within eight terms, and most
+# of them the integers that float32 holds within 2048.
 CANARIES = {
     "float32": (odd_integers(11, 2), signs),
     "float64": (odd_integers(25, 2), signs),
@@ -114,7 +114,7 @@ def scaled_circulants(size: int, exponents: int, dtype: str) -> tuple[np.ndarray
     Args:
         size: m = n = k.
         exponents: d runs from minus to plus this.
-        dtype: of both.
+        dtype: dtype of both.
     """
     row = random(np.random.default_rng(size), (size,), dtype)
     circulant = np.stack([np.roll(row, shift) for shift in range(size)]).astype(np.float64)

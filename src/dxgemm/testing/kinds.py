@@ -1,4 +1,4 @@
-"""The kinds of arithmetic a GEMM is asked for, and what NumPy lacks to test them: bfloat16."""
+"""Kinds of arithmetic of a GEMM, and bfloat16 for their tests, which NumPy lacks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Kind:
-    """What goes in, what comes out, and what is permitted in between.
+    """Kind of arithmetic: the dtypes of operands and result, and the precision between them.
 
     Attributes:
-        dtype: of a and b.
-        out_dtype: of c and the result.
-        precision: what `gemm` takes.
+        dtype: dtype of a and b.
+        out_dtype: dtype of c and the result.
+        precision: precision as `gemm` takes it.
     """
 
     dtype: str
@@ -24,27 +24,27 @@ class Kind:
 
     @property
     def scalar_dtype(self) -> str:
-        """The dtype of sums, alpha and beta."""
+        """Dtype of the accumulator, alpha and beta."""
         return {"float64": "float64", "int8": "int32"}.get(self.dtype, "float32")
 
     @property
     def is_integer(self) -> bool:
-        """Whether sums wrap around instead of being rounded, and alpha and beta are integers."""
+        """True if sums wrap around instead of being rounded, and alpha and beta are integers."""
         return self.scalar_dtype == "int32"
 
     @property
     def arithmetic(self) -> str:
-        """What results have to be as right as: float64 remains that, by whatever products."""
+        """Arithmetic whose accuracy results must have; emulated float64 counts as float64."""
         return self.precision if self.precision and self.dtype == "float32" else self.dtype
 
     @property
     def factors(self) -> tuple[float, float]:
-        """An alpha and a beta that are neither 0 nor 1."""
+        """Values of alpha and beta that are neither 0 nor 1."""
         return (-3, 7) if self.is_integer else (0.7, 1.3)
 
     @property
     def is_reduced(self) -> bool:
-        """Whether kernels compute it on tensor cores only, and may insist on aligned operands."""
+        """True if kernels may compute it on tensor cores only, and require aligned operands."""
         return self.dtype not in ("float32", "float64") or self.precision is not None
 
 
@@ -61,19 +61,20 @@ KINDS = {
     "int8": Kind("int8", "int32"),
 }
 
-# Those of floating-point numbers, with NaN, infinities and rounding.
+# Kinds of floating-point numbers, with NaN, infinities and rounding.
 FLOAT_KINDS = tuple(name for name, kind in KINDS.items() if not kind.is_integer)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Properties of a floating-point dtype.
+    """Limits of a floating-point dtype.
 
     Attributes:
-        eps: its spacing at 1.
-        max: its largest finite value.
-        tiny: its smallest normal value, 2**minexp.
-        smallest_subnormal: its smallest positive value.
+        eps: spacing at 1.
+        max: largest finite value.
+        tiny: smallest normal value, 2**minexp.
+        smallest_subnormal: smallest positive value.
+        minexp: exponent of the smallest normal value.
     """
 
     eps: float
@@ -84,12 +85,12 @@ class Limits:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The dtype of a name; bfloat16 comes from ml_dtypes."""
+    """NumPy dtype of a name; bfloat16 comes from ml_dtypes."""
     return np.dtype(import_module("ml_dtypes").bfloat16 if name == "bfloat16" else name)
 
 
 def limits(dtype: np.dtype | str) -> Limits:
-    """The limits of a dtype, bfloat16 included."""
+    """Limits of a dtype, bfloat16 included."""
     dtype = numpy_dtype(dtype) if isinstance(dtype, str) else dtype
     finfo = import_module("ml_dtypes").finfo if dtype.name == "bfloat16" else np.finfo
     info = finfo(dtype)

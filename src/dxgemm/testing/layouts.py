@@ -1,4 +1,4 @@
-"""How a matrix lies in memory: order, leading dimension, steps and base offset.
+"""Layouts of a matrix in memory: order, leading dimension, steps and base offset.
 
 A layout turns a shape into strides and says nothing about values; `buffers` places it.
 """
@@ -12,15 +12,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Layout:
-    """The memory layout of one (rows, cols) operand; all numbers count elements.
+    """Memory layout of one (rows, cols) operand; all numbers count elements.
 
     Attributes:
-        order: "row" (columns are neighbours) or "col" (rows are neighbours).
-        padding: what the leading dimension has beyond its minimum.
-        multiple: what the leading dimension is rounded up to a multiple of.
+        order: "row" for row-major, "col" for column-major.
+        padding: number of elements that are added to the least leading dimension.
+        multiple: number that the leading dimension is rounded up to a multiple of.
         row_step: 1 takes each row, 2 every other, -1 runs backwards, 0 repeats one row.
-        col_step: the same for columns.
-        offset: how far the base pointer lies behind a 256-byte boundary.
+        col_step: step of the columns, likewise.
+        offset: distance of the base pointer from a 256-byte boundary.
     """
 
     order: str
@@ -43,7 +43,7 @@ class Layout:
 
     @property
     def repeats(self) -> tuple[bool, bool]:
-        """Whether all rows, and whether all columns, share their addresses."""
+        """True for rows, and for columns, if all of them share their addresses."""
         return self.row_step == 0, self.col_step == 0
 
     def hold(self, values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The array libraries a caller may use: each sends a buffer, views a slot of it, fetches it back.
+"""Array libraries of callers: each sends a buffer, views a slot of it and fetches it back.
 
 CuPy, torch and numba are imported where they are used, so that the rest works without them.
 """
@@ -92,7 +92,7 @@ class NumbaLibrary(CupyLibrary):
 
 
 class DlpackOnly:
-    """An array that offers nothing but DLPack."""
+    """Array that offers nothing but DLPack."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -105,7 +105,7 @@ class DlpackOnly:
 
 
 class InterfaceOnly:
-    """An array that offers nothing but `__cuda_array_interface__`."""
+    """Array that offers nothing but `__cuda_array_interface__`."""
 
     def __init__(self, array: Any, *, read_only: bool = False) -> None:
         self._owner = array
@@ -156,5 +156,5 @@ LIBRARIES = {
 
 
 def is_installed(library: NumpyLibrary) -> bool:
-    """Whether the package behind a library can be imported."""
+    """True if the package behind a library can be imported."""
     return importlib.util.find_spec(library.requires) is not None

@@ -1,4 +1,4 @@
-"""One array of a library, alone between guard pads."""
+"""Single arrays of a library between guard pads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dxgemm.testing.libraries import NumpyLibrary
 
 
 class Padded:
-    """An operand whose surroundings are checked whenever its values are read back.
+    """Operand whose guard pads are checked whenever its values are read back.
 
     Attributes:
-        array: what to pass to gemm.
+        array: the array to pass to gemm.
     """
 
     def __init__(self, library: NumpyLibrary, values: np.ndarray, layout: str = "row") -> None:

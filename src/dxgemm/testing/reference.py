@@ -1,4 +1,4 @@
-"""The result a GEMM should have, in a wider type, with the magnitude its error is judged by."""
+"""Reference results of a GEMM in a wider type, with the magnitudes that scale their tolerances."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ TF32_CONFIDENCE = 6.0  # Hoeffding: a right result exceeds it in fewer than 3 of
 
 @dataclass(frozen=True)
 class Reference:
-    """An exact-enough result and what bounds its rounding error.
+    """Reference result, and the quantities that bound the rounding error of a result.
 
     Attributes:
         value: alpha * a @ b + beta * c, in float64 or longdouble, or int64 modulo 2**64.
-        magnitude: the same of the absolute values, in float64.
-        k: the length of the sums.
-        input_error: how far rounding a and b to the precision asked for may move the value.
+        magnitude: the same expression of the absolute values, in float64.
+        k: length of the sums.
+        input_error: bound on the change of the value if a and b are rounded to the precision.
     """
 
     value: np.ndarray
@@ -58,7 +58,7 @@ def product(a: np.ndarray, b: np.ndarray, precision: str | None = None) -> Refer
 
 
 def tf32_input_error(a_size: np.ndarray, b_size: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Returns how far a @ b may move when a and b are rounded to TF32 on their way in.
+    """Returns a bound on the change of a @ b if a and b are rounded to TF32.
 
     Rounding to nearest changes each factor by at most eps = 2**-11 of itself, with a random sign,
     so each product by about twice that. By Hoeffding's inequality their sum moves by more than
@@ -85,7 +85,7 @@ def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype:
         c: the matrix before the call.
         alpha: the factor of the product; rounded to the type of sums, as a kernel receives it.
         beta: the factor of c; likewise.
-        dtype: of a and b.
+        dtype: dtype of a and b.
     """
     scalar: Any = {"float64": np.float64, "int8": np.int64}.get(dtype, np.float32)
     alpha, beta = scalar(alpha), scalar(beta)

@@ -1,4 +1,4 @@
-"""float64 precision="emulated" in NumPy and Python's integers: what its kernels compute."""
+"""Model of emulated float64 (Ozaki scheme II) in NumPy and Python's integers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MODULI = (
     223, 217, 211, 199, 197, 193, 191, 181, 179, 173,
 )  # fmt: skip
 MOST_BITS = 62
-LARGEST = 400  # exponents from which on, and below minus which, a row is not split
+LARGEST = 400  # a row is split if the exponent of its largest element is in [-LARGEST, LARGEST)
 LAX_BITS, WEAK_BITS, LOST_BITS = 12, 5, 13
 
 
 def operand_bits(count: int, k: int) -> int:
-    """The most with which k products stay below half of the product of so many moduli."""
+    """Largest bits of operands whose sums of k products the moduli represent."""
     product = prod(MODULI[:count])
     bits = MOST_BITS
     while bits >= 0 and 2 * k * 4**bits >= product - product // 2**32:
@@ -31,10 +31,10 @@ class ScaledRows:
 
     Attributes:
         integers: (rows, k), int64.
-        exponents: (rows,) of the powers of two.
-        weak: elements below 2**(bits - 5) of each row; 0 if all are zeros, None if it cannot be
-            split.
-        is_lax: whether any element below 2**(bits - 12) was rounded.
+        exponents: (rows,), exponents of the powers of two.
+        weak: number of elements below 2**(bits - 5) in each row; 0 if all are zeros, None if the
+            row cannot be split.
+        is_lax: True if any element below 2**(bits - 12) was rounded.
     """
 
     integers: np.ndarray
@@ -44,7 +44,7 @@ class ScaledRows:
 
 
 def scale_rows(x: np.ndarray, bits: int) -> ScaledRows:
-    """The integers of (rows, k) float64."""
+    """Scale the rows of (rows, k) float64 to integers."""
     largest = np.abs(x).max(axis=1, initial=0)
     tops = np.frexp(np.where(np.isfinite(largest), largest, 1))[1] - 1
     is_fit = np.isfinite(largest) & (largest > 0) & (tops >= -LARGEST) & (tops < LARGEST)
@@ -62,15 +62,15 @@ def scale_rows(x: np.ndarray, bits: int) -> ScaledRows:
 
 
 def is_accepted(a: ScaledRows, b: ScaledRows) -> bool:
-    """Whether the integers are multiplied, and not a and b themselves."""
+    """True if the operands pass the validity check, so that the integers are multiplied."""
     if None in a.weak or None in b.weak:
         return False
     weak = sum(max((w for w in rows.weak if w), default=0) for rows in (a, b))
     return 8 * weak <= 7 * a.integers.shape[1] or not (a.is_lax or b.is_lax)
 
 
-def remainders(integers: np.ndarray, count: int) -> np.ndarray:
-    """(moduli, ...) int8: those nearest to 0."""
+def residues_of(integers: np.ndarray, count: int) -> np.ndarray:
+    """Residues nearest to 0 by so many moduli: (moduli, ...), int8."""
     half = [modulus // 2 for modulus in MODULI[:count]]
     nearest = [
         (integers % modulus + h) % modulus - h for modulus, h in zip(MODULI, half, strict=False)
@@ -78,24 +78,24 @@ def remainders(integers: np.ndarray, count: int) -> np.ndarray:
     return np.array(nearest).astype(np.int8)
 
 
-def combine(remainders: list[int]) -> int:
-    """The integer nearest to 0 that has these remainders."""
-    moduli = MODULI[: len(remainders)]
+def combine(residues: list[int]) -> int:
+    """Integer nearest to 0 that has these residues."""
+    moduli = MODULI[: len(residues)]
     product = prod(moduli)
     total = 0
-    for modulus, remainder in zip(moduli, remainders, strict=True):
+    for modulus, residue in zip(moduli, residues, strict=True):
         others = product // modulus
-        total += remainder * others * pow(others, -1, modulus)
+        total += residue * others * pow(others, -1, modulus)
     return (total + product // 2) % product - product // 2
 
 
 def residue_product(a: ScaledRows, b: ScaledRows, count: int) -> np.ndarray:
-    """a @ b.T in float64, rounded once, by the remainders of all sums."""
+    """Compute a @ b.T in float64, rounded once, from the residues of all sums."""
     result = np.empty((len(a.integers), len(b.integers)))
     by_modulus = [
         x.astype(np.int64) @ y.astype(np.int64).T % modulus
         for x, y, modulus in zip(
-            remainders(a.integers, count), remainders(b.integers, count), MODULI, strict=False
+            residues_of(a.integers, count), residues_of(b.integers, count), MODULI, strict=False
         )
     ]
     for place in np.ndindex(result.shape):

@@ -1,4 +1,4 @@
-"""precision="emulated" in NumPy: what its kernels compute, tensor cores that truncate included."""
+"""Model of emulated float32 (fp16x2) in NumPy, including the truncation of tensor cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 TOP = 14  # exponent of the largest element of a scaled row
 LO_SHIFT = 12
-LARGEST = 80  # exponents from which on, and below minus which, a row is not split
+LARGEST = 80  # a row is split if the exponent of its largest element is in [-LARGEST, LARGEST)
 STRICT, STRONG = 2.0**-14, 2.0**4
 WGMMA_K, STAGE_K = 16, 64
 SUM_BITS = 24
@@ -21,8 +21,9 @@ class SplitRows:
     Attributes:
         hi, lo: (rows, k), float16.
         factors: (rows,), float32, powers of two.
-        weak: elements below 2**4 of each row; 0 if all are zeros, None if it cannot be split.
-        is_lax: whether any element is between 0 and 2**-14.
+        weak: number of elements below 2**4 in each row; 0 if all are zeros, None if the row cannot
+            be split.
+        is_lax: True if any element is between 0 and 2**-14.
     """
 
     hi: np.ndarray
@@ -33,7 +34,7 @@ class SplitRows:
 
 
 def split_rows(x: np.ndarray) -> SplitRows:
-    """The parts of (rows, k) float32."""
+    """Split the rows of (rows, k) float32 into parts."""
     largest = np.abs(x).max(axis=1, initial=0)
     is_fit = np.isfinite(largest)
     exponents = np.frexp(np.where(is_fit & (largest > 0), largest, 1))[1] - 1
@@ -51,7 +52,7 @@ def split_rows(x: np.ndarray) -> SplitRows:
 
 
 def is_accepted(a: SplitRows, b: SplitRows) -> bool:
-    """Whether the parts are multiplied, and not a and b themselves."""
+    """True if the operands pass the validity check, so that the parts are multiplied."""
     if None in a.weak or None in b.weak:
         return False
     weak = sum(max((w for w in rows.weak if w), default=0) for rows in (a, b))
@@ -61,13 +62,13 @@ def is_accepted(a: SplitRows, b: SplitRows) -> bool:
 def split_product(
     a: SplitRows, b: SplitRows, promote: int, section: int, extra_bits: int = 2
 ) -> np.ndarray:
-    """a @ b.T in float32.
+    """Compute a @ b.T in float32.
 
     Args:
         a, b: rows of a, columns of b.
-        promote: after so many k, sums of tensor cores are added to that of a section.
-        section: after so many k, this is added to the total.
-        extra_bits: that tensor cores keep beyond those of float32 while they add.
+        promote: number of k after which sums of tensor cores are added to that of a section.
+        section: number of k after which the sum of a section is added to the total.
+        extra_bits: bits beyond those of float32 that tensor cores keep while they add.
     """
     k = a.hi.shape[1]
     total = np.zeros((len(a.hi), len(b.hi)), np.float32)
@@ -80,7 +81,7 @@ def split_product(
 def _section(
     a: SplitRows, b: SplitRows, start: int, end: int, promote: int, extra_bits: int
 ) -> np.ndarray:
-    """The sum of scaled products from `start` to `end`."""
+    """Sum of scaled products from `start` to `end`."""
     total = np.zeros((len(a.hi), len(b.hi)), np.float32)
     for first in range(start, end, promote):
         if first % STAGE_K == 0:
@@ -98,13 +99,13 @@ def _section(
 
 
 def _steps(first: int, count: int, k: int) -> list[slice]:
-    """Of wgmma, through up to `count` k from the first on."""
+    """Slices of k for wgmma, from `first` on, of up to `count` k in total."""
     last = min(first + count, k)
     return [slice(start, start + WGMMA_K) for start in range(first, last, WGMMA_K)]
 
 
 def _wgmma(acc: np.ndarray, a: np.ndarray, b: np.ndarray, extra_bits: int) -> np.ndarray:
-    """acc + a @ b.T: all terms cut to the unit of the largest, their sum to 24 bits."""
+    """Compute acc + a @ b.T with all terms cut to the unit of the largest, the sum to 24 bits."""
     terms = a.astype(np.float64)[:, None] * b.astype(np.float64)[None]
     terms = np.concatenate([terms, acc[..., None]], axis=2)
     exponents = np.frexp(np.abs(terms).max(axis=2))[1][..., None]

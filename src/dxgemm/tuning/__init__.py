@@ -1,5 +1,5 @@
-"""Measuring what kernels reach on a GPU, for the tables that the choice goes by.
+"""Tuning: measurements of kernels on a GPU, for the tables that the choice uses.
 
-`workloads` says what to measure, `measure` does it, `observations` keeps it, so that a search can
-be taken up again, and `fit` makes a `dxgemm.choice.tables.Table` of it.
+`workloads` has the problems to measure, `measure` times the candidates, `observations` keeps the
+times, so that a search can be continued, and `fit` makes a `dxgemm.choice.tables.Table` of them.
 """

@@ -1,4 +1,4 @@
-"""From measured times to a table: the speed of each config, then what is left over."""
+"""Fit of a table to measured times: the speed of each config, then the corrections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dxgemm.errors import MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.tuning.observations import Observation
 
-# The least and the largest value of each number of a speed that make sense.
+# Smallest and largest plausible value of each number of a speed.
 RANGES = {
     "efficiency": (0.001, 1.0),
     "lone_share": (0.1, 1.0),
@@ -43,10 +43,10 @@ RANGES = {
     "cluster_block_us": (0.02, 3.0),
     "epilogue_ns": (0.01, 20.0),
 }
-TOLERANCE = 0.05  # of ln(predicted / measured): larger ones count less, as outliers
-PRIOR = 0.05  # weight of the speed that was known before; what the data do not tell stays near it
-# Measurements of a config, for it to get a speed of its own: many where a table knows one already,
-# since small problems do not tell how fast it is on large ones.
+TOLERANCE = 0.05  # errors of ln(predicted / measured) beyond it count less, as outliers
+PRIOR = 0.05  # weight of the prior speed; numbers that the data do not determine stay near it
+# Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
+# second is larger, since small problems do not determine the speed on large ones.
 FEWEST, FEWEST_KNOWN = 4, 60
 # Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of the
 # square by which a weight differs from another chip's, both found by leaving problems out.
@@ -55,14 +55,14 @@ MOST_LEFT, PENALTY = 0.6, 32.0
 
 @dataclass(frozen=True)
 class Fit:
-    """What was learned of one dtype.
+    """Fit of one dtype.
 
     Attributes:
-        workloads: how many were measured.
-        speeds: with the number of measurements behind each.
-        corrections: weights by candidate, with the number of measurements behind each.
-        error, corrected_error: root mean square of ln(predicted / measured), by the model and with
-            the correction of the problems themselves.
+        workloads: number of measured workloads.
+        speeds: speeds, each with its number of measurements.
+        corrections: weights by candidate, each with their number of measurements.
+        error: root mean square of ln(predicted / measured) by the model alone.
+        corrected_error: the same after the corrections, on the problems that they were fitted to.
     """
 
     workloads: int
@@ -79,13 +79,13 @@ def fit_table(
     known: Table | None,
     about: Mapping[str, Any],
 ) -> dict[str, Fit]:
-    """Fit each dtype that was measured and write the table; what was known of others stays.
+    """Fit each dtype that was measured and write the table; entries of other dtypes are kept.
 
     Args:
-        folder: of the table.
-        observations: of any dtypes.
-        device, known: as of `fit_dtype`.
-        about: when and with what they were made.
+        folder: folder of the table.
+        observations: observations of any dtypes.
+        device, known: as `fit_dtype` takes them.
+        about: date and package versions of the observations.
 
     Returns:
         The fits by dtype.
@@ -127,7 +127,7 @@ def fit_dtype(
     known: Table | None,
     another: Table | None = None,
 ) -> Fit:
-    """Fit the speeds of a dtype's configs, and what they leave over.
+    """Fit the speeds of a dtype's configs, and the corrections of the predictions from them.
 
     Args:
         dtype: of a and b.
@@ -182,7 +182,7 @@ def fit_dtype(
 
 
 def _ridge(features: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Weights of features whose sum is about what the model leaves over, and small."""
+    """Fit weights of features to the residuals of the model by ridge regression."""
     squares = features.T @ features + PENALTY * np.eye(features.shape[1])
     weights: np.ndarray = np.linalg.solve(squares, features.T @ left.clip(-MOST_LEFT, MOST_LEFT))
     return weights
@@ -191,13 +191,15 @@ def _ridge(features: np.ndarray, left: np.ndarray) -> np.ndarray:
 def fit_speed(
     rows: list[Row], start: Speed, asked: Asked, us: np.ndarray, dtype: str, device: DeviceFacts
 ) -> Speed:
-    """The speed of one config.
+    """Fit the speed of one config.
 
     Args:
-        rows: k in one piece, and in slices.
-        start: what is known of it.
+        rows: rows of the config, without and with split-K.
+        start: prior speed of the config.
         asked: the problems.
-        us: what they took: a row a problem, a column a row; NaN for what was not measured.
+        us: measured times, a row per problem and a column per entry of rows; NaN for missing ones.
+        dtype: dtype of a and b.
+        device: the GPU of the measurements.
 
     Raises:
         MissingPackageError: SciPy is not installed.

@@ -1,4 +1,4 @@
-"""Timing every candidate that may be best on a workload: checked first, then in turn."""
+"""Measurement of all promising candidates on a workload: each is checked, then timed in turn."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 from dxgemm.tuning.workloads import Workload
 
-# Times the shortest predicted time: what is predicted to take longer is not measured.
+# A candidate is measured if its predicted time is within this factor of the shortest.
 HOPELESS = 1.5
-BEHIND = 1.5  # times the shortest first time: what took longer is not timed again ...
-BEHIND_US = 2.0  # ... nor, of short ones, what took so much longer
-ROUNDS, SAMPLE_S, MOST_CALLS = 5, 5e-4, 10  # samples of a candidate, and how long and large
-POOL = 2**22 + 1  # random numbers, repeated as often as an operand needs
-INT8_SCALE = 20  # of normal numbers, whose integer parts are taken
-GELU_ERROR = 0.01  # of the largest element: results in half precision, and tanh of the GPU
+# A candidate is timed again if its first time is within this factor of the shortest, or within so
+# many microseconds of it.
+BEHIND, BEHIND_US = 1.5, 2.0
+ROUNDS, SAMPLE_S, MOST_CALLS = 5, 5e-4, 10  # samples of a candidate; seconds and calls of a sample
+POOL = 2**22 + 1  # number of random numbers, repeated as often as an operand needs
+INT8_SCALE = 20  # factor of normal numbers before they are truncated to int8
+GELU_ERROR = 0.01  # over the largest element: results in half precision, and tanh of the GPU
 
 Timer = Callable[[Sequence[Callable[[], object]]], float]
 
@@ -46,10 +47,12 @@ Timer = Callable[[Sequence[Callable[[], object]]], float]
 def candidates(
     problem: Problem, device: DeviceFacts, hopeless: float = HOPELESS
 ) -> dict[str, Candidate]:
-    """What may be best, by the model; by the names of rows of the table.
+    """Candidates that may be best according to the model, by the names of rows of the table.
 
     Args:
-        hopeless: times the shortest predicted time, beyond which a candidate is left out.
+        problem: the problem to compute.
+        device: the GPU.
+        hopeless: factor of the shortest predicted time beyond which a candidate is left out.
     """
     (times,) = time_candidates(problem, device, legal_kernels(problem, device))
     limit_us = hopeless * times.us.min()
@@ -61,7 +64,7 @@ def candidates(
 
 
 def candidate_specs(problem: Problem, candidate: Candidate) -> list[KernelSpec]:
-    """The kernels of a candidate."""
+    """Specs of the kernels of a candidate."""
     specs = []
     part = problem
     if candidate.slices > 1:
@@ -81,10 +84,10 @@ def build_candidates(
     """Build the kernels of all candidates, in parallel.
 
     Args:
-        workloads: to be measured.
-        device: for which.
-        jobs: processes; None for one a CPU.
-        hopeless: as of `candidates`.
+        workloads: workloads to be measured.
+        device: the GPU.
+        jobs: number of processes; None for one per CPU.
+        hopeless: as `candidates` takes it.
     """
     specs: dict[KernelSpec, None] = {}
     for workload in workloads:
@@ -95,20 +98,21 @@ def build_candidates(
 
 
 def measure(workload: Workload, device: DeviceFacts, timer: Timer) -> Observation:
-    """Median times of all candidates, interleaved.
+    """Measure the median times of all candidates, interleaved.
 
     Args:
-        workload: what to compute.
-        device: where.
-        timer: seconds a call of a batch of calls, as `dxgemm.tuning.timing.EventTimer`.
+        workload: the workload to compute.
+        device: the GPU.
+        timer: function from a batch of calls to the seconds per call, such as
+            `dxgemm.tuning.timing.EventTimer`.
 
     Raises:
-        WrongResultError: a kernel is wrong; nothing of the workload is kept.
+        WrongResultError: a kernel is wrong; no time of the workload is kept.
     """
     samplers = Bench(workload, timer).samplers(candidates(workload.problem(), device))
     samples = interleave(near_best(samplers), 1 if simulator_enabled() else ROUNDS)
     medians = {name: statistics.median(of) for name, of in samples.items()}
-    # What is far behind was timed once; it counts, so that nobody tries it again.
+    # A candidate that is far behind was timed once; its time counts, so that it is not tried again.
     seconds = {name: medians.get(name, sampler.first_s) for name, sampler in samplers.items()}
     return Observation(workload, {name: round(1e6 * s, 3) for name, s in seconds.items()})
 
@@ -117,7 +121,7 @@ class Sampler:
     """Plans of one candidate on several sets of operands; a call times a sample of them.
 
     Attributes:
-        first_s: seconds a call, of the first one.
+        first_s: seconds of the first call.
     """
 
     def __init__(self, plans: Sequence[Callable[[], object]], timer: Timer) -> None:
@@ -131,7 +135,7 @@ class Sampler:
 
 
 def near_best(samplers: dict[str, Sampler]) -> dict[str, Sampler]:
-    """The candidates that were not far behind at first: those worth timing again."""
+    """Candidates that are worth timing again: those whose first time was not far behind."""
     least_s = min(sampler.first_s for sampler in samplers.values())
     limit_s = max(BEHIND * least_s, least_s + BEHIND_US * 1e-6)
     return {name: sampler for name, sampler in samplers.items() if sampler.first_s <= limit_s}
@@ -143,7 +147,7 @@ def _as_dtype(array: Any, dtype: str) -> Any:
 
 @cache
 def _pool(xp: Any, kind: str, dtype: str) -> Any:
-    """POOL random numbers: normal ones, or -1, 0 and 1, of which sums of products are exact."""
+    """POOL random numbers: normal ones, or -1, 0 and 1, whose sums of products are exact."""
     numbers = np.random.default_rng(0)
     if kind == "integers":
         return xp.asarray(numbers.integers(-1, 2, POOL).astype(dtype))
@@ -151,7 +155,7 @@ def _pool(xp: Any, kind: str, dtype: str) -> Any:
 
 
 class Bench:
-    """Operands of one workload, on which candidates are checked and timed."""
+    """Bench of one workload: operands on which candidates are checked and timed."""
 
     def __init__(
         self, workload: Workload, timer: Timer, cast: Callable[[Any, str], Any] = _as_dtype
@@ -159,9 +163,9 @@ class Bench:
         """Make the operands.
 
         Args:
-            workload: what is computed.
+            workload: the workload.
             timer: as `measure` takes it.
-            cast: makes an array of a dtype; for dtypes that CuPy lacks, of another library.
+            cast: function that converts an array to a dtype, in another library if CuPy lacks it.
         """
         self._workload = workload
         self._timer = timer
@@ -175,10 +179,10 @@ class Bench:
         self.operands = [self._operands(pool, place) for place in range(self._set_count())]
 
     def samplers(self, found: dict[str, Candidate]) -> dict[str, Sampler]:
-        """The samplers of candidates, by name; without those that cannot be built.
+        """Make samplers of candidates, by name, without those that cannot be built.
 
         Raises:
-            WrongResultError: the result of one is wrong.
+            WrongResultError: the result of a candidate is wrong.
         """
         samplers = {}
         for name, candidate in found.items():
@@ -189,10 +193,10 @@ class Bench:
         return samplers
 
     def sampler(self, implementation: Any) -> Sampler | None:
-        """The sampler of a candidate; None if it cannot compute this, or cannot be built.
+        """Make the sampler of a candidate; None if it cannot compute the workload or be built.
 
         Raises:
-            WrongResultError: its result is wrong.
+            WrongResultError: the result of the candidate is wrong.
         """
         try:
             self._check(implementation)
@@ -231,13 +235,13 @@ class Bench:
         return self._wide(self._cast(expected, self._workload.out_dtype))
 
     def _wide(self, array: Any) -> Any:
-        """An array as float64, or else as float32, in which the sums are exact too."""
+        """Convert an array to float64, or to float32, in which the sums are exact too."""
         if not isinstance(array, self._xp.ndarray):
             array = self._xp.from_dlpack(array.float())
         return _as_dtype(array, "float64" if self._workload.dtype == "float64" else "float32")
 
     def _operands(self, pool: Any, place: int) -> list[Any]:
-        """a, b and out; a and b are filled from different parts of a pool of numbers."""
+        """Make a, b and out; a and b are filled from different parts of a pool of numbers."""
         arrays = []
         for number, (name, (shape, is_col)) in enumerate(self._workload.shapes.items()):
             stored = (*shape[:-2], shape[-1], shape[-2]) if is_col else shape
@@ -252,7 +256,7 @@ class Bench:
         return arrays
 
     def _set_count(self) -> int:
-        """So many sets of operands that a call finds none of its own in the L2 cache, or most."""
+        """Number of sets of operands, so that a call finds none, or few, of its own in L2."""
         w = self._workload
         set_bytes = ITEM_SIZES[w.dtype] * w.batch * (w.m * w.k + w.k * w.n)
         set_bytes += ITEM_SIZES[w.out_dtype] * w.batch * w.m * w.n

@@ -1,4 +1,4 @@
-"""What was measured, line by line in a file, so that a search can be taken up where it ended."""
+"""Observations: measured times, line by line in a file, so that a search can be continued."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dxgemm.tuning.workloads import Workload
 
 @dataclass(frozen=True)
 class Observation:
-    """A workload with all that was timed on it, in turn.
+    """Workload with the times of its candidates.
 
     Attributes:
-        workload: what was computed.
+        workload: the workload.
         us: median time of a call in microseconds, by the name of the candidate.
     """
 
@@ -30,10 +30,10 @@ def append(path: Path, observation: Observation) -> None:
 
 
 def read(path: Path) -> dict[Workload, Observation]:
-    """All there is; a last line that was not finished does not count.
+    """Read all observations of a file; an unfinished last line does not count.
 
     Raises:
-        SettingError: the file is of another kind.
+        SettingError: the file has another format.
     """
     if not path.exists():
         return {}

@@ -1,7 +1,7 @@
-"""Samples of several calls each, of all that is compared in turn.
+"""Interleaved sampling of variants, several calls per sample.
 
-Two things measured one after the other also compare two clock and temperature states of the GPU. So
-everything that is compared is sampled together, and consecutive calls take different operands.
+Variants that are measured one after the other meet different clocks and temperatures of the GPU. So
+all variants are sampled in turn, and consecutive calls take different operands.
 """
 
 from __future__ import annotations
@@ -11,29 +11,30 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-SAMPLE_S = 1e-3  # a sample is a batch of as many calls as fit in this time ...
-MOST_CALLS = 20  # ... but at least one and at most so many
+SAMPLE_S = 1e-3  # seconds of a sample, which is a batch of as many calls as fit
+MOST_CALLS = 20  # most calls of a sample; it has at least one
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 def calls_in_sample(call_s: float, sample_s: float = SAMPLE_S, most: int = MOST_CALLS) -> int:
-    """Calls of so many seconds that fit in a sample; at least 1."""
+    """Number of calls of a duration that fit in a sample; at least 1."""
     return min(most, max(1, int(sample_s / call_s)))
 
 
 def sets_of_operands(set_bytes: int, l2_bytes: int, calls: int) -> int:
-    """As many as the L2 cache holds twice over, or one for each call."""
+    """Number of sets of operands: enough to fill the L2 cache twice, at most one per call."""
     return min(calls, 1 + 2 * l2_bytes // set_bytes)
 
 
 def interleave(
     variants: Mapping[Name, Callable[[], float]], rounds: int
 ) -> dict[Name, list[float]]:
-    """Measure every variant once a round, starting with another one each round.
+    """Measure every variant once per round, starting with another one each round.
 
     Args:
         variants: name -> function that measures one sample and returns it in seconds.
+        rounds: number of samples of each variant.
 
     Returns:
         name -> its samples in seconds.

@@ -21,10 +21,10 @@ LONGEST_HOLD_NS = 1_000_000_000
 
 
 class EventTimer:
-    """Seconds a call of a batch, between two events on the current stream.
+    """Timer of a batch of calls: seconds per call, between two events on the current stream.
 
     The L2 cache is overwritten first. Then a spin kernel holds the stream until the host has
-    enqueued the whole batch, so the GPU runs it back to back and the host's cost of launching
+    enqueued the whole batch, so that the GPU runs it back to back and the host's cost of launching
     stays out of the time. A batch that was not enqueued in time is measured again, held longer.
     """
 
@@ -52,5 +52,5 @@ class EventTimer:
 
 
 def l2_bytes() -> int:
-    """Of the current GPU."""
+    """Size of the current GPU's L2 cache in bytes."""
     return int(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["l2CacheSize"])

@@ -1,4 +1,4 @@
-"""The problems that a GPU is tuned on, and those that its choice is judged by."""
+"""Workloads: problems for tuning a GPU, and for evaluating its choice."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES, scalar_dtype
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
-# dtype and precision: each has kernels of its own. bfloat16 goes by what float16 was measured to
-# reach: its kernels are the same but for the type of the multiplication.
+# Pairs of dtype and precision with kernels of their own. bfloat16 takes the measurements of
+# float16, whose kernels differ in the multiplied type only.
 ARITHMETICS: tuple[tuple[str, str | None], ...] = (
     ("float32", None),
     ("float64", None),
@@ -29,28 +29,28 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
 )
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
-# Extents of single products, of thin ones in one of m, n and k, and of matrices of batches.
+# Extents of single products, of the thin side of thin ones, and of matrices of batches.
 USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
 MATRICES = (2, 2**15)
 ROUND = tuple(
     sorted([2**power for power in range(6, 14)] + [3 * 2**power for power in range(5, 12)])
 )
-ALIGNED = 16  # elements: rows of every dtype begin at multiples of 16 bytes then
-# A batch is half of the time a few large matrices, or many small ones; in half of them m = n = k.
+ALIGNED = 16  # elements; with such sizes rows of every dtype start at multiples of 16 bytes
+# Half of the batches have small matrices; in half of the batches m = n = k.
 SMALL_IN_BATCH = (4, 128)
-MOST_ELEMENTS = 2**27  # of all matrices of an operand
-LONGEST_US = 20e3  # by the device's peak outside tensor cores, about
+MOST_ELEMENTS = 2**27  # limit on the elements of all matrices of an operand
+LONGEST_US = 20e3  # rough limit on the time at the peak outside tensor cores
 
 
 class Workload(NamedTuple):
-    """One product, or a batch of them: a is (m, k), b is (k, n).
+    """Product, or batch of products: a is (m, k), b is (k, n).
 
     Attributes:
-        dtype: of a and b.
+        dtype: dtype of a and b.
         m, n, k, batch: sizes.
         precision: as `gemm` takes it.
-        layout: of a and b, "row_row" to "col_col"; the result is row-major.
-        epilogue: whether gelu is applied to each element.
+        layout: layouts of a and b, "row_row" to "col_col"; the result is row-major.
+        epilogue: True if gelu is applied to each element.
     """
 
     dtype: str
@@ -70,14 +70,14 @@ class Workload(NamedTuple):
 
     @property
     def out_dtype(self) -> str:
-        """The dtype of the result; float32 where int8 has an epilogue."""
+        """Dtype of the result; float32 for int8 with an epilogue."""
         if self.epilogue and self.dtype == "int8":
             return "float32"
         return RESULT_DTYPES[self.dtype][0]
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], bool]]:
-        """Shape of a, b and out, and whether each is column-major."""
+        """Shapes of a, b and out by name, each with True if it is column-major."""
         batch = (self.batch,) if self.batch > 1 else ()
         a, b = (layout == "col" for layout in self.layout.split("_"))
         sizes = {"a": (self.m, self.k), "b": (self.k, self.n), "out": (self.m, self.n)}
@@ -87,7 +87,7 @@ class Workload(NamedTuple):
         }
 
     def problem(self) -> Problem:
-        """The problem that `gemm` makes of contiguous operands."""
+        """Problem that `gemm` defines for contiguous operands."""
         layouts = {}
         for name, (shape, is_col) in self.shapes.items():
             dtype = self.out_dtype if name == "out" else self.dtype
@@ -118,11 +118,15 @@ def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
 def random_workloads(
     arithmetics: Sequence[tuple[str, str | None]], seed: int
 ) -> Iterator[Workload]:
-    """Workloads without end, the arithmetics in turn.
+    """Yield random workloads without end, the arithmetics in turn.
 
-    Of ten, three are usual products, one of them of round sizes, two are thin, two have another
-    layout, two are batches, and one has an epilogue. Sizes are as often between 16 and 32 as
-    between 8192 and 16384; every other problem is aligned.
+    Three of ten are usual products, one of these with round sizes; two are thin; two have another
+    layout; two are batches; one has an epilogue. Sizes are distributed log-uniformly; half of the
+    problems are aligned.
+
+    Args:
+        arithmetics: pairs of dtype and precision.
+        seed: seed of the random numbers.
     """
     numbers = random.Random(seed)
     while True:
@@ -161,7 +165,7 @@ def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None
 
 
 def _most_products(dtype: str) -> float:
-    """Multiplications that a large GPU does in LONGEST_US, outside tensor cores."""
+    """Limit on the multiplications: those of a large GPU in LONGEST_US outside tensor cores."""
     per_us = {"float64": 15e6, "float32": 30e6}.get(scalar_dtype(dtype), 15e6)
     return per_us * LONGEST_US
 
@@ -172,9 +176,9 @@ def _log_uniform(numbers: random.Random, extents: tuple[int, int]) -> int:
 
 
 def read_workloads(path: Path, arithmetics: Sequence[tuple[str, str | None]]) -> list[Workload]:
-    """From a text file with m, n and k on each line, for every arithmetic; `#` begins a comment.
+    """Read workloads from a text file with m, n and k on each line; `#` begins a comment.
 
-    A fourth number is that of the matrices of a batch.
+    A fourth number is the batch size. Each line gives a workload for every arithmetic.
 
     Raises:
         ShapeError: a line is not three or four positive integers.
