@@ -84,8 +84,8 @@ def prepare_kernel(
 
     spec = find_implementation(implementation).common_specs((dtype,))[0]
     if epilogue:
-        stage = getattr(epilogues, epilogue).stage_function
-        spec = replace(spec, epilogue=Fusion((stage,), ()))
+        stages = (getattr(epilogues, epilogue),)
+        spec = replace(spec, epilogue=Fusion(stages, ()))
 
     def step() -> str:
         obtain_kernel(spec, arch)

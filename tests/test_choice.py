@@ -40,7 +40,7 @@ from dxgemm.tuning.workloads import ARITHMETICS, random_workloads
 
 PACKAGED = tables.PACKAGED  # fixtures put others in its place
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
-RELU = Fusion(bound_epilogue(epilogues.relu).shape.functions, ())
+RELU = Fusion(bound_epilogue(epilogues.relu).stages, ())
 ARGMIN = Fusion((), (), reduction=FusedReduction("smallest", 1, ("float32", "int64")))
 KEY = "float32", "coalesced", str(find_implementation("coalesced").configs("float32")[0])
 

@@ -30,7 +30,7 @@ from dxgemm.compiler import compile_kernel
 (spec, *_) = find_implementation("naive").common_specs(("{dtype}",))
 for epilogue in (epilogues.relu, epilogues.gelu, epilogues.gelu_tanh, epilogues.sigmoid,
                  epilogues.silu, epilogues.tanh):
-    fusion = Fusion((epilogue.stage_function,), ())
+    fusion = Fusion((epilogue,), ())
     ptx = compile_kernel(replace(spec, epilogue=fusion), "sm_90a").ptx
     print(*(ptx.count(text) for text in ("bra", "call", "div.")))
 """

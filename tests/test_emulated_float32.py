@@ -268,7 +268,7 @@ def scaled(value, row, col):
     return value * 123.0
 
 problem = contiguous_problem("float32", 64, 64, 64, precision="emulated")
-fused = replace(problem, epilogue=Fusion(bound_epilogue(scaled).shape.functions, ()))
+fused = replace(problem, epilogue=Fusion(bound_epilogue(scaled).stages, ()))
 print("0f42F60000" in compile_kernel(other_specs(fused)[-1], "sm_90a").ptx)
 """
 

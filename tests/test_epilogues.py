@@ -385,7 +385,7 @@ for epilogue in (unfit, twofold, threefold):
     operands = (FusedOperand("output", "float32"),) if epilogue.outputs else ()
     try:
         compile_kernel(
-            replace(spec, epilogue=Fusion((epilogue.stage_function,), operands)), "sm_90a"
+            replace(spec, epilogue=Fusion((epilogue,), operands)), "sm_90a"
         )
     except dxgemm.errors.BuildError as error:
         print(error, end="\\n\\n")
@@ -457,7 +457,7 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
 (spec, *_) = find_implementation("tensor_core").common_specs(("float64",))
-residual, bias = (e.stage_function for e in (epilogues.residual, epilogues.bias))
+residual, bias = epilogues.residual, epilogues.bias
 lines = spec.config.tile_left * spec.config.tile_right * 8 // 128
 print(lines // spec.config.threads)
 for stage, operand in (

@@ -155,18 +155,19 @@ def _computing(epilogue: Any, value: str, column: int) -> tuple[list[str], str, 
     lines, outputs, number = [], {}, 0
     for position, stage in enumerate(epilogue.stages):
         inputs = [value, place]
-        for operand in epilogue.stage_operands[number : number + stage.operand_count]:
+        for operand in epilogue.stage_operands[number : number + len(stage.parameters)]:
             inputs.append(
                 f"operand_{number}" if operand.kind == "number" else f"operand_{number}[{column}]"
             )
             number += 1
         value = f"value_{position}_{column}"
-        lines.append(f"{value} = stage_{position}({', '.join(inputs)})")
-        for output in range(stage.output_count):
-            outputs[number] = f"narrow_{number}({value}[{output + 1}])"
+        returned = [value]
+        for _ in stage.outputs:
+            returned.append(f"{value}_{number}")
+            outputs[number] = f"narrow_{number}({value}_{number})"
             number += 1
-        if stage.output_count:
-            value = f"{value}[0]"
+        # numba refuses to unpack another number of values.
+        lines.append(f"{', '.join(returned)} = stage_{position}({', '.join(inputs)})")
     return lines, value, outputs
 
 

@@ -240,7 +240,7 @@ def make_store_result(
     vectors = thread_m * col_vectors
     is_short = epilogue is None or (
         len(epilogue.stages) <= MOST_STAGES_TOGETHER
-        and not any(stage.output_count for stage in epilogue.stages)
+        and not any(stage.outputs for stage in epilogue.stages)
     )
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 

@@ -93,7 +93,7 @@ def gemm(
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     (
-        launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream,
+        launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, operands, stream,
         result, anchor, library, ordered, _,
     ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)  # fmt: skip
     if launch is None:
@@ -102,7 +102,7 @@ def gemm(
         stream = library.current_stream(anchor)
     for operand_library, operand in ordered:
         operand_library.acquire(operand, stream)
-    launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream)
+    launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
     for operand_library, operand in ordered:
         operand_library.release(operand, stream)
     return result

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dxgemm.epilogues.check import check_numbers
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.check import check_overflow
+from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.reduction import INDICES, Reduction
-from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
@@ -18,28 +17,9 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import Library, libraries, library_of
 
 
-class FusedLaunch:
-    """A launch with the operands of its epilogue."""
-
-    def __init__(self, launch: Any, extra: tuple[Any, ...]) -> None:
-        self._launch = launch
-        self._extra = extra
-
-    def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
-    ) -> None:
-        self._launch(a, b, c, out, alpha, beta, stream, self._extra)
-
-    def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
-    ) -> Callable[[int], None]:
-        fixed: Callable[[int], None] = self._launch.fixed(a, b, c, out, alpha, beta, self._extra)
-        return fixed
-
-
 def fuse(
-    problem: Problem, shape: EpilogueShape, layouts: Mapping[str, Layout]
-) -> tuple[Problem, tuple[Strides | None, ...]]:
+    problem: Problem, shape: BoundEpilogue, layouts: Mapping[str, Layout]
+) -> tuple[Problem, tuple[tuple[int, ...], ...]]:
     """The problem with an epilogue.
 
     Args:
@@ -48,8 +28,8 @@ def fuse(
         layouts: of its arrays, by their labels, as they fit the result.
 
     Returns:
-        The problem, and for each operand its strides in elements as the kernel walks over it; None
-        for numbers.
+        The problem, and for each operand and result its strides in elements as the kernel walks
+        over it; none for numbers and results.
     """
     if problem.scalar_dtype == "int32" and problem.reads_c and problem.out_dtype != "int32":
         raise UnsupportedProblemError(
@@ -57,12 +37,12 @@ def fuse(
         )
     number_dtype = "float64" if problem.scalar_dtype == "float64" else "float32"
     operands: list[FusedOperand] = []
-    strides: list[Strides | None] = []
-    for operand, label in zip(shape.operands, shape.labels, strict=True):
+    strides: list[tuple[int, ...]] = []
+    for operand, label in zip(shape.operands, shape.labels):
         if label is None:
             dtype = "int64" if operand.kind == "integer" else number_dtype
             operands.append(FusedOperand("number", dtype))
-            strides.append(None)
+            strides.append(())
             continue
         layout = layouts[label]
         steps = _steps(operand.kind, layout)
@@ -72,7 +52,8 @@ def fuse(
         access = _access(kind, layout, steps)
         operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
         strides.append(steps)
-    fusion = Fusion(shape.functions, tuple(operands), problem.is_transposed)
+    strides += [()] * len(shape.result_labels)
+    fusion = Fusion(shape.stages, tuple(operands), problem.is_transposed)
     if shape.reduction is None:
         return replace(problem, epilogue=fusion), tuple(strides)
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
@@ -131,34 +112,48 @@ class CallEpilogue:
     """The epilogue of one call.
 
     Attributes:
-        key: what of it a route depends on.
-        arrays, pointers: of its array operands, by their labels.
+        bound: what was passed for it.
+        shape: what of it is the same in other calls.
+        key: what a route depends on.
+        values: the number or address of each operand, then of each array for a result.
+        made: the arrays for results that were not passed.
     """
 
-    def __init__(self, epilogue: Any) -> None:
-        bound = bound_epilogue(epilogue)
-        self._operands = bound.operands
-        self._shape = bound.shape
-        self.arrays: dict[str, Any] = {}
-        self.pointers: dict[str, int] = {}
-        self._numbers: list[float] = []
-        keys: list[Any] = []
-        for operand, label in zip(bound.operands, self._shape.labels, strict=True):
-            if label is None:
-                convert = int if operand.kind == "integer" else float
-                self._numbers.append(convert(operand.value))
-                continue
-            self._add_array(label, operand.value, keys)
-        results = bound.reduction.out if bound.reduction else ()
-        for label, array in zip(self._shape.result_labels.values(), results, strict=False):
-            self._add_array(label, array, keys)
-        self.key = (self._shape, *keys)
+    __slots__ = ("bound", "key", "made", "shape", "values")
 
-    def _add_array(self, label: str, array: Any, keys: list[Any]) -> None:
-        library = libraries.get(type(array)) or library_of(label, array)
-        pointer, layout_key = library.inspect(array)
-        self.arrays[label], self.pointers[label] = array, pointer
-        keys.append((library, layout_key, ALIGNMENTS[pointer & 15]))
+    def __init__(self, epilogue: Any) -> None:
+        bound = epilogue if type(epilogue) is BoundEpilogue else bound_epilogue(epilogue)
+        shape = bound.shape
+        values: list[Any] = []
+        key: list[Any] = [shape]
+        for label, value in zip(shape.labels, bound.passed):
+            if label is None:
+                values.append(value)
+                continue
+            library = libraries.get(type(value)) or library_of(label, value)
+            pointer, layout_key = library.inspect(value)
+            values.append(pointer)
+            key += library, layout_key, ALIGNMENTS[pointer & 15]
+        self.bound, self.shape = bound, shape
+        self.key, self.values = tuple(key), values
+        self.made: list[Any] = []
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """All arrays by their labels."""
+        named = zip(self.shape.labels, (*self.bound.passed, *self.made))
+        return {label: array for label, array in named if label is not None}
+
+    @property
+    def pointers(self) -> dict[str, int]:
+        """The addresses among `values`, by the labels of their arrays."""
+        named = zip(self.shape.labels, self.values)
+        return {label: value for label, value in named if label is not None}
+
+    def moved(self, pointers: Mapping[str, int]) -> list[Any]:
+        """`values` with other addresses, given by label."""
+        named = zip(self.shape.labels, self.values)
+        return [value if label is None else pointers[label] for label, value in named]
 
     def results(self, expected: Mapping[str, tuple[Any, str]], library: Library, like: Any) -> Any:
         """What the caller gets of a reduction: the arrays that were passed, or new ones.
@@ -167,37 +162,23 @@ class CallEpilogue:
             expected: shape and dtype by label.
             library, like: of new arrays.
         """
-        assert self._shape.reduction is not None
-        for label, (shape, dtype) in expected.items():
-            if label not in self.arrays:
-                self.arrays[label] = library.empty(shape, dtype, like)
-                self.pointers[label], _ = library.inspect(self.arrays[label])
-        by_name = {name: self.arrays[label] for name, label in self._shape.result_labels.items()}
-        return self._shape.reduction.packed(by_name)
+        reduction = self.bound.reduction
+        assert reduction is not None
+        if not reduction.out:
+            self.made = [library.empty(shape, dtype, like) for shape, dtype in expected.values()]
+            self.values += [library.inspect(array)[0] for array in self.made]
+        return reduction.packed(reduction.out or self.made)
 
-    def check(self, problem: Problem) -> None:
-        """What depends on numbers: see `check_numbers`."""
-        check_numbers(self._operands, problem.scalar_dtype)
+    def check(self, sums: str) -> None:
+        """Check the numbers: see `check_overflow`."""
+        for place in self.shape.number_places:
+            check_overflow(self.shape.operands[place], self.values[place], sums)
 
-    def arguments(
-        self, strides: tuple[Strides | None, ...], pointers: Mapping[str, int]
-    ) -> tuple[Any, ...]:
-        """What the kernel takes.
 
-        Args:
-            strides: of each operand, as `fuse` gives them.
-            pointers: by label, where the kernel runs.
-        """
-        numbers = iter(self._numbers)
-        arguments: list[Any] = []
-        for label, steps in zip(self._shape.labels, strides, strict=True):
-            if label is None or steps is None:
-                arguments.append(next(numbers))
-            else:
-                arguments += [pointers[label], *steps]
-        arguments += [pointers[label] for label in self._shape.result_labels.values()]
-        return tuple(arguments)
-
-    def is_output(self, label: str) -> bool:
-        """Whether an array is written."""
-        return self._shape.is_output(label)
+def kernel_operands(values: Sequence[Any], strides: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
+    """What a kernel takes for its epilogue: `CallEpilogue.values`, each with what `fuse` gives."""
+    operands: list[Any] = []
+    for value, steps in zip(values, strides):
+        operands.append(value)
+        operands += steps
+    return tuple(operands)

@@ -9,7 +9,7 @@ from typing import Any
 from dxgemm.call.route import Route
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
-from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import (
@@ -306,7 +306,7 @@ def explain_route(route: Route) -> Explanation:
 
 
 def _reduction_text(
-    epilogue: EpilogueShape | None, problem: Problem, candidate: Candidate
+    epilogue: BoundEpilogue | None, problem: Problem, candidate: Candidate
 ) -> str | None:
     if epilogue is None or epilogue.reduction is None:
         return None
@@ -354,7 +354,7 @@ def _explain(
     ranking: Ranking,
     candidate: Candidate,
     copied: tuple[str, ...],
-    epilogue: EpilogueShape | None = None,
+    epilogue: BoundEpilogue | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from dxgemm.call.epilogue import CallEpilogue, FusedLaunch
+from dxgemm.call.epilogue import CallEpilogue, kernel_operands
 from dxgemm.call.route import Route
 from dxgemm.errors import LaunchError
 from dxgemm.runtime.arrays import HOST, Library, host_view
@@ -51,8 +51,17 @@ class HostLaunch:
         self._epilogue = epilogue
 
     def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
     ) -> None:
+        """Copy, run and copy back; addresses and `operands` are those of the copies instead."""
         if is_captured(stream):
             names = ", ".join(sorted(self._host_views))
             raise LaunchError(
@@ -77,23 +86,30 @@ class HostLaunch:
             written = 0 if target is None else pointers[target]
             addend = pointers["c"] if route.reads_separate_c else written
             assert route.launch is not None  # its operands are on the device, and not empty
-            launch: Any = route.launch
             if self._epilogue is not None:
-                launch = FusedLaunch(
-                    launch, self._epilogue.arguments(route.epilogue_strides, pointers)
-                )
-            launch(pointers[first], pointers[second], addend, written, alpha, beta, stream)
+                values = self._epilogue.moved(pointers)
+                operands = kernel_operands(values, route.epilogue_strides)
+            route.launch(
+                pointers[first], pointers[second], addend, written, alpha, beta, stream, operands
+            )
             if target in copies:
                 copies[target].download()
             for copy in outputs:
                 copy.download()
 
     def _is_output(self, name: str) -> bool:
-        if self._epilogue is None or name not in self._epilogue.arrays:
+        if self._epilogue is None or name not in self._epilogue.shape.labels:
             return False
-        return self._epilogue.is_output(name)
+        return self._epilogue.shape.is_output(name)
 
     def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
         return lambda stream: self(a, b, c, out, alpha, beta, stream)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.epilogue import CallEpilogue, FusedLaunch
+from dxgemm.call.epilogue import CallEpilogue, kernel_operands
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, make_route, routes
@@ -37,6 +37,7 @@ def prepare(
         launch: launch to call; None if nothing is launched.
         a, b, c, out: pointers, in the kernels' orientation.
         alpha, beta: scalars as the kernel takes them.
+        operands: operands of the epilogue as the kernel takes them.
         stream: the caller's handle; None for the current stream of `library`.
         result: the array that is written, or the results of a reduction.
         anchor, library: an array whose library decides on the stream, and that library.
@@ -73,15 +74,13 @@ def prepare(
         library = library_out = libraries.get(type(out)) or library_of("out", out)
         out_pointer, out_key = library_out.inspect(out)
 
+    call_epilogue = None if epilogue is None else CallEpilogue(epilogue)
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
-        alpha == 0, beta == 0, precision, implementation, None,
+        alpha == 0, beta == 0, precision, implementation,
+        None if call_epilogue is None else call_epilogue.key,
     )  # fmt: skip
-    call_epilogue = None
-    if epilogue is not None:
-        call_epilogue = CallEpilogue(epilogue)
-        key = (*key[:-1], *call_epilogue.key)
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
@@ -125,17 +124,20 @@ def prepare(
     launch = route.launch
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
+    operands: tuple[Any, ...] = ()
+    if call_epilogue is not None:
+        call_epilogue.check(route.sums)
+        addresses = (a_pointer, b_pointer, c_pointer, out_pointer, *call_epilogue.values)
+        for written, other, low, high in route.epilogue_near:
+            if low < addresses[other] - addresses[written] < high:
+                _check_epilogue_overlap(route, written, other, addresses)
+        operands = kernel_operands(call_epilogue.values, route.epilogue_strides)
     ordered: tuple[tuple[Library, Any], ...] = ()
     if route.is_special:
         arrays = {"a": a, "b": b, "c": c, "out": out}
         pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
         if call_epilogue is not None:
             arrays.update(call_epilogue.arrays)
-            pointers.update(call_epilogue.pointers)
-            call_epilogue.check(route.problem)
-            for name, other, (low, high) in route.epilogue_near:
-                if low < pointers[other] - pointers[name] < high:
-                    _check_epilogue_overlap(route, name, other, pointers)
         for name in route.doubtful:
             route.libraries[name].verify(name, arrays[name])
         ordered = _to_order(route, arrays, stream)
@@ -149,13 +151,13 @@ def prepare(
         elif route.host_operands:
             if route.reduction is None:
                 arrays["c" if out is None else "out"] = result
+            if call_epilogue is not None:
+                pointers.update(call_epilogue.pointers)
             launch = HostLaunch(route, arrays, pointers, library_a, call_epilogue)
-        elif call_epilogue is not None:
-            launch = FusedLaunch(launch, call_epilogue.arguments(route.epilogue_strides, pointers))
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     return (
-        launch, a_pointer, b_pointer, c_pointer, target, alpha, beta, stream,
+        launch, a_pointer, b_pointer, c_pointer, target, alpha, beta, operands, stream,
         result, anchor, library, ordered, route,
     )  # fmt: skip
 
@@ -248,12 +250,15 @@ def _raise_misaligned(route: Route, **pointers: int) -> None:
     )
 
 
-def _check_epilogue_overlap(route: Route, name: str, other: str, pointers: dict[str, int]) -> None:
-    layout, other_layout = route.layouts[name], route.layouts[other]
-    if share_elements(pointers[name], layout, pointers[other], other_layout):
+def _check_epilogue_overlap(
+    route: Route, written: int, other: int, addresses: tuple[int, ...]
+) -> None:
+    name, other_name = route.names[written], route.names[other]
+    layout, other_layout = route.layouts[name], route.layouts[other_name]
+    if share_elements(addresses[written], layout, addresses[other], other_layout):
         raise OverlapError(
-            f"gemm: {name} shares memory with {other}, and is written while that is used; pass a "
-            "copy. (A residual that is updated in place is c, with beta=1.)"
+            f"gemm: {name} shares memory with {other_name}, and is written while that is used; "
+            "pass a copy. (A residual that is updated in place is c, with beta=1.)"
         )
 
 

@@ -20,8 +20,8 @@ from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
+from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.epilogues.reduction import Reduction
-from dxgemm.epilogues.stages import EpilogueShape
 from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
@@ -34,7 +34,7 @@ from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, Strides, byte_extent
+from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
@@ -51,6 +51,7 @@ class Route:
     Attributes:
         problem: the problem in the kernels' orientation.
         out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
+        sums: dtype of the sums, in which alpha and beta apply.
         takes_integers: True if alpha and beta must be integers.
         least_scalar, largest_scalar: bounds of alpha and beta.
         misalignment: mask of the bits that are 0 in a valid address of c and out.
@@ -60,10 +61,11 @@ class Route:
         epilogue: shape of the epilogue; None without one.
         reduction: the reduction that ends the epilogue; None without one.
         results: shape and dtype of each array that the reduction writes, by label.
-        epilogue_strides: strides of the epilogue's operands in the kernel's orientation; None for
-            numbers.
+        epilogue_strides: strides of the epilogue's operands as the kernel walks over them; see
+            `fuse`.
+        names: names of all operands, those of the epilogue last; None for numbers.
         epilogue_near: pairs of a written operand and another one, at least one of them an array of
-            the epilogue: both names, and a range of distances like a_near.
+            the epilogue: their places among `names`, and a range of distances like a_near.
         host_operands: names of the operands that are copied to the GPU and back.
         ordinal, device: ordinal and facts of the GPU.
         implementation: implementation that the caller asked for.
@@ -88,14 +90,15 @@ class Route:
         beta_is_zero: bool,
         precision: Any,
         implementation: Any,
-        epilogue: EpilogueShape | None = None,
+        epilogue: BoundEpilogue | None = None,
     ) -> None:
         self.layouts = layouts
         self.epilogue = epilogue
         self.reduction = epilogue.reduction if epilogue else None
         self.results: dict[str, tuple[tuple[int, ...], str]] = {}
-        self.epilogue_strides: tuple[Strides | None, ...] = ()
-        self.epilogue_near: tuple[tuple[str, str, tuple[int, int]], ...] = ()
+        self.epilogue_strides: tuple[tuple[int, ...], ...] = ()
+        self.names: tuple[Any, ...] = ("a", "b", "c", "out")
+        self.epilogue_near: tuple[tuple[int, int, int, int], ...] = ()
         self.problem, self.shape = define_problem(
             layouts["a"],
             layouts["b"],
@@ -104,7 +107,7 @@ class Route:
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
             precision=precision,
-            has_epilogue=epilogue is not None and bool(epilogue.functions),
+            has_epilogue=epilogue is not None and bool(epilogue.stages),
             is_reduced=self.reduction is not None,
             reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
         )
@@ -118,10 +121,11 @@ class Route:
         self.is_transposed = self.problem.is_transposed
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
-        self.takes_integers = self.problem.scalar_dtype == "int32"
+        self.sums = self.problem.scalar_dtype
+        self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue)
-        self.least_scalar, self.largest_scalar = _scalar_range(self.problem.scalar_dtype)
+        self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
         self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
@@ -171,10 +175,10 @@ class Route:
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
 
-    def _add_epilogue(self, epilogue: EpilogueShape) -> None:
-        """Check the epilogue's operands against the result, and fuse it into the problem."""
+    def _add_epilogue(self, epilogue: BoundEpilogue) -> None:
+        """Check its operands against the result, and make it part of the problem."""
         has_out = bool({"c", "out"} & self.layouts.keys())
-        if epilogue.functions and self.takes_integers and not has_out:
+        if epilogue.stages and self.takes_integers and not has_out:
             raise MissingOperandError(
                 "gemm: what an epilogue makes of int8 products may be int32, float32, float16 or "
                 "bfloat16; pass out, whose dtype says what to store."
@@ -182,8 +186,11 @@ class Route:
         *batch, m, n = self.shape
         devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}
         check_operands(
-            epilogue,
-            [self.layouts[label] if label else None for label in epilogue.labels],
+            epilogue.operands,
+            [
+                self.layouts[label] if label else None
+                for label in epilogue.labels[: len(epilogue.operands)]
+            ],
             m,
             n,
             batch[0] if batch else 1,
@@ -197,8 +204,10 @@ class Route:
         targets = ("out",) if epilogue.reduction else ("out", "c")
         target = [name for name in targets if name in self.layouts][:1]
         written = [*target, *filter(epilogue.is_output, labels)]
+        self.names += epilogue.labels
+        place = self.names.index
         self.epilogue_near = tuple(
-            (name, other, self._overlap_range(layout, self.layouts[name]))
+            (place(name), place(other), *self._overlap_range(layout, self.layouts[name]))
             for name in written
             for other, layout in self.layouts.items()
             if other != name
@@ -208,7 +217,7 @@ class Route:
 
     def _add_results(
         self,
-        epilogue: EpilogueShape,
+        epilogue: BoundEpilogue,
         reduction: Reduction,
         m: int,
         n: int,
@@ -221,7 +230,7 @@ class Route:
         self.results = {
             label: (shapes[name], dtypes[name]) for name, label in epilogue.result_labels.items()
         }
-        if epilogue.has_results:
+        if reduction.out:
             check_results(self.results, self.layouts, device)
 
     def _bind(self, candidate: Candidate) -> Launch:
@@ -255,12 +264,7 @@ class Route:
             route.ordered = tuple(on_device)
         is_degenerate = self.k == 0 or self.is_empty
         route.is_special = bool(
-            route.ordered
-            or doubtful
-            or self.host_operands
-            or self.takes_integers
-            or is_degenerate
-            or self.epilogue
+            route.ordered or doubtful or self.host_operands or self.takes_integers or is_degenerate
         )
         return route
 
@@ -376,7 +380,7 @@ def route_of_layouts(
     beta_is_zero: bool,
     precision: Any,
     implementation: Any,
-    epilogue: EpilogueShape | None = None,
+    epilogue: BoundEpilogue | None = None,
 ) -> Route:
     """Find or make the route of operands given by their layouts, of any library."""
     rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue
@@ -391,21 +395,23 @@ def make_route(key: tuple[Any, ...]) -> Route:
     """Make the route of a call that is not among `routes` yet.
 
     Args:
-        key: for each of a, b, c and out its library and its key in that library, or None twice;
-            then the alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, and the shape of the epilogue or None; then for each array of the
-            epilogue the library, the key and the alignment.
+        key: for each of a, b, c and out its library and its key there, or None twice; then the
+            alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
+            `implementation`, and `CallEpilogue.key` or None.
     """
-    operands, (a_alignment, b_alignment), rest, arrays = key[:8], key[8:10], key[10:15], key[15:]
+    operands, (a_alignment, b_alignment) = key[:8], key[8:10]
+    epilogue: BoundEpilogue | None = None
+    arrays: tuple[Any, ...] = ()
+    if key[14] is not None:
+        epilogue, *arrays = key[14]
     keys = {
         name: (library, layout_key)
         for name, library, layout_key in zip(("a", "b", "c", "out"), operands[::2], operands[1::2])
         if library is not None
     }
     alignments = {}
-    epilogue: EpilogueShape | None = rest[-1]
     labels = epilogue.array_labels if epilogue else ()
-    for label, (library, layout_key, alignment) in zip(labels, arrays, strict=True):
+    for label, library, layout_key, alignment in zip(labels, *(arrays[i::3] for i in range(3))):
         keys[label], alignments[label] = (library, layout_key), alignment
     libraries = {name: library for name, (library, _) in keys.items()}
     alignments["a"], alignments["b"] = a_alignment, b_alignment
@@ -416,7 +422,10 @@ def make_route(key: tuple[Any, ...]) -> Route:
             layout = layout._replace(alignment=alignment)
         layouts[name] = layout
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
-    shared = route_of_layouts(layouts, *rest)
+    alpha_is_zero, beta_is_zero, precision, implementation = key[10:14]
+    shared = route_of_layouts(
+        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue
+    )
     return _remember(key, shared.for_libraries(libraries, doubtful))
 
 

@@ -25,30 +25,28 @@ from dxgemm.epilogues.catalogue import (
     silu,
     tanh,
 )
-from dxgemm.epilogues.check import check_operands
+from dxgemm.epilogues.check import check_operands, check_overflow
 from dxgemm.epilogues.elementary import logistic, normal_cdf
-from dxgemm.epilogues.function import BoundEpilogue, Epilogue, Stage, bound_epilogue, epilogue
-from dxgemm.epilogues.kinds import BoundOperand, ColumnVector, Integer, Matrix, RowVector, Scalar
+from dxgemm.epilogues.function import BoundEpilogue, Epilogue, bound_epilogue, epilogue
+from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, Parameter, RowVector, Scalar
 from dxgemm.epilogues.literals import compiled_function
 from dxgemm.epilogues.reduction import Reduction
-from dxgemm.epilogues.stages import StageFunction
 
 __all__ = [
     "BoundEpilogue",
-    "BoundOperand",
     "ColumnVector",
     "Epilogue",
     "Integer",
     "Matrix",
+    "Parameter",
     "Reduction",
     "RowVector",
     "Scalar",
-    "Stage",
-    "StageFunction",
     "bias",
     "bias_column",
     "bound_epilogue",
     "check_operands",
+    "check_overflow",
     "clamp",
     "compiled_function",
     "dequantise",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dxgemm.epilogues.function import BoundEpilogue
-from dxgemm.epilogues.kinds import KINDS, OUTPUT, BoundOperand, check_number, fits, fitting_shapes
-from dxgemm.epilogues.stages import EpilogueShape
+from dxgemm.epilogues.kinds import Parameter, fits, fitting_shapes
 from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
@@ -21,6 +19,8 @@ from dxgemm.errors import (
 )
 from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
 from dxgemm.problem.layout import Layout, overlaps_itself
+
+LARGEST_FLOAT32 = float(np.finfo("float32").max)
 
 # By the type of sums. A float64 operand would widen float32 arithmetic without a word, a float32
 # one would bring fewer digits into float64 results than they seem to have: neither is accepted.
@@ -37,7 +37,7 @@ WRITABLE = {
 
 
 def check_operands(
-    bound: BoundEpilogue | EpilogueShape,
+    operands: Sequence[Parameter],
     layouts: Sequence[Layout | None],
     m: int,
     n: int,
@@ -45,46 +45,53 @@ def check_operands(
     device: int,
     dtype: str,
 ) -> None:
-    """Check the operands of an epilogue against a problem.
+    """Check the arrays of an epilogue against a problem.
 
     Overlap with other arrays depends on addresses and is not checked here.
 
     Args:
-        bound: the epilogue.
-        layouts: one for each of `bound.operands`; None for numbers.
+        operands: of the epilogue.
+        layouts: one for each of `operands`; None for numbers.
         m, n, batch: the result as the caller sees it; batch is 1 for a two-dimensional one.
         device: CUDA ordinal of the call's operands; -1 if all are in host memory.
         dtype: of a and b.
 
     Raises:
-        ShapeError, DtypeError, DeviceMismatchError, LayoutError, ReadOnlyError, OverlapError,
-        ScalarError: the first that applies, with the epilogue, the operand and the way out.
+        ShapeError, DtypeError, DeviceMismatchError, LayoutError, ReadOnlyError, OverlapError: the
+        first that applies, with the epilogue, the operand and the way out.
     """
     sums = scalar_dtype(dtype)
     arrays = []
-    for operand, layout in zip(bound.operands, layouts, strict=True):
-        where = f"gemm: epilogue {operand.epilogue}: {operand.name}"
+    for operand, layout in zip(operands, layouts, strict=True):
         if layout is None:
-            _check_number(where, operand, sums)
-        else:
-            arrays.append((operand, layout))
-            _check_dtype(where, operand, layout, dtype, sums)
-            _check_shape(where, operand, layout, (m, n, batch))
-            _check_alignment(where, layout)
-            if operand.kind == "output":
-                _check_output(where, layout)
+            continue
+        where = f"gemm: epilogue {operand.epilogue}: {operand.name}"
+        arrays.append((operand, layout))
+        _check_dtype(where, operand, layout, dtype, sums)
+        _check_shape(where, operand, layout, (m, n, batch))
+        _check_alignment(where, layout)
+        if operand.kind == "output":
+            _check_output(where, layout)
     _check_devices(arrays, device)
 
 
-def check_numbers(operands: Iterable[BoundOperand], sums: str) -> None:
-    """Check the numbers among operands against the type of sums.
+def check_overflow(operand: Parameter, value: float, sums: str) -> None:
+    """Check a number against the type of sums.
 
     Raises:
-        ScalarError: the first that is none, or overflows, with the epilogue and the operand.
+        ScalarError: it overflows, with the epilogue and the operand.
     """
-    for operand in operands:
-        if KINDS[operand.kind].is_number:
-            _check_number(f"gemm: epilogue {operand.epilogue}: {operand.name}", operand, sums)
+    is_small = -LARGEST_FLOAT32 <= value <= LARGEST_FLOAT32
+    if is_small or operand.kind != "scalar" or not math.isfinite(value):
+        return
+    floating = "float64" if sums == "float64" else "float32"
+    with np.errstate(over="ignore"):
+        overflows = not np.isfinite(np.dtype(floating).type(value))
+    if overflows:
+        raise ScalarError(
+            f"gemm: epilogue {operand.epilogue}: {operand.name} is {value}, which overflows "
+            f"{floating}."
+        )
 
 
 def check_results(
@@ -116,19 +123,7 @@ def check_results(
             )
 
 
-def _check_number(where: str, operand: BoundOperand, sums: str) -> None:
-    kind = KINDS[operand.kind]
-    check_number(operand.epilogue, operand.name, kind, operand.value)
-    if operand.kind != "scalar" or not math.isfinite(value := float(operand.value)):
-        return
-    floating = "float64" if sums == "float64" else "float32"
-    with np.errstate(over="ignore"):
-        overflows = not np.isfinite(np.dtype(floating).type(value))
-    if overflows:
-        raise ScalarError(f"{where} is {operand.value}, which overflows {floating}.")
-
-
-def _check_dtype(where: str, operand: BoundOperand, layout: Layout, dtype: str, sums: str) -> None:
+def _check_dtype(where: str, operand: Parameter, layout: Layout, dtype: str, sums: str) -> None:
     allowed = (WRITABLE if operand.kind == "output" else READABLE)[sums]
     if layout.dtype not in allowed:
         listed = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
@@ -141,17 +136,16 @@ def _check_dtype(where: str, operand: BoundOperand, layout: Layout, dtype: str, 
 
 
 def _check_shape(
-    where: str, operand: BoundOperand, layout: Layout, sizes: tuple[int, int, int]
+    where: str, operand: Parameter, layout: Layout, sizes: tuple[int, int, int]
 ) -> None:
-    kind = KINDS[operand.kind]
-    if fits(kind, layout.shape, *sizes):
+    if fits(operand, layout.shape, *sizes):
         return
     m, n, batch = sizes
     result = f"a {m} x {n} result" if batch == 1 else f"{batch} results of {m} x {n}"
-    remark = "; what is written cannot be broadcast" if kind is OUTPUT else ""
+    remark = "; what is written cannot be broadcast" if operand.kind == "output" else ""
     raise ShapeError(
-        f"{where} is {layout.shape}, but {kind.meaning} for {result} has shape "
-        f"{fitting_shapes(kind, *sizes)}{remark}."
+        f"{where} is {layout.shape}, but {operand.meaning} for {result} has shape "
+        f"{fitting_shapes(operand, *sizes)}{remark}."
     )
 
 
@@ -174,7 +168,7 @@ def _check_output(where: str, layout: Layout) -> None:
         )
 
 
-def _check_devices(arrays: list[tuple[BoundOperand, Layout]], device: int) -> None:
+def _check_devices(arrays: list[tuple[Parameter, Layout]], device: int) -> None:
     # Host operands go wherever the others are.
     for operand, layout in arrays:
         if layout.device < 0:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, update_wrapper
 from types import FunctionType
 from typing import Any, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dxgemm.epilogues.host import apply_on_host
-from dxgemm.epilogues.kinds import (
-    OUTPUT,
-    BoundOperand,
-    Parameter,
-    check_number,
-    epilogue_error,
-    kind_of,
-)
-from dxgemm.epilogues.literals import copied_function
-from dxgemm.epilogues.reads import FunctionHolder, cell_value, check_unchanged, examine
+from dxgemm.epilogues.host import apply_on_host, check_returned
+from dxgemm.epilogues.kinds import OUTPUT, Parameter, checked_number, epilogue_error, kind_of
+from dxgemm.epilogues.literals import compiled_function, copied_function
+from dxgemm.epilogues.reads import FunctionHolder, Read, cell_value, check_unchanged, examine
 from dxgemm.epilogues.reduction import Reduction
-from dxgemm.epilogues.stages import EpilogueShape, StageFunction
 from dxgemm.errors import EpilogueError, ScalarError
+from dxgemm.gpu.status import simulator_enabled
 
 LEADING = ("value", "row", "col")
 KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
@@ -34,24 +28,53 @@ KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
 class Epilogue(FunctionHolder):
     """A function fused into the kernel; called with its operands, it is bound to them.
 
+    Two are equal if a kernel may use either. It is pickled by value: a build in another process may
+    not be able to import the function.
+
     Attributes:
         function: the function that was decorated.
         parameters: its parameters after value, row and col.
         outputs: the matrices it writes besides the result.
+        operands: both.
+        digest: sha256 of everything the function depends on, as hexadecimal text.
     """
 
-    def __init__(self, function: FunctionType, outputs: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        parameters: tuple[Parameter, ...],
+        outputs: tuple[Parameter, ...],
+        digest: str,
+        reads: tuple[Read, ...] = (),
+    ) -> None:
         update_wrapper(self, function)
         super().__init__(function)
         self.name = function.__name__
-        self.parameters = _parameters(function)
-        self.outputs = _outputs(self.name, outputs, self.parameters)
-        self._by_name = {entry.name: entry for entry in (*self.parameters, *self.outputs)}
-        self._arguments = len(LEADING) + len(self.parameters)
-        self._digest, self._reads = examine(function, self.name)
+        self.parameters, self.outputs = parameters, outputs
+        self.operands = parameters + outputs
+        self.digest = digest
+        self._names = [entry.name for entry in self.operands]
+        self._arguments = len(LEADING) + len(parameters)
+        self._reads = reads
 
     def __repr__(self) -> str:
-        return f"<epilogue {self.name}({', '.join(self._by_name)})>"
+        return f"<epilogue {self.name}({', '.join(self._names)})>"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Epilogue) and self._identity == other._identity)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @property
+    def _identity(self) -> tuple[str, int, int]:
+        return self.digest, len(self.parameters), len(self.outputs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from numba.cloudpickle import dumps, loads
+
+        parts = dumps((self.recorded, self.parameters, self.outputs, self.digest))
+        return _restored, (loads, parts)
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands, or apply the function where value, row and col come first.
@@ -72,7 +95,8 @@ class Epilogue(FunctionHolder):
         if len(operands) == self._arguments and not named:
             return self.function(*operands)
         check_unchanged(self._reads, self.name)
-        return BoundEpilogue((Stage(self, self._bind(operands, named)),))
+        _ = self.recorded  # copied while globals are known to be as they were
+        return BoundEpilogue((self,), self._bind(operands, named))
 
     def __or__(self, other: Any) -> BoundEpilogue:
         return self.bound | other
@@ -84,29 +108,60 @@ class Epilogue(FunctionHolder):
         Raises:
             EpilogueError: there are operands without a default, or outputs.
         """
+        check_unchanged(self._reads, self.name)
+        return self._bound
+
+    @cached_property
+    def _bound(self) -> BoundEpilogue:
         bound: BoundEpilogue = self()
         return bound
 
     @cached_property
-    def stage_function(self) -> StageFunction:
-        """What kernels are compiled from; asked for only after `check_unchanged`."""
-        return StageFunction(
-            copied_function(self.function), len(self.parameters), len(self.outputs), self._digest
-        )
+    def recorded(self) -> Any:
+        """The function with its globals and closure variables as they are now.
 
-    def _bind(self, operands: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        What is compiled later is then what the digest says.
+        """
+        return copied_function(self.function)
+
+    @cached_property
+    def shape(self) -> BoundEpilogue:
+        """That of a chain of this epilogue alone."""
+        return _shape_of((self,), None)
+
+    def make_function(
+        self,
+        literal: Callable[[float], Any],
+        device: Callable[..., Any],
+        elementary: Mapping[str, Any],
+    ) -> Any:
+        """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`.
+
+        In the simulator it is an EpilogueError if it returns more or fewer values than there are
+        outputs.
+        """
+        function = device(compiled_function(self.recorded, literal, device, elementary))
+        return self._checked(function) if simulator_enabled() else function
+
+    def _checked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*values: Any) -> Any:
+            result = function(*values)
+            check_returned(self.name, result, len(self.outputs))
+            return result
+
+        return checked
+
+    def _bind(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The values for `operands`: what was passed, or its default; numbers as Python's own."""
         if len(operands) > len(self.parameters):
             raise epilogue_error(
                 self.name,
                 f"{len(operands)} operands were passed, but it has {len(self.parameters)}: "
                 f"{_listed(self.parameters)}.",
             )
-        given = {
-            parameter.name: value
-            for parameter, value in zip(self.parameters, operands, strict=False)
-        }
+        given = dict(zip(self._names, operands))
         for name, value in named.items():
-            if name not in self._by_name:
+            if name not in self._names:
                 raise epilogue_error(
                     self.name,
                     f"it has no operand {name}; its operands are {_listed(self.parameters)}, its "
@@ -115,30 +170,25 @@ class Epilogue(FunctionHolder):
             if name in given:
                 raise epilogue_error(self.name, f"{name} was passed by position and by name.")
             given[name] = value
-        bound = {}
-        for name, entry in self._by_name.items():
-            if name in given:
-                bound[name] = given[name]
+        bound = []
+        for entry in self.operands:
+            if entry.name in given:
+                value = given[entry.name]
             elif entry.default:
-                (bound[name],) = entry.default
+                (value,) = entry.default
             else:
-                way_out = (
-                    f"pass {name}=array, which is written" if entry.kind is OUTPUT else "bind it"
-                )
+                way_out = f"pass {entry.name}=array, which is written"
                 raise epilogue_error(
-                    self.name, f"{name} ({entry.kind.meaning}) is missing; {way_out}."
+                    self.name,
+                    f"{entry.name} ({entry.meaning}) is missing; "
+                    f"{way_out if entry.kind == 'output' else 'bind it'}.",
                 )
-            if entry.kind.is_number:
-                check_number(self.name, name, entry.kind, bound[name])
-        return bound
+            bound.append(checked_number(entry, value) if entry.is_number else value)
+        return tuple(bound)
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
-    """An epilogue and its operands and outputs by name, parameters first."""
-
-    epilogue: Epilogue
-    operands: dict[str, Any]
+def _restored(loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
+    return Epilogue(*loads(parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,17 +197,19 @@ class BoundEpilogue:
 
     Attributes:
         stages: the epilogues.
+        values: the numbers and arrays that were passed, one for each of `operands`; none in a
+            `shape`, whose reduction has None for each array.
         reduction: what is made of the result in the end; None to store it.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Epilogue, ...]
+    values: tuple[Any, ...]
     reduction: Reduction | None = None
 
     def __post_init__(self) -> None:
-        for stage in self.stages:
-            # Copied while globals are known to be as they were, whatever becomes of them later.
-            _ = stage.epilogue.stage_function
-        names = [output.name for stage in self.stages for output in stage.epilogue.outputs]
+        if len(self.stages) < 2:
+            return
+        names = [output.name for stage in self.stages for output in stage.outputs]
         for name in names:
             if names.count(name) > 1:
                 raise EpilogueError(
@@ -166,43 +218,75 @@ class BoundEpilogue:
                 )
 
     def __repr__(self) -> str:
-        names = [stage.epilogue.name for stage in self.stages]
+        names = [stage.name for stage in self.stages]
         return " | ".join([*names, str(self.reduction)] if self.reduction else names)
 
     def __or__(self, other: Any) -> BoundEpilogue:
         """Both, the right one applied to the result of the left one."""
-        if not isinstance(other, FunctionHolder | BoundEpilogue | Reduction):
+        if not isinstance(other, Epilogue | BoundEpilogue | Reduction):
             return NotImplemented
         if self.reduction is not None:
             return self.reduction | other
         right = bound_epilogue(other)
-        return BoundEpilogue(self.stages + right.stages, right.reduction)
-
-    @cached_property
-    def functions(self) -> tuple[StageFunction, ...]:
-        """What a kernel is compiled from, one per stage."""
-        return tuple(stage.epilogue.stage_function for stage in self.stages)
-
-    @cached_property
-    def operands(self) -> tuple[BoundOperand, ...]:
-        """What a kernel is launched with: for each stage its parameters, then its outputs."""
-        return tuple(
-            BoundOperand(
-                stage.epilogue.name, entry.name, entry.kind.name, stage.operands[entry.name]
-            )
-            for stage in self.stages
-            for entry in (*stage.epilogue.parameters, *stage.epilogue.outputs)
+        return BoundEpilogue(
+            self.stages + right.stages, self.values + right.values, right.reduction
         )
 
     @cached_property
-    def shape(self) -> EpilogueShape:
-        """What of it does not change from call to call."""
-        names = tuple((operand.epilogue, operand.name, operand.kind) for operand in self.operands)
+    def shape(self) -> BoundEpilogue:
+        """This epilogue without what was passed: one object for all that differ in that alone.
+
+        Routes are kept for it, and with it none of the arrays.
+        """
+        if self.reduction is None and len(self.stages) == 1:
+            return self.stages[0].shape
+        return _shape_of(self.stages, self.reduction)
+
+    @property
+    def passed(self) -> tuple[Any, ...]:
+        """`values`, then the arrays for what the reduction gives."""
+        return self.values + self.reduction.out if self.reduction else self.values
+
+    @cached_property
+    def number_places(self) -> tuple[int, ...]:
+        """The places of numbers among `operands`."""
+        return tuple(place for place, entry in enumerate(self.operands) if entry.is_number)
+
+    @cached_property
+    def operands(self) -> tuple[Parameter, ...]:
+        """The operands of all stages: of each first its parameters, then its outputs."""
+        return tuple(entry for stage in self.stages for entry in stage.operands)
+
+    @cached_property
+    def result_labels(self) -> dict[str, str]:
+        """By the name of each result of the reduction, that of its array."""
         if self.reduction is None:
-            return EpilogueShape(self.functions, names)
-        return EpilogueShape(
-            self.functions, names, replace(self.reduction, out=()), bool(self.reduction.out)
-        )
+            return {}
+        return {name: f"reduction {self.reduction.name}: {name}" for name in self.reduction.results}
+
+    @cached_property
+    def labels(self) -> tuple[str | None, ...]:
+        """A name, different from all others, for the array of each operand, then of each result.
+
+        None for numbers.
+        """
+        labels: list[str | None] = []
+        for place, entry in enumerate(self.operands):
+            times = sum(other == entry for other in self.operands[:place])
+            label = f"{entry.epilogue}.{entry.name}" + (f" ({times + 1})" if times else "")
+            labels.append(None if entry.is_number else label)
+        return (*labels, *self.result_labels.values())
+
+    @property
+    def array_labels(self) -> list[str]:
+        """The labels of all arrays that were passed."""
+        count = len(self.operands) + len(self.reduction.out if self.reduction else ())
+        return [label for label in self.labels[:count] if label is not None]
+
+    def is_output(self, label: str) -> bool:
+        """Whether an array is written."""
+        place = self.labels.index(label)
+        return place >= len(self.operands) or self.operands[place].kind == "output"
 
     def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """The same on NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
@@ -221,7 +305,23 @@ class BoundEpilogue:
             raise epilogue_error(
                 self.reduction.name, "apply the chain without it, then its own on_host."
             )
-        return apply_on_host(self.functions, self.operands, values, dtype)
+        return apply_on_host(self.stages, self.values, values, dtype)
+
+
+_shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
+
+
+def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:
+    """The one `BoundEpilogue` without what was passed."""
+    has_results = reduction is not None and bool(reduction.out)
+    if reduction is not None and has_results:
+        reduction = replace(reduction, out=(None,) * len(reduction.out))
+    # Epilogues may be equal with parameters of other names and kinds.
+    key = stages, tuple(stage.operands for stage in stages), reduction, has_results
+    shape = _shapes.get(key)
+    if shape is None:
+        shape = _shapes.setdefault(key, BoundEpilogue(stages, (), reduction))
+    return shape
 
 
 def bound_epilogue(value: Any) -> BoundEpilogue:
@@ -235,7 +335,7 @@ def bound_epilogue(value: Any) -> BoundEpilogue:
     if isinstance(value, Epilogue):
         return value.bound
     if isinstance(value, Reduction):
-        return BoundEpilogue((), value)
+        return BoundEpilogue((), (), value)
     raise EpilogueError(
         f"epilogue is {value!r} ({type(value).__name__}); pass an epilogue of dxgemm.epilogues, or "
         "a function decorated with @dxgemm.epilogue, called with its operands."
@@ -293,7 +393,9 @@ def _epilogue_of(function: Any, outputs: Any) -> Epilogue:
         raise epilogue_error(
             function.__name__, "it is a generator or async function; return the result."
         )
-    return Epilogue(function, outputs)
+    parameters = _parameters(function)
+    written = _outputs(function.__name__, outputs, parameters)
+    return Epilogue(function, parameters, written, *examine(function, function.__name__))
 
 
 def _parameters(function: FunctionType) -> tuple[Parameter, ...]:
@@ -332,15 +434,16 @@ def _parameter(function: FunctionType, parameter: inspect.Parameter) -> Paramete
         raise epilogue_error(
             epilogue, f"{name} has {annotation}; annotate it as {KIND_NAMES} of dxgemm.epilogues."
         )
+    entry = replace(kind, epilogue=epilogue, name=name)
     if parameter.default is parameter.empty:
-        return Parameter(name, kind)
+        return entry
     if not kind.is_number:
         raise epilogue_error(epilogue, f"{name} is {kind.meaning}, which cannot have a default.")
     try:
-        check_number(epilogue, name, kind, parameter.default)
+        checked_number(entry, parameter.default)
     except ScalarError as error:
         raise EpilogueError(str(error)) from None
-    return Parameter(name, kind, (parameter.default,))
+    return replace(entry, default=(parameter.default,))
 
 
 def _evaluated(function: FunctionType, parameter: inspect.Parameter) -> Any:
@@ -375,7 +478,7 @@ def _outputs(
         raise epilogue_error(
             epilogue, f"outputs is {outputs!r}; names of operands and outputs must all differ."
         )
-    return tuple(Parameter(name, OUTPUT) for name in names)
+    return tuple(replace(OUTPUT, epilogue=epilogue, name=name) for name in names)
 
 
 def _listed(parameters: tuple[Parameter, ...]) -> str:

@@ -10,17 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.epilogues.kinds import (
-    COLUMN,
-    KINDS,
-    ROW,
-    BoundOperand,
-    fits,
-    fitting_shapes,
-)
+from dxgemm.epilogues.kinds import Parameter, epilogue_error, fits, fitting_shapes
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import dispatched_function, elementary_name
-from dxgemm.epilogues.stages import StageFunction, check_returned
 from dxgemm.errors import ShapeError
 
 # Where NumPy's name of a function of `math` is another.
@@ -31,19 +23,17 @@ _NUMPY_NAMES = {
 
 
 def apply_on_host(
-    functions: Sequence[StageFunction],
-    operands: Sequence[BoundOperand],
-    values: Any,
-    dtype: Any = None,
+    epilogues: Sequence[Any], operands: Sequence[Any], values: Any, dtype: Any = None
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Apply the functions of all stages to each element, from left to right.
+    """Apply the functions of all epilogues to each element, from left to right.
 
     Elements and operands are NumPy scalars, so that arithmetic has the width NEP 50 gives it, and
     functions of `math` keep the type of their arguments and return infinity or NaN where Python
     raises, as they do on a GPU.
 
     Args:
-        functions, operands: the flat view of a bound epilogue.
+        epilogues: the stages of a chain, each an `Epilogue`.
+        operands: what is bound to them: for each first its parameters, then its outputs.
         values: (m, n) or (batch, m, n), in the type of sums.
         dtype: of the result; None for that of values.
 
@@ -63,12 +53,15 @@ def apply_on_host(
     batched = values if values.ndim == 3 else values[np.newaxis]
     floating = values.dtype.type if _is_floating(values.dtype) else np.float32
     result = np.empty(batched.shape, values.dtype if dtype is None else dtype)
-    outputs = {
-        operand.name: np.empty(batched.shape, _output_dtype(operand.value, result.dtype))
-        for operand in operands
-        if operand.kind == "output"
-    }
-    stages = _stages(functions, operands, batched.shape, floating)
+    outputs: dict[str, np.ndarray] = {}
+    stages, remaining = [], iter(operands)
+    for epilogue in epilogues:
+        read = [_elements(p, next(remaining), result.shape, floating) for p in epilogue.parameters]
+        written = [output.name for output in epilogue.outputs]
+        for name in written:
+            output_dtype = _output_dtype(next(remaining), result.dtype)
+            outputs[name] = np.empty(result.shape, output_dtype)
+        stages.append((epilogue.name, _host_function(epilogue.recorded), read, written))
     with np.errstate(all="ignore"):
         for index in np.ndindex(batched.shape):
             value = batched[index]
@@ -87,46 +80,44 @@ def apply_on_host(
     }
 
 
-Stage = tuple[str, FunctionType, list[np.ndarray], list[str]]
+def check_returned(name: str, value: Any, output_count: int, outputs: str = "") -> None:
+    """Refuse what a function returned unless it is a result with a value for each output.
+
+    Args:
+        outputs: their names.
+
+    Raises:
+        EpilogueError: it is something else.
+    """
+    count = len(value) if isinstance(value, tuple) else 0
+    if count != (1 + output_count if output_count else 0):
+        wanted = "one value"
+        if output_count:
+            listed = f": {outputs}" if outputs else ""
+            wanted = f"its result and a value for each of {output_count} outputs{listed}"
+        raise epilogue_error(name, f"returned {value!r}; it must return {wanted}.")
 
 
-def _stages(
-    functions: Sequence[StageFunction],
-    operands: Sequence[BoundOperand],
-    shape: tuple[int, ...],
-    floating: Any,
-) -> list[Stage]:
-    """For each stage the epilogue's name, its function, its operands' elements by index, and the
-    names of its outputs."""
-    remaining = list(operands)
-    stages: list[Stage] = []
-    for stage in functions:
-        read = [remaining.pop(0) for _ in range(stage.operand_count)]
-        written = [remaining.pop(0) for _ in range(stage.output_count)]
-        arrays = [_elements(operand, shape, floating) for operand in read]
-        names = [operand.name for operand in written]
-        stages.append((stage.name, _host_function(stage.function), arrays, names))
-    return stages
-
-
-def _elements(operand: BoundOperand, shape: tuple[int, ...], floating: Any) -> np.ndarray:
-    """An operand as a view of shape (batch, m, n)."""
-    kind = KINDS[operand.kind]
-    if kind.is_number:
-        number = np.int64(operand.value) if kind.name == "integer" else floating(operand.value)
+def _elements(
+    parameter: Parameter, value: Any, shape: tuple[int, ...], floating: Any
+) -> np.ndarray:
+    """What is bound to a parameter as a view of shape (batch, m, n)."""
+    if parameter.is_number:
+        number = np.int64(value) if parameter.kind == "integer" else floating(value)
         return np.broadcast_to(number, shape)
-    array = np.asarray(operand.value)
+    array = np.asarray(value)
     batch, m, n = shape
-    if not fits(kind, array.shape, m, n, batch):
+    if not fits(parameter, array.shape, m, n, batch):
         raise ShapeError(
-            f"on_host: epilogue {operand.epilogue}: {operand.name} is {array.shape}, but "
-            f"{kind.meaning} for a {m} x {n} result has shape {fitting_shapes(kind, m, n, batch)}."
+            f"on_host: epilogue {parameter.epilogue}: {parameter.name} is {array.shape}, but "
+            f"{parameter.meaning} for a {m} x {n} result has shape "
+            f"{fitting_shapes(parameter, m, n, batch)}."
         )
     if _is_floating(array.dtype):
         array = array.astype(floating)
-    if kind is ROW:
+    if parameter.kind == "row":
         array = array[..., np.newaxis, :]
-    elif kind is COLUMN:
+    elif parameter.kind == "column":
         array = array[..., np.newaxis]
     return np.broadcast_to(array, shape)
 

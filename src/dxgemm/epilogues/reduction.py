@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -124,10 +124,9 @@ class Reduction:
             return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
         return reduced_dtype(dtype)
 
-    def packed(self, results: Mapping[str, Any]) -> Any:
+    def packed(self, results: Sequence[Any]) -> Any:
         """What the caller gets: an array, or `Extremes`."""
-        arrays = [results[name] for name in self.results]
-        return Extremes(*arrays) if len(arrays) > 1 else arrays[0]
+        return Extremes(*results) if len(results) > 1 else results[0]
 
     def on_host(self, values: Any) -> Any:
         """The same on a NumPy array.
@@ -160,7 +159,7 @@ class Reduction:
             return np.asarray(totals).astype(dtypes[VALUES])
         if values.size == 0:
             shapes = self.shapes(m, n, tuple(batch))
-            return self.packed({name: np.empty(shapes[name], dtypes[name]) for name in shapes})
+            return self.packed([np.empty(shapes[name], dtypes[name]) for name in shapes])
         if self.of_magnitudes:
             values = np.abs(values)
         order = np.take(self._sorted(values, axis), range(self.count), axis=axis)
@@ -169,7 +168,7 @@ class Reduction:
             results = {name: np.asarray(np.take(array, 0, axis)) for name, array in results.items()}
         if self.axis is None:
             results[INDICES] = np.stack(np.divmod(results[INDICES], max(n, 1)), axis=-1)
-        return self.packed(results)
+        return self.packed([results[name] for name in self.results])
 
     def _sorted(self, values: np.ndarray, axis: int) -> np.ndarray:
         """Indices that sort values; equal ones keep their order."""

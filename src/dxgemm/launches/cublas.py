@@ -65,12 +65,27 @@ class CublasLaunch:
         )
 
     def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
     ) -> None:
         self.fixed(a, b, c, out, alpha, beta)(stream)
 
     def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
         problem = self._problem
         if problem.dtype == "int8" and not {alpha, beta} <= {0, 1}:

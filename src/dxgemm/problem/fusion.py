@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 # Parameters of a kernel by the kind of an operand, as `struct` formats: an address and the strides
 # in elements of an array, address and elements of a buffer, or a number.
 ARRAY_FORMAT = "Pqqq"
 BUFFER_FORMAT = "Pq"
-
-
-class Stage(Protocol):
-    """One function of a chain.
-
-    Attributes:
-        name: of the function.
-        operand_count: values it takes after value, row and col.
-        output_count: values it returns after the result.
-        digest: the same in every process, different for every function.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def operand_count(self) -> int: ...
-
-    @property
-    def output_count(self) -> int: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    def make_function(
-        self, literal: Any, device: Callable[..., Any], elementary: Mapping[str, Any]
-    ) -> Any:
-        """The function, its float constants as `literal`, and it and its helpers as `device`.
-
-        `elementary` holds functions to take in place of the host's, by their names.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +76,14 @@ class Fusion:
     """An epilogue as part of a kernel's identity.
 
     Attributes:
-        stages: applied from left to right.
+        stages: of type `dxgemm.epilogues.Epilogue`, applied from left to right.
         operands: of all stages: of each first what its function takes, then its outputs. Those of
             the reduction follow.
         is_transposed: whether the kernel's rows are the caller's columns.
         reduction: what the end of the chain is.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[Any, ...]
     operands: tuple[FusedOperand, ...]
     is_transposed: bool = False
     reduction: FusedReduction | None = None
@@ -123,7 +91,7 @@ class Fusion:
     @property
     def stage_operands(self) -> tuple[FusedOperand, ...]:
         """The operands of the stages alone."""
-        count = sum(stage.operand_count + stage.output_count for stage in self.stages)
+        count = sum(len(stage.operands) for stage in self.stages)
         return self.operands[:count]
 
     @property

@@ -13,15 +13,33 @@ from dxgemm.runtime.capture import launch_is_captured
 
 
 class Launch(Protocol):
-    """Implementation bound to one problem. Operands are addresses, streams raw handles."""
+    """Implementation bound to one problem.
+
+    a, b, c and out are addresses, streams raw handles, `operands` the arguments of the epilogue.
+    """
 
     def __call__(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float, stream: int
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        stream: int,
+        operands: tuple[Any, ...] = (),
     ) -> None:
         """Queue the work on a stream and return."""
 
     def fixed(
-        self, a: int, b: int, c: int, out: int, alpha: float, beta: float
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: float,
+        beta: float,
+        operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
         """Pack all arguments but the stream, for many quick calls."""
 
