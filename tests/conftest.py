@@ -194,7 +194,7 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
     No measurement of a GPU takes part: there are no tables of speeds.
     """
-    monkeypatch.setattr("dxgemm.choice.registry.simulator_enabled", lambda: False)
+    monkeypatch.setattr("dxgemm.choice.implementation.simulator_enabled", lambda: False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     monkeypatch.setattr(tables, "PACKAGED", tmp_path / "packaged")
     _forget_configs()
