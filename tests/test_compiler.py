@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.unroll import _FLAT
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.choice.implementation import Handwritten
+from dxgemm.choice.implementation import Handwritten, Role
 from dxgemm.compiler import compile_kernel
 
 def compiled(task):
@@ -59,7 +59,7 @@ if __name__ == "__main__":
 MAKE_ALL = """
 from importlib import import_module
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.choice.implementation import Handwritten
+from dxgemm.choice.implementation import Handwritten, Role
 specs = {
     spec: None
     for implementation in IMPLEMENTATIONS

@@ -9,6 +9,7 @@ from contract import Contract, may_refuse
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice.implementation import Role
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import check as run_cases
 
@@ -22,10 +23,10 @@ def recorded():
 
 @pytest.fixture
 def check(home, recorded):
-    """Runs the contract on an implementation with its ownership overridden."""
+    """Runs the contract on an implementation in a role of its own."""
 
-    def check(*, is_own):
-        implementation = replace(dxgemm.implementations()[0], is_own=is_own)
+    def check(role):
+        implementation = replace(dxgemm.implementations()[0], role=role)
         Contract(implementation, home, lambda *entry: recorded.append(entry))(GROUPS)
 
     return check
@@ -38,13 +39,13 @@ def refuse(*arguments, **options):
 def test_a_refusal_by_an_own_implementation_fails(monkeypatch, check):
     monkeypatch.setattr(dxgemm, "gemm", refuse)
     with pytest.raises(AssertionError, match="not today"):
-        check(is_own=True)
+        check(Role.CANDIDATE)
 
 
 def test_a_baseline_that_refuses_everything_is_skipped_with_its_reason(monkeypatch, check):
     monkeypatch.setattr(dxgemm, "gemm", refuse)
     with pytest.raises(pytest.skip.Exception, match="not today"):
-        check(is_own=False)
+        check(Role.BASELINE)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_only_tensor_cores_may_decline_and_only_for_layouts(home, kind, layouts,
     case = Case(kind, 3, 4, 5, layouts)
     (refusal,) = run_cases([case], refuse, home, refusal=errors.UnsupportedProblemError)
     assert may_refuse(own, refusal) == may
-    assert may_refuse(replace(own, is_own=False), refusal)
+    assert may_refuse(replace(own, role=Role.BASELINE), refusal)
 
 
 def test_cases_and_refusals_are_counted(monkeypatch, check, recorded):
@@ -78,7 +79,7 @@ def test_cases_and_refusals_are_counted(monkeypatch, check, recorded):
         return refuse() if a.shape == (3, 1) else gemm(a, *arguments, **options)
 
     monkeypatch.setattr(dxgemm, "gemm", refuse_the_second)
-    check(is_own=False)
+    check(Role.BASELINE)
     assert recorded == [("contract_cases", (dxgemm.implementations()[0].name, 1, 1))]
 
 
@@ -91,4 +92,4 @@ def test_a_wrong_result_fails(monkeypatch, check):
 
     monkeypatch.setattr(dxgemm, "gemm", off_by_one)
     with pytest.raises(AssertionError, match=r"worst at \[0, 0\]"):
-        check(is_own=True)
+        check(Role.CANDIDATE)
