@@ -17,7 +17,7 @@ CUDA C++", NVIDIA 2017, for the pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,24 +57,23 @@ class Config(BaseConfig):
     stages: int
     split_k: int = 1
 
+    least_threads = 32
     dynamic_smem = True
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         for name, extent in vars(self).items():
             if name != "stages" and extent & (extent - 1):
-                raise ValueError(f"{self}: {name} must be a power of two")
+                yield f"{name} must be a power of two"
         if self.tile_left % self.warp_left or self.tile_right % self.warp_right:
-            raise ValueError(f"{self}: warp tiles must fill the block tile")
-        if not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
+            yield "warp tiles must fill the block tile"
         if self.stages < 2:
-            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+            yield "one stage is copied while another is read: 2 or more"
         if self.warp_left < 32 or self.warp_right < 8:
-            raise ValueError(f"{self}: a warp computes 32 x 8 or more, two instructions ahead")
+            yield "a warp computes 32 x 8 or more, two instructions ahead"
         if self.tile_k < 16 or self.threads < max(self.tile_left, self.tile_right):
-            raise ValueError(f"{self}: too few threads or too small a tile_k to copy a tile")
+            yield "too few threads or too small a tile_k to copy a tile"
         if self.split_k > 8:
-            raise ValueError(f"{self}: a portable cluster has at most 8 blocks")
+            yield "a portable cluster has at most 8 blocks"
 
     @property
     def tile_m(self) -> int:

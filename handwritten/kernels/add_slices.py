@@ -12,7 +12,7 @@ Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,9 +28,9 @@ class Config(BaseConfig):
     elements: int
     ways: int
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.ways & (self.ways - 1) or not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: ways must be a power of two, and threads at most 1024")
+            yield "ways must be a power of two, and threads at most 1024"
 
     @property
     def threads(self) -> int:

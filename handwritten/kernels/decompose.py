@@ -25,7 +25,7 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,9 @@ class Config(BaseConfig):
     ways: int
     unrolled: int = 4
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.ways & (self.ways - 1):
-            raise ValueError(f"{self}: ways must be a power of two")
+            yield "ways must be a power of two"
 
     @property
     def threads(self) -> int:

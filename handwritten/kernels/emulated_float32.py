@@ -20,7 +20,7 @@ surpassing the FP32 theoretical peak performance", arXiv 2203.03341.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,17 +56,17 @@ class Config(BaseConfig):
 
     dynamic_smem: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile_m not in (64, 128):
-            raise ValueError(f"{self}: tile_m must be 64 or 128, for one or two warpgroups")
+            yield "tile_m must be 64 or 128, for one or two warpgroups"
         if self.tile_n % 64 or not 64 <= self.tile_n <= 128:
-            raise ValueError(f"{self}: tile_n must be 64 or 128; three sums are kept")
+            yield "tile_n must be 64 or 128; three sums are kept"
         if STEPS % self.promote and self.promote % STEPS:
-            raise ValueError(f"{self}: promote must be 1, 2, or a multiple of {STEPS}")
+            yield f"promote must be 1, 2, or a multiple of {STEPS}"
         if self.section % 64:
-            raise ValueError(f"{self}: section must be a multiple of 64, whole stages")
+            yield "section must be a multiple of 64, whole stages"
         if self.smem_bytes("float32") > 227 * 1024:
-            raise ValueError(f"{self}: {self.smem_bytes('float32')} bytes of shared memory")
+            yield f"{self.smem_bytes('float32')} bytes of shared memory"
 
     @property
     def consumers(self) -> int:

@@ -12,7 +12,7 @@ Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sequential p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,9 @@ class Config(BaseConfig):
     tile_n: int
     threads: int
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.threads % self.tile_n or self.tile_m * self.tile_n % self.threads:
-            raise ValueError(f"{self}: {self.threads} threads cannot read whole rows of the tile")
+            yield f"{self.threads} threads cannot read whole rows of the tile"
 
     def smem_bytes(self, dtype: str) -> int:
         return self.tile_m * self.row_items * np.dtype(widened_dtype(dtype)).itemsize

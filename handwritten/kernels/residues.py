@@ -28,7 +28,7 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,9 @@ class Config(BaseConfig):
     lines: int
     ways: int
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.ways & (self.ways - 1) or self.threads > 1024:
-            raise ValueError(f"{self}: ways must be a power of two, and threads at most 1024")
+            yield "ways must be a power of two, and threads at most 1024"
 
     @property
     def threads(self) -> int:

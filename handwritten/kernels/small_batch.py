@@ -26,7 +26,7 @@ Source: A. Abdelfattah et al., "Performance, Design, and Autotuning of Batched G
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -71,13 +71,11 @@ class Config(BaseConfig):
     dynamic_smem = True
     address_registers = 32
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile_m % self.thread_m or self.tile_n % self.thread_n:
-            raise ValueError(f"{self}: thread tiles must fill the tile")
+            yield "thread tiles must fill the tile"
         if self.tile_m % 4 or self.thread_n % 4 or self.tile_k % (4 * self.parts):
-            raise ValueError(f"{self}: tiles, and parts of k, are read in vectors of 4")
-        if not 1 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 1 to 1024 threads, not {self.threads}")
+            yield "tiles, and parts of k, are read in vectors of 4"
 
     @property
     def threads_m(self) -> int:

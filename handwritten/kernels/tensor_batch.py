@@ -20,7 +20,7 @@ Sizes using Half-Precision Arithmetic on GPUs", IPDPS 2019, for small matrices o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,17 @@ class Config(BaseConfig):
     matrices: int = 1
     parts: int = 1
 
+    least_threads = 32
     dynamic_smem = True
     address_registers = 24
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile_m % self.warp_m or self.tile_n % self.warp_n:
-            raise ValueError(f"{self}: warp tiles must fill the tile")
+            yield "warp tiles must fill the tile"
         if self.warp_m % MMA_COLS or self.warp_n % MMA_ROWS:
-            raise ValueError(f"{self}: an instruction computes {MMA_COLS} x {MMA_ROWS}")
+            yield f"an instruction computes {MMA_COLS} x {MMA_ROWS}"
         if self.tile_k % (self.parts * MMA_K):
-            raise ValueError(f"{self}: parts of k go through instructions of {MMA_K}")
-        if not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads, not {self.threads}")
+            yield f"parts of k go through instructions of {MMA_K}"
 
     @property
     def tile_threads(self) -> int:

@@ -14,7 +14,7 @@ Source: cuBLASDx 0.6 documentation, "Tensor API"; mathdx.py for the functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,15 +50,15 @@ class Config(BaseConfig):
 
     dynamic_smem: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.threads % 32 or not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads in whole warps")
+            yield "a block has 32 to 1024 threads in whole warps"
         if self.tile_m * self.tile_n % (2 * self.threads * self.thread_m):
-            raise ValueError(f"{self}: threads must share out the result evenly, in pairs")
+            yield "threads must share out the result evenly, in pairs"
         room = 228 * 1024 // self.blocks_per_sm - 1024
         if self.smem_bytes(self.dtype) > room:
-            raise ValueError(
-                f"{self}: {self.smem_bytes(self.dtype)} bytes of shared memory, and "
+            yield (
+                f"{self.smem_bytes(self.dtype)} bytes of shared memory, and "
                 f"{self.blocks_per_sm} blocks leave {room}"
             )
 

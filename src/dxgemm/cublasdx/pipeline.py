@@ -15,7 +15,7 @@ Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,23 +59,22 @@ class Config(BaseConfig):
     blocks_per_sm: int = 1
     band_m: int = USUAL_BAND_M
 
+    least_threads: ClassVar[int] = 32
     dynamic_smem: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.tile_m % 32 or self.tile_n % 32 or min(self.tile_m, self.tile_n) < 32:
-            raise ValueError(f"{self}: tile_m and tile_n must be multiples of 32")
+            yield "tile_m and tile_n must be multiples of 32"
         for name in ("tile_k", "threads", "split_k", "band_m"):
             extent = getattr(self, name)
             if extent < 1 or extent & (extent - 1):
-                raise ValueError(f"{self}: {name} must be a power of two")
-        if not 32 <= self.threads <= 1024:
-            raise ValueError(f"{self}: a block has 32 to 1024 threads")
+                yield f"{name} must be a power of two"
         if self.stages < 2:
-            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+            yield "one stage is copied while another is read: 2 or more"
         if self.split_k > 8:
-            raise ValueError(f"{self}: a portable cluster has at most 8 blocks")
+            yield "a portable cluster has at most 8 blocks"
         if self.smem_bytes(self.dtype) > 227 * 1024:
-            raise ValueError(f"{self}: {self.smem_bytes(self.dtype)} bytes of shared memory")
+            yield f"{self.smem_bytes(self.dtype)} bytes of shared memory"
 
     @property
     def cluster(self) -> int:

@@ -15,7 +15,7 @@ object was read from the output of its CREATE function.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,16 +59,16 @@ class Config(BaseConfig):
 
     dynamic_smem: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def complaints(self) -> Iterator[str]:
         if self.threads % 128:
-            raise ValueError(f"{self}: wgmma takes whole warpgroups of 128 threads")
+            yield "wgmma takes whole warpgroups of 128 threads"
         if self.stages < 2:
-            raise ValueError(f"{self}: one stage is copied while another is read: 2 or more")
+            yield "one stage is copied while another is read: 2 or more"
         if self.smem_bytes("float16") > 227 * 1024:
-            raise ValueError(f"{self}: {self.smem_bytes('float16')} bytes of shared memory")
+            yield f"{self.smem_bytes('float16')} bytes of shared memory"
         # Late arrivals write to the barriers after the stages: the result must not reach them.
         if tile_bytes(self.tile_m, self.tile_n, "float32") > self.stages * self.stage_bytes:
-            raise ValueError(f"{self}: too few stages to hold the tile of the result")
+            yield "too few stages to hold the tile of the result"
 
     def min_blocks(self, dtype: str) -> int:
         return self.blocks_per_sm
