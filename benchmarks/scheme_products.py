@@ -95,7 +95,7 @@ class SchemeProduct:
         launch = launch_kernel(
             spec,
             problem,
-            min(emulated_float32.KERNEL.block_count(config, problem), device.sm_count),
+            emulated_float32.KERNEL.grid(config, problem, device.sm_count),
             device.arch,
             a.device.id,
             emulated_float32.KERNEL.tensor_maps(config, problem, *spec.variant),

@@ -67,12 +67,6 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return ways if problem.slices == 1 else (*ways, "sliced")
 
 
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return problem.batch * tiles * config.split_k
-
-
 def make_kernel(
     config: Config, dtype: str, a_way: str, b_way: str, slicing: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
@@ -303,7 +297,6 @@ KERNEL = Kernel(
     ),
     minimum_arch=80,
     variant=variant,
-    block_count=block_count,
     reductions=Reductions.ALL,
     slices_k=True,
 )

@@ -19,7 +19,7 @@ from typing import Any
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT, LOST_BITS, row_bytes
 from dxgemm.handwritten.parts.configs import WgmmaConfig
-from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.moduli import (
     LONGEST_K,
     MODULI,
@@ -82,8 +82,7 @@ def accuracy(problem: Any) -> str:
 
 def block_count(config: Config, problem: Any) -> int:
     """Tiles of the results by all moduli, which the blocks share out among themselves."""
-    tiles: int = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return tiles * moduli_count(problem)
+    return block_a_tile(config, problem) * moduli_count(problem)
 
 
 def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap, ...]:

@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.kernels import small_batch, tensor_batch
-from dxgemm.handwritten.kernels.small_batch import block_count
 from dxgemm.handwritten.kernels.tensor_batch import Config as TensorConfig
+from dxgemm.handwritten.parts.batch_tiles import block_count, make_find_matrix
 from dxgemm.handwritten.parts.batch_tiles import distance as distance  # re-exported
-from dxgemm.handwritten.parts.batch_tiles import make_find_matrix
 from dxgemm.handwritten.parts.kernel import Kernel
 
 ALIKE, TABLE = "alike", "table"  # kinds of kernels

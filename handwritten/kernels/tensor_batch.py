@@ -31,12 +31,13 @@ from dxgemm.handwritten.parts.batch_tiles import (
     FAR,
     SHARED_A,
     batch_notes,
+    block_count,
     make_batch_kernel,
     make_line_copy,
     make_store_tile,
     resident_blocks,
 )
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, block_a_tile
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES, MMA_COLS, MMA_K, MMA_ROWS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
@@ -138,16 +139,6 @@ class Config(BaseConfig):
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """How a and b lie in memory, and what else the kernel is compiled for."""
     return operand_mode(problem, "a"), operand_mode(problem, "b"), *batch_notes(problem)
-
-
-def tile_count(config: Config, problem: Any) -> int:
-    """Tiles of the result: row by row, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-
-
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one for as many tiles as it computes."""
-    return -(-tile_count(config, problem) // config.matrices)
 
 
 def make_compute_tile(
@@ -312,5 +303,5 @@ KERNEL = Kernel(
     minimum_arch=90,
     variant=variant,
     block_count=block_count,
-    tile_count=tile_count,
+    tile_count=block_a_tile,
 )

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.configs import MOST_REGISTERS, REGISTERS_PER_SM
+from dxgemm.handwritten.parts.kernel import block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import make_store_result
 
@@ -34,6 +35,11 @@ def resident_blocks(threads: int, registers: int, smem_bytes: int) -> int:
     by_smem = SMEM_BYTES // (smem_bytes + RESERVED_SMEM_BYTES)
     by_registers = REGISTERS_PER_SM // (threads * min(registers, MOST_REGISTERS))
     return max(1, min(by_smem, by_registers, THREADS // threads))
+
+
+def block_count(config: Any, problem: Any) -> int:
+    """Blocks to launch: one for as many tiles of the result as it computes."""
+    return -(-block_a_tile(config, problem) // config.matrices)
 
 
 def batch_notes(problem: Any) -> tuple[str, ...]:

@@ -85,9 +85,9 @@ def tile_of(config: Any, problem: Any) -> tuple[int, int]:
 
 
 def block_a_tile(config: Any, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, row by row, matrix after matrix."""
+    """Blocks to launch: one a tile of the result, or a cluster, row by row, matrix after matrix."""
     tiles: int = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return problem.batch * tiles
+    return problem.batch * tiles * config.cluster
 
 
 def no_maps(config: Any, problem: Any) -> tuple[Any, ...]:
@@ -108,7 +108,7 @@ class Kernel:
         only_arch: ten times the only one that has its instructions.
         supports: (problem) -> None, or the reason why it cannot compute it.
         variant: (config, problem) -> what is compiled in beyond the dtype, such as layouts.
-        block_count: (config, problem) -> blocks to launch.
+        block_count: (config, problem) -> blocks to launch; tiles, if persistent.
         tile_count: (config, problem) -> tiles of the result, where that is not `block_count`.
         result_tile: (config, problem) -> rows and columns of a block's tile.
         tensor_maps: (config, problem) -> one for each of `tensor_map_names`.
@@ -144,3 +144,8 @@ class Kernel:
     descriptor: Callable[..., Any] | None = None
     finish_cubin: Callable[[bytes], bytes] = bytes
     parameter_block_bytes: int = 0
+
+    def grid(self, config: Any, problem: Any, sm_count: int) -> int:
+        """Blocks to launch on a GPU: `block_count`, or at most one an SM if persistent."""
+        blocks = self.block_count(config, problem)
+        return min(blocks, sm_count) if self.is_persistent else blocks

@@ -250,8 +250,7 @@ class KernelFile(Implementation):
         return problems
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        blocks = self.kernel.block_count(config, problem)
-        return min(blocks, sm_count) if self.kernel.is_persistent else blocks
+        return self.kernel.grid(config, problem, sm_count)
 
     def tile_count(self, config: Any, problem: Problem) -> int:
         count = self.kernel.tile_count or self.kernel.block_count

@@ -156,13 +156,6 @@ def _layouts(problem: Any) -> tuple[str, ...]:
     return (a_mode.rstrip("16"), b_mode.rstrip("16"), "16" if is_vector else "item")
 
 
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: split_k per tile of the result, matrix after matrix."""
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    blocks: int = problem.batch * tiles * config.split_k
-    return blocks
-
-
 def descriptor(
     config: Config,
     dtype: str,
@@ -372,7 +365,6 @@ KERNEL = Kernel(
     minimum_arch=90,
     supports=supports,
     variant=variant,
-    block_count=block_count,
     slices_k=True,
     device_functions=device_functions,
     descriptor=descriptor,

@@ -123,13 +123,6 @@ def _directions(problem: Any) -> tuple[str, str]:
     return "row" if a.innermost == "k" else "col", "col" if b.innermost == "k" else "row"
 
 
-def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: one per tile of the result, matrix after matrix."""
-    tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    blocks: int = problem.batch * tiles
-    return blocks
-
-
 def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | bytes, ...]:
     """Pipeline object: the tensor maps of a and b, each with the extents of the matrices."""
     if problem.k == 0:
@@ -259,7 +252,6 @@ KERNEL = Kernel(
     only_arch=90,
     supports=supports,
     variant=variant,
-    block_count=block_count,
     tensor_maps=tensor_maps,
     device_functions=device_functions,
     descriptor=descriptor,

@@ -130,7 +130,7 @@ class EmulatedFloat32Launch(PartsLaunch):
         self._product = launch_kernel(
             spec,
             own,
-            min(emulated_float32.KERNEL.block_count(config, own), device_facts(ordinal).sm_count),
+            emulated_float32.KERNEL.grid(config, own, device_facts(ordinal).sm_count),
             arch,
             ordinal,
             emulated_float32.KERNEL.tensor_maps(config, own, *spec.variant),

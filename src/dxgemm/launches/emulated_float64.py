@@ -44,9 +44,7 @@ class EmulatedFloat64Launch(PartsLaunch):
         self._product = launch_kernel(
             product_spec(config, problem),
             residues_problem(problem),
-            min(
-                emulated_float64.KERNEL.block_count(config, problem), device_facts(ordinal).sm_count
-            ),
+            emulated_float64.KERNEL.grid(config, problem, device_facts(ordinal).sm_count),
             arch,
             ordinal,
             emulated_float64.KERNEL.tensor_maps(config, problem),
