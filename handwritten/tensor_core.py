@@ -200,8 +200,6 @@ def make_kernel(
             right, right_stride_batch, right_stride, right_stride_k = (
                 global_address(b.data), b.batch, b.col, b.row
             )  # fmt: skip
-            out_stride_row, out_stride_col = out.row, out.col
-            c_stride_row, c_stride_col = c.row, c.col
         else:
             rows, cols = n, m
             left, left_stride_batch, left_stride, left_stride_k = (
@@ -210,8 +208,6 @@ def make_kernel(
             right, right_stride_batch, right_stride, right_stride_k = (
                 global_address(a.data), a.batch, a.row, a.col
             )  # fmt: skip
-            out_stride_row, out_stride_col = out.col, out.row
-            c_stride_row, c_stride_col = c.col, c.row
 
         # Where am I: the block's tile of the result, and its share of k.
         rank: int32 = cuda.blockIdx.x % split_k
@@ -399,8 +395,12 @@ def make_kernel(
         # Pairs of neighbours go straight from registers, where every lane's can be stored at once;
         # an edge, rows that are misaligned, and what a cluster adds up, through shared memory.
         lane_col += member * 2
-        out_row_bytes, out_col_bytes = item_bytes * out_stride_row, item_bytes * out_stride_col
-        c_row_bytes, c_col_bytes = item_bytes * c_stride_row, item_bytes * c_stride_col
+        if a_is_left:
+            out_row_bytes, out_col_bytes = item_bytes * out.row, item_bytes * out.col
+            c_row_bytes, c_col_bytes = item_bytes * c.row, item_bytes * c.col
+        else:
+            out_row_bytes, out_col_bytes = item_bytes * out.col, item_bytes * out.row
+            c_row_bytes, c_col_bytes = item_bytes * c.col, item_bytes * c.row
         out_tile = global_address(out.data) + (
             item_bytes * result * out.batch + tile_row * out_row_bytes + tile_col * out_col_bytes
         )
@@ -408,13 +408,9 @@ def make_kernel(
             item_bytes * result * c.batch + tile_row * c_row_bytes + tile_col * c_col_bytes
         )
         if a_is_left:
-            out_pair, out_step, c_pair, c_step = (
-                out_stride_col, out_row_bytes, c_stride_col, c_row_bytes
-            )  # fmt: skip
+            out_pair, out_step, c_pair, c_step = out.col, out_row_bytes, c.col, c_row_bytes
         else:
-            out_pair, out_step, c_pair, c_step = (
-                out_stride_row, out_col_bytes, c_stride_row, c_col_bytes
-            )  # fmt: skip
+            out_pair, out_step, c_pair, c_step = out.row, out_col_bytes, c.row, c_col_bytes
         out_fits = out_pair == 1 and (out_tile | out_step) % (2 * item_bytes) == 0
         c_fits = beta == 0 or (c_pair == 1 and (c_tile | c_step) % (2 * item_bytes) == 0)
         is_full = rows_inside == tile_left and cols_inside == tile_right

@@ -227,7 +227,7 @@ print(*(run.pop() for run in runs))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "float32:tf32", "float32:split"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "float32:tf32", "float32:emulated"])
 def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
     pytest.importorskip("cupy")
     program = BITS.format(shapes=SHAPES, repeats=50)

@@ -18,7 +18,7 @@ from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
 from dxgemm.compiler.spec import HANDWRITTEN, PARAMETERS, _imports
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.parts.unroll import _FLAT
+from dxgemm.handwritten.parts.unroll import _FLAT, gemm_kernel
 
 COMPILE_SOME = """
 import dataclasses, json, multiprocessing
@@ -172,6 +172,15 @@ def test_a_kernel_has_the_parameters_that_a_launch_packs():
         places = dict(zip(("row", "col"), indices.get(operand, ""), strict=False))
         names.append(f"{operand}_stride_{places.get(field, field)}" if field else name)
     assert names == [*(name for name, _ in PARAMETERS), "extra"]
+
+
+def test_a_variable_named_as_a_parameter_is_refused():
+    def kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        out_stride_row = out.col
+        out.data[out_stride_row] = alpha
+
+    with pytest.raises(NameError, match="out_stride_row"):
+        gemm_kernel(kernel)
 
 
 def test_an_unknown_architecture_is_refused(run_python):

@@ -59,6 +59,10 @@ def gemm_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
     Args:
         function: takes (a, b, c, out, alpha, beta, m, n, k, batch, extra).
+
+    Raises:
+        NameError: a variable of the kernel has the name of an operand's parameter, such as
+            out_stride_row.
     """
     return _rewritten(function, is_kernel=True)
 
@@ -93,15 +97,14 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
     if is_kernel:
         arguments = definition.args.args
         assert tuple(argument.arg for argument in arguments) == _OWN, function.__qualname__
+        taken = _assigned(definition) & (set(_FLAT) - set(_OWN))
+        if taken:
+            raise NameError(f"{function.__qualname__}: {sorted(taken)} name parameters of operands")
         definition.args.args = [ast.copy_location(ast.arg(name), arguments[0]) for name in _FLAT]
         definition = _Operands().visit(definition)
         known["Operand"] = Operand
-    assigned = {argument.arg for argument in definition.args.args} | {
-        node.id
-        for node in ast.walk(definition)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
-    constants = {name: value for name, value in known.items() if name not in assigned}
+    variable = {argument.arg for argument in definition.args.args} | _assigned(definition)
+    constants = {name: value for name, value in known.items() if name not in variable}
     unrolled = _Unroller(constants).visit(definition)
     # Numbers of lines stay those of the file, so that numba's errors point to the kernel's source.
     ast.increment_lineno(unrolled, function.__code__.co_firstlineno - 1)
@@ -109,6 +112,12 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
     namespace = dict(known)
     exec(compile(module, function.__code__.co_filename, "exec"), namespace)
     return namespace[function.__name__]
+
+
+def _assigned(definition: ast.FunctionDef) -> set[str]:
+    """Names that are assigned to anywhere in a function."""
+    names = (node for node in ast.walk(definition) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _inline_steps(definition: ast.FunctionDef) -> None:
