@@ -226,8 +226,11 @@ print(*(run.pop() for run in runs))
 """
 
 
+REPEATED = ["float32", "float64", "float16", "float32:tf32", "float32:emulated"]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16", "float32:tf32", "float32:emulated"])
+@pytest.mark.parametrize("kind", REPEATED)
 def test_repeats_processes_and_gpus_have_the_same_bits(run_python, kind):
     pytest.importorskip("cupy")
     program = BITS.format(shapes=SHAPES, repeats=50)
