@@ -27,6 +27,7 @@ from dxgemm.tuning.observations import Observation, append, read
 from dxgemm.tuning.workloads import (
     ALIGNED,
     ARITHMETICS,
+    LARGE,
     MOST_ELEMENTS,
     THIN,
     USUAL,
@@ -70,6 +71,14 @@ def test_workloads_are_of_every_kind():
     batches = [w for w in found if w.batch > 1]
     assert any(w.m == w.n == w.k for w in batches) and any(w.m != w.n for w in batches)
     assert all(w.batch * max(w.m * w.n, w.m * w.k, w.n * w.k) <= MOST_ELEMENTS for w in found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_emulated_workloads_are_large_and_small(dtype):
+    found = list(islice(random_workloads([(dtype, "emulated")], 5), 300))
+    least, _ = LARGE[dtype]
+    large = [workload for workload in found if min(workload.m, workload.n, workload.k) >= least]
+    assert 45 < len(large) < 150
 
 
 SMALL = [

@@ -31,6 +31,8 @@ LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
 # Extents of single products, of the thin side of thin ones, and of matrices of batches.
 USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
+# Extents of products that may be large enough for emulation, by dtype.
+LARGE = {"float32": (256, 8192), "float64": (2048, 8192)}
 MATRICES = (2, 2**15)
 ROUND = tuple(
     sorted([2**power for power in range(6, 14)] + [3 * 2**power for power in range(5, 12)])
@@ -122,7 +124,8 @@ def random_workloads(
 
     Three of ten are usual products, one of these with round sizes; two are thin; two have another
     layout; two are batches; one has an epilogue. Sizes are distributed log-uniformly; half of the
-    problems are aligned.
+    problems are aligned. Half of the usual emulated products are large, since emulation is faster
+    on large ones only.
 
     Args:
         arithmetics: pairs of dtype and precision.
@@ -143,6 +146,8 @@ def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None
     while True:
         is_aligned = numbers.random() < 0.5
         batch, layout, extents = 1, "row_row", USUAL
+        if precision == "emulated" and kind in ("usual", "layout") and numbers.random() < 0.5:
+            extents = LARGE[dtype]
         if kind == "batch":
             batch = _log_uniform(numbers, MATRICES)
             extents = SMALL_IN_BATCH if numbers.random() < 0.5 else IN_BATCH
