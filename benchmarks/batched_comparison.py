@@ -34,7 +34,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class BatchedCase:
-    """So many matrices of equal sizes, or of different ones.
+    """Batch of matrices of equal sizes, or of different ones.
 
     Attributes:
         way: "strided" or "broadcast" (b is one matrix) for a batch in one array, "list" for a list
@@ -77,9 +77,9 @@ class Measurement:
 
     Attributes:
         samples_s: seconds a call.
-        config: of the kernel that was chosen.
-        wrong: names of those whose results were not exact.
-        refusals: why others were not timed.
+        config: config of the kernel that was chosen.
+        wrong: names of the calls whose results were not exact.
+        refusals: reasons why other calls were not timed, by name.
     """
 
     samples_s: dict[str, list[float]] = field(default_factory=dict)

@@ -111,7 +111,7 @@ PARAMETERS = [
 
 
 def needed_kernels() -> Iterator[KernelSpec]:
-    """All own choices, with the epilogue and without."""
+    """Yield the kernels of all own choices, with the epilogue and without."""
     device = device_facts(0)
     for case in list_cases():
         fused, plain = problems_of(case)

@@ -132,7 +132,7 @@ def choice_names(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
 
 
 def random_problems(dtype: str) -> Iterator[Problem]:
-    """Without end, others than `dxgemm tune` takes."""
+    """Yield random problems without end, other ones than `dxgemm tune` takes."""
     for workload in random_workloads([(dtype, None)], SEED):
         yield workload.problem()
 

@@ -32,16 +32,16 @@ DROPPED_BELOW = 2**31  # of 2**32 numbers: a probability of 0.5
 
 @dataclass(frozen=True)
 class Chain:
-    """An epilogue.
+    """An epilogue, and the same functions by other means.
 
     Attributes:
         operands: its arrays in order: "vector" (n,), "column" (m,), "matrix" and "kept" (m, n).
-        bind: of the arrays to the epilogue.
-        on_arrays: of the sums and the arrays, a column as (m, 1), to the result.
-        is_exact: whether it rounds nothing where sums and arrays are small integers times a unit.
-        in_torch: the same of tensors; None where it is not compared with separate kernels.
-        in_cuda: the same as a C++ expression of floats of these names and `value`, for what
-            `cupy.fuse` cannot take.
+        bind: arrays -> epilogue.
+        on_arrays: (sums, arrays), a column as (m, 1) -> result.
+        is_exact: True if it rounds nothing when sums and arrays are small integers times a unit.
+        in_torch: `on_arrays` for tensors; None if it is not compared with separate kernels.
+        in_cuda: C++ expression of floats with these names and `value`, for chains that `cupy.fuse`
+            cannot take; None for the others.
         cublaslt_gelu: `use_gelu` of torch._addmm_activation, which calls cuBLASLt's own epilogue;
             None where cuBLASLt has none.
     """

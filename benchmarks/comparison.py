@@ -88,14 +88,14 @@ class Case:
 
 @dataclass
 class Attempt:
-    """One implementation in one trial: a first time, or why there is none.
+    """One implementation in one trial: a first time, or the reason why there is none.
 
     Attributes:
-        implementation: what `implementation=` was given, or one of `RIVALS`.
-        explanation: what the plan says of itself; None of another library's.
-        call_s: seconds a call.
-        refusal: why it was not timed.
-        is_wrong: whether its result was not exact.
+        implementation: value of `implementation=`, or one of `RIVALS`.
+        explanation: explanation of the plan; None for another library.
+        call_s: seconds per call.
+        refusal: reason why it was not timed.
+        is_wrong: True if its result was not exact.
     """
 
     implementation: Any
@@ -179,9 +179,9 @@ def take_turns(
     """Seconds a call of several variants, interleaved.
 
     Args:
-        calls: by name, the same on each set of operands.
-        call_s: by name, how long a call takes.
-        timer: of a batch of calls.
+        calls: by name, the same call on each set of operands.
+        call_s: by name, the duration of a call in seconds.
+        timer: timer of a batch of calls.
         budget_s: as `interleaved` takes it.
     """
     counts = {name: calls_in_sample(seconds) for name, seconds in call_s.items()}
@@ -216,7 +216,7 @@ def row(
 
 
 def sets_of_operands(case: Case, calls: int) -> int:
-    """As many as the L2 cache holds twice over, or one for each call."""
+    """Number of sets of operands: enough to fill the L2 cache twice, at most one per call."""
     return sampling.sets_of_operands(case.bytes_moved, L2_BYTES, calls)
 
 

@@ -84,7 +84,7 @@ class FusedCase(Case):
 
 @dataclass
 class Operands:
-    """a, b and out of a case, its epilogue's arrays, and what receives the plain product."""
+    """a, b and out of a case, the epilogue's arrays, and the array for the plain product."""
 
     a: Any
     b: Any
@@ -94,7 +94,7 @@ class Operands:
 
 
 def problems_of(case: FusedCase) -> tuple[Problem, Problem]:
-    """With the epilogue and without, as plans on its operands will state them."""
+    """Problems of a case with the epilogue and without, as plans on its operands define them."""
     plain = contiguous_problem(case.dtype, case.m, case.n, case.k)
     if case.arrangement.split("_")[1] == "col":
         plain = replace(plain, b=Strides(plain.b.batch, 1, case.k))
@@ -211,7 +211,7 @@ def torch() -> Any:
 
 
 def as_tensor(array: Any) -> Any:
-    """The same memory."""
+    """View an array as a torch tensor of the same memory."""
     return array if isinstance(array, torch().Tensor) else torch().from_dlpack(array)
 
 
@@ -221,7 +221,7 @@ def as_columns(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_float64(array: Any) -> Any:
-    """As an array of CuPy, or of NumPy in the simulator."""
+    """Convert an array to float64, in CuPy or, in the simulator, in NumPy."""
     if type(array).__module__ == "torch":
         return xp.from_dlpack(array.double())
     return array.astype("float64")
@@ -356,7 +356,7 @@ class Comparison:
         """Check and time a case.
 
         Args:
-            choices: what `implementation=` takes, by name; one is `AUTOMATIC`.
+            choices: values of `implementation=`, by name; one is `AUTOMATIC`.
         """
         if case != self._case:
             self._case, self._measurement = case, self._measure(case, choices)

@@ -106,7 +106,7 @@ def markdown(parts: Iterable[Part]) -> str:
 
 
 def table(part: Table) -> str:
-    """Its title and its rows; figures are aligned right."""
+    """Markdown of a table: its title and its rows; figures are aligned right."""
     columns = range(len(part.header))
     rule = ["---" if column < part.text_columns else "---:" for column in columns]
     lines = ["| " + " | ".join(line) + " |" for line in [part.header, rule, *part.rows]]

@@ -45,10 +45,10 @@ class Measurement:
     """Measurement of one precision.
 
     Attributes:
-        implementation, config: that computed it.
-        max_error, rms_error: over the elements that are compared, in `UNITS`.
-        is_native: whether the validity check failed, so that the native kernel answered.
-        samples_s: seconds a call.
+        implementation, config: the implementation and the config that computed it.
+        max_error, rms_error: errors over the elements that are compared, in `UNITS`.
+        is_native: True if the validity check failed, so that the native kernel answered.
+        samples_s: seconds per call, one a sample.
         refusal: reason why nothing was measured.
     """
 
@@ -121,7 +121,7 @@ def most_error(case: PrecisionCase, way: str, is_native: bool) -> float:
     """The bound of a way on the error of an element, in `UNITS`.
 
     Args:
-        is_native: whether the validity check failed, so that the native kernel answered.
+        is_native: True if the validity check failed, so that the native kernel answered.
     """
     if way == "tf32":  # two operands with 11 bits, and sums that are cut off
         return 2.0**13 + case.k

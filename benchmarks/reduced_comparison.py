@@ -34,13 +34,14 @@ WAYS = {AUTOMATIC: None, "fused": True, "unfused": False}
 
 @dataclass(frozen=True)
 class Reducer:
-    """A reduction, and the same of a matrix in memory.
+    """A reduction, and the same reduction of a matrix in memory by other libraries.
 
     Attributes:
-        bind: makes what `gemm` takes.
-        in_cupy, in_torch: of the matrix, or the tensor, to its results.
-        found: of the results of any of these, and n: the values, and where they are in the flat
-            matrix; None for what is not among the results.
+        bind: () -> reduction that `gemm` takes.
+        in_cupy: matrix of CuPy -> its results.
+        in_torch: tensor of torch -> its results.
+        found: (results of any of these, n) -> the values, and their indices in the flat matrix;
+            None for either if it is not among the results.
     """
 
     bind: Callable[[], reductions.Reduction]
@@ -115,7 +116,7 @@ class ReducedCase(Case):
 
 @dataclass
 class Operands:
-    """a and b of a case, and what receives the product where that is stored."""
+    """a and b of a case, and the matrix for the product if it is stored."""
 
     a: Any
     b: Any
@@ -123,7 +124,7 @@ class Operands:
 
 
 def as_array(array: Any) -> Any:
-    """As an array of CuPy, or of NumPy in the simulator."""
+    """Convert an array to one of CuPy, or of NumPy in the simulator, in the same memory."""
     return array if isinstance(array, xp.ndarray) else xp.from_dlpack(array)
 
 

@@ -65,7 +65,7 @@ STUDIES = (
 
 
 def scheme_problem(m: int, n: int, k: int) -> Any:
-    """a and b along k, b as its transpose."""
+    """Problem of K-major a and b, whose epilogue takes the factors and the verdict."""
     problem = contiguous_problem("float32", m, n, k, precision="emulated")
     epilogue = Fusion((), buffers("float32", "float32", "int32"))
     return replace(problem, b=Strides(0, 1, k), epilogue=epilogue)
@@ -83,7 +83,7 @@ class SchemeProduct:
         """Build the kernel if need be, and split the operands.
 
         Args:
-            study: how to compute.
+            study: scheme and promotion to compute with.
             a: (m, k) float32.
             b: (k, n) float32.
             out: (m, n) float32, row-major.
@@ -111,12 +111,12 @@ class SchemeProduct:
         self._run(0)
 
     def explain(self) -> SimpleNamespace:
-        """As a plan does."""
+        """Name the implementation and the config, like `dxgemm.Plan.explain`."""
         return SimpleNamespace(implementation="emulated_float32", config=self._study.config)
 
 
 def scheme_product(study: Study) -> Callable[[Any, Any, Any], SchemeProduct]:
-    """A way of `precision_comparison`."""
+    """Function that makes a product, for `precision_comparison`."""
     return lambda a, b, out: SchemeProduct(study, a, b, out)
 
 

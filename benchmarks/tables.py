@@ -86,7 +86,7 @@ class Table:
     """Rows of texts, which may hold links and code as Markdown has them.
 
     Attributes:
-        text_columns: how many columns, the first ones, are text; the others are figures.
+        text_columns: number of leading columns that are text; the others are figures.
     """
 
     title: str

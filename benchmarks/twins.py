@@ -20,8 +20,8 @@ class Twin:
     """A CUDA C++ kernel.
 
     Attributes:
-        tile: of a block, and what a thread or warp holds of it.
-        tflops: its rate.
+        tile: tile of a block, and the part of it that a thread or warp computes.
+        tflops: measured rate in TFLOP/s.
     """
 
     tile: str

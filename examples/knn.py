@@ -49,7 +49,15 @@ SIMULATED_DIGITS, SIMULATED_ITERATIONS = 60, 4
 
 @dataclass(frozen=True)
 class Measurement:
-    """Some queries; `accuracies` are of classification by 1, 2, ... `NEIGHBOURS` neighbours."""
+    """Measurement of one number of queries.
+
+    Attributes:
+        dtype: dtype of queries and points.
+        queries: number of queries.
+        accuracies: share of digits classified right by 1, 2, ... `NEIGHBOURS` neighbours.
+        fused_us: time to find the nearest points in one call; None without a GPU.
+        separate_us: time of a call for the distances and CuPy's argmin; None without a GPU.
+    """
 
     dtype: str
     queries: int
@@ -59,12 +67,12 @@ class Measurement:
 
 
 def norms_added(queries: Any, points: Any) -> Any:
-    """The epilogue that makes squared distances of -2 queries @ points.T."""
+    """Epilogue that turns -2 * queries @ points.T into squared distances."""
     return bias((points * points).sum(axis=1)) | bias_column((queries * queries).sum(axis=1))
 
 
 def neighbours(queries: Any, points: Any, count: int) -> Any:
-    """Of each query the indices of the nearest points, nearest first.
+    """Find the points nearest to each query, and return their indices, nearest first.
 
     Args:
         queries: (queries, features).
@@ -78,19 +86,19 @@ def neighbours(queries: Any, points: Any, count: int) -> Any:
 
 
 def nearest(queries: Any, points: Any) -> Any:
-    """Of each query the index of the nearest point: (queries,), int64."""
+    """Find the point nearest to each query, and return its index: (queries,), int64."""
     epilogue = norms_added(queries, points) | reductions.argmin(axis=1)
     return dxgemm.gemm(queries, points.T, alpha=-2.0, epilogue=epilogue)
 
 
 def planned_nearest(queries: Any, points: Any) -> dxgemm.Plan:
-    """The same, decided and built before: a call stores indices only."""
+    """Plan `nearest`: choose and build its kernel now; a call then stores indices only."""
     epilogue = norms_added(queries, points) | reductions.argmin(axis=1)
     return dxgemm.plan(queries, points.T, alpha=-2.0, epilogue=epilogue)
 
 
 def separate_nearest(queries: Any, points: Any) -> Callable[[], Any]:
-    """The same as a matrix of distances, in which CuPy then finds the smallest of each row."""
+    """Make a function that stores the distances, and finds each row's smallest with CuPy."""
     import cupy
 
     distances = dxgemm.plan(queries, points.T, alpha=-2.0, epilogue=norms_added(queries, points))
@@ -99,7 +107,7 @@ def separate_nearest(queries: Any, points: Any) -> Callable[[], Any]:
 
 
 def squared_distances(queries: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(queries, points), by NumPy in float64."""
+    """Squared distances (queries, points), by NumPy in float64."""
     queries, points = queries.astype(float), points.astype(float)
     norms = np.sum(queries**2, axis=1)[:, np.newaxis] + np.sum(points**2, axis=1)
     return norms - 2.0 * queries @ points.T
@@ -111,7 +119,7 @@ def check(indices: np.ndarray, distances: np.ndarray, limit: float) -> None:
     Args:
         indices: (queries, count), nearest first.
         distances: (queries, points), NumPy's.
-        limit: of how much further a neighbour may be than the one NumPy finds.
+        limit: largest allowed difference from the squared distance of the neighbour NumPy finds.
 
     Raises:
         ArithmeticError: a neighbour is further away, or the same as another one.
@@ -125,10 +133,10 @@ def check(indices: np.ndarray, distances: np.ndarray, limit: float) -> None:
 
 
 def rounding_limit(queries: np.ndarray, points: np.ndarray, dtype: str) -> float:
-    """How much nearer the nearest point can be than the one that is found.
+    """Bound on the excess of a found squared distance over the smallest, due to rounding.
 
-    The terms of a distance add up to at most twice the squared norms, were they all positive; two
-    distances are compared.
+    The magnitudes of the terms of a squared distance add up to at most twice the sum of the largest
+    squared norms. Two distances are compared, each with its own error.
     """
     norms = sum(np.max(np.sum(rows.astype(float) ** 2, axis=1)) for rows in (queries, points))
     terms = queries.shape[1] + 3
@@ -136,7 +144,7 @@ def rounding_limit(queries: np.ndarray, points: np.ndarray, dtype: str) -> float
 
 
 def classify(neighbour_labels: np.ndarray) -> np.ndarray:
-    """The label that most neighbours have, (queries, count) to (queries,); of several the least."""
+    """Label that most neighbours have, (queries, count) to (queries,); the least if several do."""
     votes = np.sum(np.eye(CLASSES, dtype=int)[neighbour_labels], axis=1)
     return votes.argmax(axis=1)
 

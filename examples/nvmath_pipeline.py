@@ -75,7 +75,7 @@ def nvmath_pipeline(a: Any, b: Any, out: Any) -> Callable[[], None]:
 
 @cache
 def make_kernel(dtype: str, n: int) -> tuple[Any, Any]:
-    """What a block multiplies, as nvmath describes it, and a numba kernel around it."""
+    """Make nvmath's description of the product of a block, and a numba kernel around it."""
     from numba import cuda
     from nvmath.device import Matmul, make_tensor
     from nvmath.device.cublasdx import MAX_ALIGNMENT

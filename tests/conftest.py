@@ -1,4 +1,4 @@
-"""Where the suite runs, what it runs over, and how many contract cases it checked.
+"""Fixtures of the suite, for a GPU or the simulator, and its count of contract cases.
 
 With a GPU, arrays are CuPy's and sizes real. Without one, numba's simulator runs the kernels on
 NumPy arrays: milliseconds a thread block, so sizes are tiny and where a family has thousands of
@@ -204,7 +204,7 @@ def configs_of_a_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
 
 
 def _forget_configs() -> None:
-    """What is remembered of earlier choices."""
+    """Clear the caches of earlier choices."""
     batch_invariant._best_for_all.cache_clear()
     _automatic_kernels.cache_clear()
     forget_candidates()

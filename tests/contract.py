@@ -29,11 +29,12 @@ def inability(implementation: Any, kind: str) -> str | None:
 
 
 def may_refuse(implementation: Any, refusal: Refusal) -> bool:
-    """Whether an implementation that computes a kind may decline one case of it.
+    """True if an implementation that computes a kind may decline one case of it.
 
-    A baseline may decline anything. dxgemm's own computes every case, but for tensor cores, which
-    may insist on 16-byte aligned rows or columns of a and b, and for TF32 on one of them lying
-    along k. Pipelines share the arrangements of TF32 and int8 with each other and with others.
+    A baseline may decline anything. dxgemm's own implementations compute every case, except those
+    on tensor cores: these may require 16-byte aligned rows or columns of a and b, and for TF32 that
+    a or b is K-major. A pipeline may decline any case of TF32 and int8, since other pipelines and
+    implementations compute the layouts that it does not.
     """
     if isinstance(implementation, Pipelined) and refusal.case.kind in ("tf32", "int8"):
         return True
@@ -69,9 +70,9 @@ class Contract:
             groups: cases, all of one kind, in groups that share a product.
             limit: 1 for the acceptance rule, 0 for data whose sums are exact.
             config: a config of the implementation to force.
-            slices: of k, to force with it.
-            thin: whether the simulator may run one case of each group instead of all, and of
-                steps of the ladder that are used only when named, some of the groups.
+            slices: number of split-K slices to force with the config.
+            thin: True if the simulator may run one case of each group instead of all; and only some
+                of the groups, for steps of the ladder that are used only when named.
         """
         name = self.implementation.name
         chosen = name if config is None else (name, config, slices)

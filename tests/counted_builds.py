@@ -24,16 +24,16 @@ PATIENCE_S = 120  # for what happens in a moment, on a busy machine too
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """What becomes of a build.
+    """Config that decides the course of a build.
 
     Attributes:
-        name: what is written to the file.
-        seconds: how long it takes.
-        opens: a file that it makes as it begins.
-        gate: a file that it waits for then.
-        warning: what it warns of.
-        failure: what it raises; "dies" ends the process.
-        functions: kernels of equal ones share their device functions.
+        name: text that the build writes to the file of builds.
+        seconds: duration of the build in seconds.
+        opens: file that the build makes as it begins; "" for none.
+        gate: file that the build then waits for; "" for none.
+        warning: warning of the build; "" for none.
+        failure: error of the build; "dies" ends the process, "" is a success.
+        functions: name of the device functions; kernels with the same name share them.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What tests of both emulated precisions share: operands split by a kernel, and random rows."""
+"""Operands for the tests of both emulated precisions: split by a kernel, and random rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Memory(NamedTuple):
 
 
 class Split(NamedTuple):
-    """An operand that a kernel split: its parts, what they lie in, factors and (weak, is_lax)."""
+    """Operand that a kernel split: its parts, their memory, factors and (weak, is_lax)."""
 
     parts: Any
     memory: Memory

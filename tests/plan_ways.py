@@ -28,11 +28,11 @@ def row_sums(*, fused: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Way:
-    """Options of `gemm` and `plan`, and what they make of ALPHA * a @ b + BETA * c.
+    """Options of `gemm` and `plan`, and their effect on ALPHA * a @ b + BETA * c.
 
     Attributes:
-        options: makes them.
-        finish: of the matrix on the host; exact for small integers.
+        options: () -> the options.
+        finish: matrix on the host -> result; exact for small integers.
     """
 
     options: Callable[[], dict[str, Any]] = dict

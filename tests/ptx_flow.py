@@ -1,4 +1,4 @@
-"""Which loads of C a compiled kernel can reach, read off its PTX."""
+"""Loads of C that a compiled kernel can reach, read off its PTX."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ def counted_builds(
     """The descriptors that were built so far, in an empty store.
 
     Args:
-        build: name of what builds them.
-        functions: what it returns.
+        build: name of the function that builds them.
+        functions: functions that every build returns.
     """
     built: list[Any] = []
 

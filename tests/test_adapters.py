@@ -1,4 +1,4 @@
-"""What dxgemm reads off foreign objects, on made-up ones that need no GPU."""
+"""Properties that dxgemm reads off foreign objects, tested on made-up ones without a GPU."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SIZES = [(1, 2048), (64, 64), (64, 5000), (1000, 27), (4096, 4096), (2048, 100_0
 
 
 def problem_of(kind, m, n, k, batch=1, transposed=False):
-    """Of row-major operands; transposed, of a column-major result."""
+    """Problem of row-major operands; of a column-major result if `transposed`."""
     wanted = KINDS[kind]
 
     def layout(rows, cols, dtype, is_transposed=False):

@@ -653,7 +653,7 @@ def test_a_gpu_without_results_has_a_page_too() -> None:
 
 
 def run_script(name: str, *arguments: object) -> None:
-    """In a process of its own, without the simulator unless it asks for it."""
+    """Run a script in a process of its own, without the simulator unless it asks for it."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     path = [str(Path(dxgemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -776,7 +776,7 @@ def test_a_trial_of_int8_takes_what_is_exact_and_no_other_result(
 
 @pytest.fixture(scope="module")
 def fused() -> Any:
-    """What the suite `epilogue` measures with."""
+    """Module that measures the suite `epilogue`."""
     if not simulator_enabled():
         pytest.skip("its arrays are CuPy's on a GPU, where the suite checks what it measures")
     return importlib.import_module("fused_comparison")

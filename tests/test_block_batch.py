@@ -282,7 +282,7 @@ def runs():
 @pytest.mark.parametrize("data", ["random", "integers"])
 @pytest.mark.parametrize("batch", BATCH_EXTENTS.values(), ids=BATCH_EXTENTS)
 def test_results_in_place(home, batch, data):
-    """Where beta is 0, c is full of NaN, as is all between and around the operands."""
+    """c is full of NaN if beta is 0, as is the memory between and around the operands."""
     layouts = LAYOUTS[:1] if 257 in batch else LAYOUTS
     cases = [
         Case("float32", SIZE, SIZE, SIZE, layout, *factors, data, batch)

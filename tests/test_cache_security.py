@@ -1,4 +1,4 @@
-"""What another user puts into the cache is never loaded, and what is there is private."""
+"""Cache against other users: their files are never loaded, and its own files are private."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def files(tmp_path):
 
 @pytest.fixture
 def entry(files):
-    """Its file."""
+    """File of the entry."""
     (path,) = files.directory.glob("entries/*/*")
     return path
 
@@ -57,7 +57,7 @@ def umask(mask):
 
 
 def refused_and_replaced(files):
-    """Whether an entry is neither loaded nor listed, until it is built again."""
+    """Assert that the entry is neither loaded nor listed; True if it can be saved again."""
     assert files.load(KEY) is None
     assert files.headers() == []
     files.save(KEY, HEADER, PAYLOAD)

@@ -1,4 +1,4 @@
-"""Which kernel is chosen: what is legal, what the model predicts, and what tables say."""
+"""Choice of a kernel: its legality, the model's predictions, and the tables of speeds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEY = "float32", "coalesced", str(find_implementation("coalesced").configs("floa
 
 
 def random_problems(count, seed=3):
-    """Of every arithmetic; some of those in float32 are reduced, fused or not or either."""
+    """Yield problems of every arithmetic; some in float32 are reduced, fused, unfused or either."""
     workloads = random_workloads((*ARITHMETICS, ("bfloat16", None)), seed)
     for number, workload in enumerate(islice(workloads, count)):
         problem = workload.problem()
@@ -377,7 +377,7 @@ def test_a_correction_is_bounded_and_goes_by_features(give_table):
     problems = [problem(size, size, size) for size in (1024, 2048, 8192)]
 
     def logs(row, **weights):
-        """What weights for the first row make of a row's times."""
+        """Logarithms of the factors by which weights for the first row change a row's times."""
         named = "tuned", row.config, 1
         give_table(H200, {})
         plain_us = [choose(asked, H200, named).us for asked in problems]

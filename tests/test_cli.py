@@ -493,7 +493,7 @@ class TestBench:
 
 
 class TestProcess:
-    """What depends on the environment a process starts in."""
+    """Commands in a process of their own, with an environment of its own."""
 
     def test_kernels_are_built_kept_and_cleared(self, tmp_path):
         build = ("build", "--arch", "sm_90a", "--arch", "sm_80", "--dtype", "float32", "--json")

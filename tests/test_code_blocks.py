@@ -83,7 +83,7 @@ def blocks(kind: str) -> list[Block]:
 
 
 def names_of_numpy(send: Callable[[np.ndarray], Any] = np.asarray) -> dict[str, Any]:
-    """What the executed blocks take for granted."""
+    """Names that the executed blocks use without defining them."""
     rng = np.random.default_rng(0)
 
     def matrix(*shape: int) -> Any:
@@ -98,12 +98,12 @@ def names_of_numpy(send: Callable[[np.ndarray], Any] = np.asarray) -> dict[str, 
 
 
 def names_of_home() -> dict[str, Any]:
-    """The same for those that want operands on the GPU, where there is one."""
+    """Names for blocks that take operands on the GPU, if there is one."""
     return names_of_numpy(LIBRARIES["numpy" if simulator_enabled() else "cupy"].send)
 
 
 def names_of_torch() -> dict[str, Any]:
-    """The same for those that use torch."""
+    """Names for blocks that use torch."""
     torch = pytest.importorskip("torch")
     device = "cpu" if simulator_enabled() else "cuda"
 

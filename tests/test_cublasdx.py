@@ -48,7 +48,7 @@ def store(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def device_libraries():
-    """What device functions are built with: nvmath-python, libmathdx and NVRTC."""
+    """Libraries that build device functions: nvmath-python, libmathdx and NVRTC."""
     try:
         return library.library()
     except errors.MissingPackageError as error:
@@ -272,7 +272,7 @@ define void @"kernel"(double* %".1", i64 %".2")
 
 
 class Refused(Exception):
-    """What nvmath raises where the library fails."""
+    """Stand-in for the error that nvmath raises if the library fails."""
 
 
 def test_a_failure_is_told_in_the_words_of_the_library(monkeypatch):

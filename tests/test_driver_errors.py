@@ -1,4 +1,4 @@
-"""What the driver refuses is an error that says so; nothing is lost, and the next call works.
+"""Refusals of the driver: each is reported as an error, nothing is lost, the next call works.
 
 Without a GPU the driver's answers are made up; with one the faults are real.
 """
@@ -34,8 +34,8 @@ class FakeDriver:
     """Counts what is called, succeeds, and gives each result a number of its own.
 
     Attributes:
-        results: of functions that give other ones, by name.
-        fails: what a function answers instead, by its name.
+        results: results of functions, by name; other functions return nothing or an address.
+        fails: errors of functions, by name; other functions succeed.
         calls: names of functions, in order.
         allocated: addresses that are not free.
     """

@@ -50,7 +50,7 @@ EXACT = {
 
 
 def computed(home, epilogue, values):
-    """What kernels make of values, which they get as c."""
+    """Apply an epilogue to values in a kernel, which gets them as c."""
     m, n = values.shape
     a, b = np.zeros((m, 1), values.dtype), np.zeros((1, n), values.dtype)
     c = home.send(values.copy())

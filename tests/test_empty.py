@@ -19,7 +19,7 @@ def padded_layouts(kind):
 
 
 def dtypes(kind):
-    """Of a and b, and of the result."""
+    """NumPy's dtype of a and b, and that of the result."""
     return numpy_dtype(KINDS[kind].dtype), numpy_dtype(KINDS[kind].out_dtype)
 
 

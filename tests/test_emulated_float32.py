@@ -148,7 +148,7 @@ def test_without_promotion_truncation_is_a_bias():
 
 
 def test_sections_keep_long_sums_of_one_sign_right():
-    """As right as float32 sums of 1024 terms each, which is how cuBLAS cuts so long a k."""
+    """Errors are no larger than those of float32 sums of 1024 terms, cuBLAS's for so long a k."""
     rng = np.random.default_rng(4)
     k, config = 2**14, emulated_float32.KERNEL.configs[0]
     a, b = (rng.random((8, k)).astype(np.float32) for _ in range(2))
@@ -213,7 +213,7 @@ def test_what_the_kernel_refuses(change, reason):
 @pytest.mark.parametrize("n", [1, 65, 128, 200, 513])
 @pytest.mark.parametrize("is_split", [True, False])
 def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_split):
-    """Of one row nothing is scaled within the bound, so that all are multiplied as they are."""
+    """Row 7 fails the validity check if not is_split; then all rows are multiplied as they are."""
     rng = np.random.default_rng(n)
     a, b = (rng.integers(-9, 10, size).astype(np.float32) for size in ((300, 40), (40, n)))
     if not is_split:
@@ -240,7 +240,7 @@ def test_either_product_leaves_partial_results_that_are_reduced(hopper, n, is_sp
 
 
 def test_both_products_leave_as_many_partial_results():
-    """That of parts has a tile for each, or else fills it: it never has more."""
+    """The product of parts has a tile for each partial result of a row, or fills the others."""
     for kind, axis in itertools.product(("smallest", "sum"), (1, None)):
         reduction = FusedReduction(kind, axis, ("float32",))
         for m, n in ((1, 1), (64, 64), (129, 257), (70000, 200), (8, 30000), (4096, 4096)):

@@ -143,7 +143,10 @@ ACTIVATIONS = ("gelu", "silu", "tanh", "sigmoid", "gelu_tanh")
 
 @pytest.mark.parametrize("kind", FLOATS)
 def test_activations_in_every_implementation(make_operands, home, fuse, kind):
-    """Each on what the one before it left, against itself in float64; at last dropout."""
+    """Each activation takes the result of the one before it; dropout comes last.
+
+    The reference is the same function in float64.
+    """
     wanted = KINDS[kind]
     m, n, k = (3, 16, 4) if simulator_enabled() else (67, 134, 43)
     (_, a), (_, b) = make_operands(kind, (m, n, k))
@@ -206,7 +209,7 @@ def marked(value, row, col, width: Scalar):
     ids=repr,
 )
 def test_activations(home, kind, epilogue):
-    """Against the function itself in float64, within a few units in the last place."""
+    """Results are within a few units in the last place of the same function in float64."""
     rng = np.random.default_rng(1)
     m, n = (3, 16) if simulator_enabled() else (67, 130)
     values = rng.normal(0, 3, (m, n)).astype(kind)
@@ -221,8 +224,10 @@ def test_activations(home, kind, epilogue):
 
 
 def assert_near(name, values, found, expected, dtype):
-    """Within a few units in the last place of the result; of the value for float64's gelu, as erf's
-    formula has it."""
+    """Assert that results are within a few units in the last place of the expected ones.
+
+    The units are those of the argument for gelu in float64, whose formula has such an error.
+    """
     least = 4.0
     if (name, dtype) == ("gelu", "float64"):
         least = np.clip(np.abs(np.nan_to_num(values)), 4.0, 32.0)

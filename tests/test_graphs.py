@@ -23,9 +23,9 @@ FIRST, SECOND = (operands(data, *SHAPES, "float32") for data in ("random", "cana
 
 
 def graph_of(library, call):
-    """What a call queues, captured by a library, as a function.
+    """Capture a call in a graph of a library, and return a function that replays the graph.
 
-    It replays the graph when everything queued on the GPU is done, and waits for it.
+    The function waits for all work queued on the GPU, replays the graph, and waits for it.
     """
     cupy = pytest.importorskip("cupy")
     if library == "cupy":

@@ -63,14 +63,14 @@ def huge_extent(dtype):
 
 
 def fill(matrix, rows):
-    """Has the rows of a matrix repeat."""
+    """Fill a matrix with copies of these rows, one after the other."""
     whole = len(matrix) // len(rows) * len(rows)
     matrix[:whole].reshape(-1, *rows.shape)[...] = rows
     matrix[whole:] = rows[: len(matrix) - whole]
 
 
 def repeats(matrix, rows):
-    """Whether the rows of a matrix repeat exactly."""
+    """True if a matrix consists of copies of these rows, one after the other."""
     whole = len(matrix) // len(rows) * len(rows)
     is_right = (matrix[:whole].reshape(-1, *rows.shape) == rows).all()
     return bool(is_right and (matrix[whole:] == rows[: len(matrix) - whole]).all())

@@ -120,7 +120,7 @@ def test_a_read_only_interface_is_refused_as_c_and_read_as_a(cupy):
 
 @pytest.mark.gpu
 class TestTorch:
-    """What only tensors can be."""
+    """Properties that only tensors have."""
 
     @pytest.fixture
     def tensors(self):

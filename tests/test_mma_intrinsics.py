@@ -41,7 +41,7 @@ def run(hopper):
 
 
 def fragments(matrix: np.ndarray, rows: int, cols: int, side: str) -> np.ndarray:
-    """What each lane holds of 16x8 (left, acc) or 8x8 (right) blocks, as PTX numbers it."""
+    """Elements that each lane holds of 16x8 (left, acc) or 8x8 (right) blocks, in PTX's order."""
     lanes = []
     for lane in range(32):
         group, member = divmod(lane, 4)

@@ -194,7 +194,7 @@ def test_the_two_float64_references_agree_to_the_last_bit_of_a_longdouble(shape)
 
 
 def spacing(kind: str) -> float:
-    """Of results about as large as 1."""
+    """Spacing of results of this kind near 1."""
     return 1 if KINDS[kind].is_integer else limits(KINDS[kind].out_dtype).eps
 
 

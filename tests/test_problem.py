@@ -101,7 +101,7 @@ def test_a_column_major_result_is_computed_transposed():
 
 @pytest.mark.parametrize("shape", list(itertools.product((1, 3), repeat=4)))
 def test_arrays_without_padding_are_the_contiguous_problem(shape):
-    """Of one row, column or element too, whose strides no call knows."""
+    """Sizes include one row, one column and one element, whose strides have no effect."""
     batch, m, n, k = shape
     a, b, out = (
         layout((batch, rows, cols), (rows * cols, cols, 1))

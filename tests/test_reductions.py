@@ -46,7 +46,12 @@ SORTS = ("sum", "argmin", "smallest")
 
 @dataclass(frozen=True)
 class Way:
-    """Which kernel multiplies, and whether it reduces too; None for what is predicted fastest."""
+    """Implementation of a reduced product.
+
+    Attributes:
+        implementation: name of the kernel that multiplies; None to choose.
+        fused: True if that kernel reduces too, False if another one does; None to choose.
+    """
 
     implementation: str | None = None
     fused: bool | None = None
@@ -61,7 +66,7 @@ class Way:
                 pytest.skip(reason)
 
     def kind(self, dtype: str) -> str:
-        """What it computes of that dtype."""
+        """Kind of arithmetic for operands of a dtype."""
         return (
             "emulated"
             if self.implementation == "emulated_float32" and dtype == "float32"
@@ -69,15 +74,15 @@ class Way:
         )
 
     def precision(self, kind: str) -> str | None:
-        """What permits it."""
+        """Precision that permits the kind."""
         return KINDS[self.kind(kind)].precision
 
     def reduces_what_it_stores(self) -> bool:
-        """Whether its kernels do, if they shall."""
+        """True unless it is fused and its kernels cannot store the matrix that they reduce."""
         return not (self.fused and self.implementation in FUSING_UNSTORED)
 
     def is_full(self, kind: str) -> bool:
-        """Whether every reduction is built for it."""
+        """True if all reductions are tested, not only one of each sort."""
         if simulator_enabled():
             return kind == "float32"
         return (self.implementation, self.kind(kind)) in FULLY
@@ -110,7 +115,7 @@ gemm = partial(AUTOMATIC.gemm, "float32")
 
 
 def ways(*implementations: str) -> list[Any]:
-    """The automatic one, and each implementation fused and split, none of which is simulated."""
+    """The automatic choice; on a GPU also each implementation, fused and unfused."""
     forced = [Way(name, fused) for name in implementations for fused in (True, False)]
     return [
         pytest.param(AUTOMATIC, id=str(AUTOMATIC)),
@@ -132,7 +137,7 @@ class Case:
         return replace(reduction, fused=way.fused)
 
     def value_dtype(self, dtype: str) -> str:
-        """Of the values of a result, by the dtype of what is reduced."""
+        """Dtype of the values of a result, by the dtype of the reduced matrix."""
         if dtype == "int32":
             return {"sum": "int64", "norm": "float64"}.get(self.name, "int32")
         return "float64" if dtype == "float64" else "float32"
@@ -142,7 +147,7 @@ class Case:
 
         Args:
             values: (m, n) or (batch, m, n), exact in float64.
-            dtype: of what is reduced; None for that of values.
+            dtype: dtype of the reduced matrix; None for that of values.
         """
         m, n = values.shape[-2:]
         wide = values.astype(float)
@@ -170,7 +175,7 @@ class Case:
         return values, self._places(order, n)
 
     def _places(self, indices: np.ndarray, n: int) -> np.ndarray:
-        """Along an axis the indices; in the whole matrix pairs of row and column."""
+        """Indices along an axis; pairs of row and column for a whole matrix."""
         return np.stack(np.divmod(indices, n), axis=-1) if self.axis is None else indices
 
 
@@ -203,7 +208,7 @@ def fetched(home: NumpyLibrary, result: Any) -> tuple[np.ndarray, ...]:
 
 
 def assert_equal(actual: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...], what: object):
-    """Values, shapes and dtypes; NaN equals NaN, and 0.0 equals -0.0."""
+    """Compare values, shapes and dtypes; NaN equals NaN, and 0.0 equals -0.0."""
     assert len(actual) == len(expected), what
     for found, wanted in zip(actual, expected):
         assert found.dtype == wanted.dtype, f"{what}: {found.dtype}"
@@ -213,7 +218,7 @@ def assert_equal(actual: tuple[np.ndarray, ...], expected: tuple[np.ndarray, ...
 
 @dxgemm.epilogue
 def replaced(value, row, col, by: Matrix):
-    """Any values, in all their bits."""
+    """Element of a matrix, bit for bit, in place of value."""
     return by
 
 
@@ -348,7 +353,7 @@ SPECIAL_INDICES = {
 @pytest.mark.parametrize("case", SPECIAL_INDICES, ids=str)
 @pytest.mark.parametrize("axis", AXES)
 def test_the_oracle_knows_special_values(case, axis):
-    """Along rows, along columns, and in matrices of 2 x 2."""
+    """Special values lie along rows, along columns, and in matrices of 2 x 2."""
     values, indices = special_along(case, axis)
     assert replace(case, axis=axis).expected(values)[-1].tolist() == indices.tolist()
 
@@ -393,7 +398,7 @@ def special_along(case: Case, axis: int | None) -> tuple[np.ndarray, np.ndarray]
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
 def test_special_values_in_every_tile(reduced, way, dtype):
-    """Few different values, so that most are ties, and lines of nothing but NaN or infinity."""
+    """Few different values make most of them ties; some lines hold only NaN or infinity."""
     way.skip_unless_it_computes(dtype)
     if not way.is_full(dtype):
         pytest.skip("the simulator, or another dtype, is enough")
@@ -466,7 +471,7 @@ def test_batches(make, home, way):
 @pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_matrix_is_stored_if_out_is_passed(make, home, dtype, way, layout):
-    """In columns too, for which a kernel computes the transposed product."""
+    """A column-major out is stored too, for which a kernel computes the transposed product."""
     way.skip_unless_it_computes(dtype)
     m, n, k = RAGGED
     a_layout, b_layout, _ = way.layouts(dtype)
@@ -763,7 +768,7 @@ def test_bad_reductions_are_refused(make):
 
 
 def test_bad_results_are_refused(make, home):
-    """Where the matrix would have been stored, and what another part of the chain would write."""
+    """Bad results include those that share memory with c, with out, or with another output."""
     m, n = 3, 5
     a_sent, b_sent = make((m, 4), "float32")[1], make((4, n), "float32")[1]
     c_sent, out_sent, kept_sent = (make((m, n), "float32")[1] for _ in range(3))
@@ -838,7 +843,7 @@ def test_very_many_rows(make, home, way):
 @pytest.mark.gpu
 @pytest.mark.parametrize("implementation", ["tuned", "emulated_float32"])
 def test_more_elements_than_32_bits_count(implementation, cupy):
-    """Fused, so that they need no memory; every value is 0 but the last one."""
+    """Reductions are fused, so that they need no memory; every value is 0 but the last one."""
     m, n = 65_600, 32_800
     a, b = cupy.zeros((m, 1), "float32"), cupy.zeros((1, n), "float32")
     a[-1] = b[0, -1] = 1.0

@@ -75,7 +75,7 @@ def test_waves_and_their_tail(tiles, blocks, resident, waves, efficiency):
 
 @dataclass(frozen=True)
 class Staged:
-    """Of a pipelined kernel's config what `explain` reads."""
+    """Config of a pipelined kernel, as far as `explain` reads it."""
 
     stages: int = 4
 

@@ -1,4 +1,4 @@
-"""What the contract does not see of the ladder: how shared memory is used, what copies read."""
+"""Properties of the ladder that the contract does not see: bank conflicts, reads of copies."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ LAYOUTS = {
 
 
 def position(layout, k, outer, dtype):
-    """Where `make_tile_copy` puts an element, in elements."""
+    """Offset in shared memory, in elements, where `make_tile_copy` puts an element."""
     width = 16 // np.dtype(dtype).itemsize
     return k * layout.row + (outer ^ (k // width % layout.groups * layout.xor))
 
 
 def most_conflicts(layout, tile_k, dtype):
-    """How many words of one bank the worst store of a transposed tile asks for."""
+    """Most words of one bank that a single store of a transposed tile asks for."""
     item_size = np.dtype(dtype).itemsize
     width, lanes = 16 // item_size, 128 // item_size  # lanes that are served together
     worst = 0

@@ -1,6 +1,6 @@
-"""What the contract does not see of `small_batch` and `tensor_batch`.
+"""Properties of `small_batch` and `tensor_batch` that the contract does not see.
 
-How blocks share matrices, how their tiles lie, and what kernels are compiled for; their registers.
+The matrices of a block, the layouts of tiles, the variants of kernels, and their registers.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def random():
 
 @pytest.fixture
 def launches(monkeypatch):
-    """What `dxgemm.gemm` is called with: ((a, b), epilogue) of each call."""
+    """Arguments of each call of `dxgemm.gemm`: ((a, b), epilogue)."""
     calls = []
 
     def spy(a, b, *arguments, epilogue=None, **named):
@@ -76,20 +76,20 @@ def launches(monkeypatch):
 
 
 def assert_close(actual, expected):
-    """Equal but for rounding; expected may be of a wider dtype."""
+    """Assert that two tensors are equal but for rounding; expected may have a wider dtype."""
     tolerance = TOLERANCES[actual.dtype]
     expected = expected.to(actual.dtype)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def reference(x, weight, bias=None, activation=None):
-    """The same in float64, by torch."""
+    """Result of torch in float64."""
     bias = None if bias is None else bias.double()
     return ACTIVATIONS[activation](torch.nn.functional.linear(x.double(), weight.double(), bias))
 
 
 def gradients(result, operands):
-    """Of an uneven sum of the result."""
+    """Gradients of a sum of the result's elements with unequal weights."""
     weights = torch.arange(result.numel(), device=result.device).reshape(result.shape) % 5 - 2.0
     return torch.autograd.grad((result * weights.to(result.dtype)).sum(), operands)
 

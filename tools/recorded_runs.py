@@ -17,7 +17,7 @@ import provenance
 
 
 def run_info() -> dict[str, Any]:
-    """Where, when and of which commit a run is."""
+    """Machine, commit and date of a run."""
     return {
         "machine_info": {
             "gpu": {} if simulator_enabled() else provenance.gpu_info(),

@@ -48,12 +48,13 @@ rng = np.random.default_rng(0)
 
 
 class Outcome(NamedTuple):
-    """Of one subject in one lane.
+    """Outcome of one subject in one lane.
 
     Attributes:
-        cases, refused: that were computed, and that the implementation declines.
-        reports: of the tool.
-        failure: the last line of a process that failed; "" if it did not.
+        cases: number of cases that were computed.
+        refused: number of cases that the implementation declines.
+        reports: number of errors or hazards that the sanitizer reports.
+        failure: last line of output of a process that failed; "" if it did not fail.
     """
 
     cases: int = 0
@@ -63,7 +64,7 @@ class Outcome(NamedTuple):
 
 
 def operand(values: np.ndarray, order: str, is_aligned: bool) -> Any:
-    """The values in memory that ends with them; not aligned, with a gap of one after each line."""
+    """Send values to memory that ends with them; unaligned lines are one element apart."""
     stored = values if order == "row" else values.T
     rows, cols = stored.shape
     unit = 16 // values.itemsize if is_aligned else 1
@@ -76,7 +77,7 @@ def operand(values: np.ndarray, order: str, is_aligned: bool) -> Any:
 
 
 def integers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Small ones, whose sums are exact in every arithmetic."""
+    """Small random integers, whose sums are exact in every arithmetic."""
     return rng.integers(-3, 4, shape).astype(numpy_dtype(dtype))
 
 
@@ -87,7 +88,7 @@ def check(case: Any, result: Any, expected: np.ndarray) -> None:
 
 
 def products(name: str, are_few: bool) -> Iterator[Callable[[], None]]:
-    """Of one implementation: its first and its last config of every kind of arithmetic."""
+    """Yield products of one implementation: first and last config of each kind of arithmetic."""
     orders = [("row", "row"), ("row", "col"), ("col", "row"), ("col", "col")]
     (implementation,) = (i for i in dxgemm.implementations() if i.name == name)
     for kind in KINDS.values():
@@ -136,7 +137,7 @@ def wide(values: np.ndarray) -> np.ndarray:
 
 
 def fused() -> Iterator[Callable[[], None]]:
-    """Epilogues with vectors, matrices and an output; reductions, fused and not."""
+    """Yield products with epilogues (vectors, matrices, an output) and with reductions."""
     for name, dtype, (m, n, k) in product(("tuned", "async_copy"), ("float32", "float64"), SIZES):
         yield lambda name=name, dtype=dtype, size=(m, n, k): fuse(name, dtype, *size)
     for case in product(
@@ -172,7 +173,7 @@ def reduce(reduction: Any, precision: str | None, size: tuple[int, int, int]) ->
 
 
 def series() -> Iterator[Callable[[], None]]:
-    """What takes several kernels or problems: batches, groups, slices of k."""
+    """Yield calls of several kernels or problems: batches, groups, split-K slices."""
     for dtype in ("float32", "float64"):
         yield lambda dtype=dtype: batch(dtype)
         yield lambda dtype=dtype: group(dtype)
@@ -219,7 +220,7 @@ def run_cases(subject: str, are_few: bool = False) -> Outcome:
 
 
 def read_output(output: str, status: int, lane: str) -> Outcome:
-    """What a process of `run_cases` and the tool over it printed."""
+    """Parse the output of a process that ran `run_cases` under a tool of the sanitizer."""
     counts = re.search(r"^cases (\d+) refused (\d+)$", output, re.M)
     reports = re.search(r"SUMMARY: (\d+) (?:errors?|hazards?)", output)
     failure = ""
@@ -296,7 +297,7 @@ def main() -> int:
 def run_lanes(
     sanitizer: str, lanes: Sequence[str], subjects: Sequence[str], jobs: int
 ) -> Iterator[tuple[str, str, Outcome]]:
-    """Lane, subject and outcome as they come; the plain lane, which builds, before all others."""
+    """Yield lane, subject and outcome as they come; the plain lane, which builds, runs first."""
     for together in ([PLAIN] if PLAIN in lanes else [], [lane for lane in lanes if lane != PLAIN]):
         with ThreadPoolExecutor(jobs) as pool:
             futures = {
@@ -324,7 +325,7 @@ def report(lane: str, outcomes: Mapping[str, Outcome]) -> str:
 
 
 def total_of(outcomes: Iterable[Outcome]) -> Outcome:
-    """All cases, refusals and reports."""
+    """Sum the cases, refusals and reports of several outcomes."""
     counts = [outcome[:3] for outcome in outcomes]
     return Outcome(*map(sum, zip(*counts)))
 
@@ -339,7 +340,7 @@ def add_lane(path: Path, lane: str, outcomes: Mapping[str, Outcome]) -> None:
 
 
 def switch_pools_off() -> None:
-    """Have every array's memory come from the driver, and go back to it."""
+    """Let the driver allocate and free all memory: no pool keeps any."""
     import cupy
 
     cupy.cuda.set_allocator(None)

@@ -49,11 +49,11 @@ WARM_UP = 3  # samples before memory has to stay flat
 
 
 class Soak:
-    """A run: what was computed so far, and the first failure.
+    """Run of the soak test: counts of what was computed so far, and the first failure.
 
     Attributes:
-        counts: of problems, also by kind, implementation and extra, of calls and of refusals.
-        failure: what went wrong, with the command that does it again; "" as long as nothing did.
+        counts: numbers of problems, also by kind, implementation and extra; of calls; of refusals.
+        failure: first failure, with the command that repeats it; "" as long as nothing failed.
     """
 
     def __init__(self, seed: int, most_problems: int | None = None) -> None:
@@ -126,10 +126,10 @@ class Soak:
 
 
 def memory_bytes() -> int:
-    """What this process takes of the GPU's memory, but for what CuPy keeps for its arrays.
+    """Bytes of GPU memory that this process holds, without the pool of CuPy's arrays.
 
-    Where the driver does not know the process by its number, as in most containers, it is what all
-    processes take.
+    If the driver does not know the process by its number, as in most containers, the memory of all
+    processes counts.
     """
     if simulator_enabled():
         return 0
@@ -141,7 +141,7 @@ def memory_bytes() -> int:
 
 
 def nvidia_smi() -> str:
-    """What it says of processes on GPUs: lines of number and MiB."""
+    """Output of nvidia-smi: number and MiB of each process on a GPU, one a line; "" if it fails."""
     columns = "--query-compute-apps=pid,used_gpu_memory"
     asked = ["nvidia-smi", columns, "--format=csv,noheader,nounits"]
     try:
@@ -151,7 +151,7 @@ def nvidia_smi() -> str:
 
 
 def own_memory_bytes(processes: str) -> int:
-    """What this process takes according to `nvidia_smi`; 0 if that does not know it."""
+    """Bytes of GPU memory of this process in the output of `nvidia_smi`; 0 if not listed."""
     lines = (line.partition(", ") for line in processes.splitlines())
     return sum(int(mib) << 20 for pid, _, mib in lines if pid == str(os.getpid()) and mib.isdigit())
 
@@ -164,7 +164,7 @@ def build(seed: int, number: int) -> str:
 
 
 def report(soak: Soak, samples: list[int], seconds: float, threads: int) -> dict[str, Any]:
-    """What a run gave, as it is committed."""
+    """Report of a run, as it is committed: counts, memory and failure."""
     by: dict[str, dict[str, int]] = {}
     for (group, name), count in sorted(soak.counts.items()):
         by.setdefault(group, {})[name] = count

@@ -1,4 +1,4 @@
-"""What the soak test computes: random problems on a fixed list of kernels, and what is right."""
+"""Problems of the soak test: random ones on a fixed list of kernels, and their right results."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ home = LIBRARIES["numpy" if simulator_enabled() else "cupy"]
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a problem is computed with.
+    """Kernel that computes a problem, with the properties of the call that decide on it.
 
     Attributes:
         kind: a name from `KINDS`.
         implementation: as `gemm` takes it, or GROUP.
-        layouts: of a, b and c, names from `LAYOUTS`.
-        extra: a name from EXTRAS: an epilogue or a reduction.
+        layouts: layouts of a, b and c, names from `LAYOUTS`.
+        extra: a name from EXTRAS, of an epilogue or a reduction; "" for none.
         batch_invariant: as `gemm` takes it.
-        size: m, n and k where they decide on the kernel; None where all sizes do.
+        size: m, n and k if they decide on the kernel; None if all sizes will do.
     """
 
     kind: str
@@ -69,7 +69,7 @@ class Kernel:
 
     @property
     def name(self) -> str:
-        """Of the implementation."""
+        """Name of the implementation; "automatic" if `gemm` chooses."""
         given = self.implementation
         return "automatic" if given is None else given if isinstance(given, str) else given[0]
 
@@ -119,7 +119,7 @@ REDUCTIONS = [name for name, make in EXTRAS.items() if isinstance(make, partial)
 
 @cache
 def kernels() -> tuple[Kernel, ...]:
-    """What problems are drawn from."""
+    """List the kernels; each problem is drawn for one of them."""
     found: list[Kernel] = []
     layouts = itertools.cycle(FULL_LAYOUTS)
     for kind, wanted in KINDS.items():
@@ -158,12 +158,12 @@ def kernels() -> tuple[Kernel, ...]:
 
 
 def is_able(implementation: Any, kind: str) -> bool:
-    """Whether it computes the kind on this device."""
+    """True if the implementation computes the kind on this device."""
     return inability(implementation, kind, device_facts(0).arch) is None
 
 
 def fuses(implementation: Any, kind: str) -> bool:
-    """Whether it reduces the rows of a result that it does not store."""
+    """True if the implementation reduces the rows of a result without storing it."""
     wanted, reduction = KINDS[kind], FusedReduction("sum", 1, ("float64",))
     problem = contiguous_problem(wanted.dtype, 64, 64, 64, precision=wanted.precision)
     fusion = Fusion((), reduction.buffers, reduction=reduction)
@@ -172,7 +172,7 @@ def fuses(implementation: Any, kind: str) -> bool:
 
 
 def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
-    """Ways to compute slices of k."""
+    """Yield (implementation, config, slices) for split-K in several slices."""
     for implementation in filter(lambda i: i.is_automatic(kind), dxgemm.implementations()):
         if implementation.slices_k and is_able(implementation, kind):
             config = whole_k(implementation, kind)
@@ -180,14 +180,14 @@ def sliced(kind: str) -> Iterator[tuple[str, Any, int]]:
 
 
 def whole_k(implementation: Any, kind: str) -> Any:
-    """The first config whose blocks do not share the sums of an element."""
+    """First config without cluster split-K."""
     configs = implementation.configs(KINDS[kind].dtype)
     return next(config for config in configs if getattr(config, "split_k", 1) == 1)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One call, and the random numbers that decide about its data."""
+    """One call, and the generator of its random data."""
 
     kernel: Kernel
     m: int
@@ -203,7 +203,7 @@ class Problem:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of a, b and c."""
+        """Shapes of a, b and c."""
         matrices = ((self.m, self.k), (self.k, self.n), (self.m, self.n))
         return [
             matrix if extent is None else (extent, *matrix)
@@ -212,13 +212,13 @@ class Problem:
 
     @property
     def has_out(self) -> bool:
-        """Whether the result is written elsewhere than to c."""
+        """True if the result is written to `out` instead of c."""
         is_stored = self.kernel.extra not in REDUCTIONS and self.kernel.implementation != GROUP
         return is_stored and not self.in_place
 
     @property
     def calls(self) -> int:
-        """A plan that only reads its operands is run twice."""
+        """Number of runs: two for a plan that only reads its operands, else one."""
         return 2 if self.is_planned and self.has_out else 1
 
     def __str__(self) -> str:
@@ -263,7 +263,7 @@ def draw(seed: int, number: int) -> Problem:
 
 
 def extent(rng: np.random.Generator, most: int) -> int:
-    """From 0 to most, small ones as often as large ones."""
+    """Random extent from 0 to most, distributed log-uniformly; 0 is rare."""
     return int(np.exp(rng.uniform(0, np.log(most + 1)))) - bool(rng.random() < 0.02)
 
 
@@ -314,7 +314,7 @@ def compute(problem: Problem) -> None:
 
 
 def compute_group(problem: Problem) -> None:
-    """The same of several problems in one launch, of sizes up to the problem's."""
+    """Run several problems in one launch, with sizes up to the problem's."""
     most = problem.m, problem.n, problem.k
     members = []
     for _ in range(GROUP_SIZE):
@@ -334,7 +334,7 @@ def compute_group(problem: Problem) -> None:
 
 
 def place(problem: Problem, shapes: list[tuple[int, ...]]) -> tuple[list[np.ndarray], list[Padded]]:
-    """a, b and c of these shapes on the host, and between guards where they are computed on."""
+    """Make a, b and c of these shapes: on the host, and padded by guards for the call."""
     kind, layouts = KINDS[problem.kernel.kind], problem.kernel.layouts
     values, padded = [], []
     for shape, dtype, layout in zip(

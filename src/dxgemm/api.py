@@ -40,17 +40,18 @@ def gemm(
             array of CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
             `__cuda_array_interface__`.
         b: (k, n) or (batch, k, n), dtype of a; or a `PreparedOperand` from `dxgemm.prepare`.
-        c: (m, n) or (batch, m, n), dtype of a, or float32 where that is float16 or bfloat16; int32
-            where it is int8. Updated in place; None to allocate the result in a's library, int32
-            for int8 and else in a's dtype. A batch of one, or a 2-D operand, is broadcast over the
-            batch; an array that is written is not.
+        c: (m, n) or (batch, m, n), updated in place. Its dtype is that of a; float16 and bfloat16
+            also allow float32, and int8 requires int32. None allocates the result in a's library,
+            in int32 for int8 and else in a's dtype. Operands that are only read are broadcast over
+            the batch if they are 2-D or have a batch of one.
         alpha, beta: real numbers on the host; for int8 integers that fit int32.
-        out: dtype of c; receives the result instead of c, which is then only read, and may be
-            read-only or broadcast.
+        out: (m, n) or (batch, m, n), dtype of c. It receives the result instead of c, which is then
+            only read, and may be read-only or broadcast.
         epilogue: functions applied to each element before it is written, in the same kernel: see
-            `dxgemm.epilogue`. It may turn the int32 sums of int8 into float32, float16 or bfloat16,
-            with out of that dtype and beta 0. It may end in a reduction, or be one alone: see
-            `dxgemm.reductions`. Then c is only read, and nothing but out is written.
+            `dxgemm.epilogue`. It may convert the int32 sums of int8 to float32, float16 or
+            bfloat16, with out of that dtype and beta 0. It may end in a reduction, or be a
+            reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored
+            only if out is passed.
         implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
             (name, config, slices), where slices is the number of split-K slices, selects exactly
             that kernel.
@@ -81,11 +82,11 @@ def gemm(
     Notes:
         beta == 0 never reads c. alpha == 0 never reads a and b. k == 0 gives beta * c. alpha == 0
         with beta == 1 in place leaves every bit of c. Empty results launch nothing.
-        float16 and bfloat16 are multiplied and summed in float32, in which alpha and beta apply
-        too; the result is rounded once. int8 is multiplied and summed in int32, exactly modulo
-        2**32, and so are alpha and beta.
+        float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
+        result is rounded once. int8 is multiplied, summed and scaled in int32, exactly modulo
+        2**32.
         A kernel that takes long to build is built in another process, while another kernel
-        answers the calls; DXGEMM_BUILD=block or never has the same kernel answer every time.
+        computes the calls. If DXGEMM_BUILD is block or never, the same kernel computes every call.
         Asynchronous for device operands: the host is never synchronised. Operands of several
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
@@ -136,7 +137,7 @@ def plan(
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Plan:
-    """Make a `Plan` for C = alpha * A @ B + beta * C: checked, chosen and built, not yet run.
+    """Make a `Plan` for C = alpha * A @ B + beta * C: choose and build its kernel, but run nothing.
 
     Arguments and errors are those of `gemm`.
     """
@@ -220,15 +221,18 @@ def plan_grouped(
     out: Sequence[Any] | None = None,
     stream: Any = None,
 ) -> GroupedPlan:
-    """Make a `GroupedPlan` for the results of `gemm_grouped`, not yet run.
+    """Make a `GroupedPlan` for `gemm_grouped`: choose and build its kernel, but run nothing.
 
-    Arguments and errors are those of `gemm_grouped`. Waits for the upload of its table.
+    Arguments and errors are those of `gemm_grouped`. The call waits for the upload of the table.
     """
     return GroupedPlan(grouped.Grouped(a, b, c, alpha, beta, out, stream))
 
 
 def implementations() -> tuple[Implementation, ...]:
-    """List every implementation, with its `name` and `supports(problem)`: None or a reason."""
+    """Return every implementation, each with a `name` and a method `supports(problem)`.
+
+    The method returns None, or the reason why the implementation cannot compute the problem.
+    """
     return registry.IMPLEMENTATIONS
 
 
@@ -255,7 +259,8 @@ def build(
         A record of each kernel.
 
     Raises:
-        BuildError, MissingPackageError: the first kernel that fails; the others are ended.
+        BuildError, MissingPackageError: error of the first kernel that fails; the other builds are
+            ended.
         GpuUnavailableError, SettingError, UnknownImplementationError.
     """
     from dxgemm.runtime.device import device_facts
@@ -275,12 +280,12 @@ def build(
 
 
 def cache_info() -> compiler.CacheInfo:
-    """Report where built kernels are kept, and which there are."""
+    """Report the directory of the kernel cache, and the kernels in it."""
     return compiler.kernel_store().info()
 
 
 def clear_cache() -> int:
-    """Remove every built kernel from disk and return how many there were."""
+    """Remove every built kernel from disk and return the number of them."""
     clear_routes()
     grouped.forget_launches()
     compiler.forget_failures()

@@ -307,7 +307,7 @@ def _linear_keep(
     activation: str,
     batch_invariant: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the result, and keep the activation's input."""
+    """Compute the result, and return the activation's input beside it."""
     out = _empty_linear(x, weight, bias, activation)
     pre = torch.empty_like(out)
     _compute_linear(x, weight, bias, activation, batch_invariant, out, pre)
@@ -347,7 +347,10 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _linear_backward(
     ctx: Any, grad: torch.Tensor | None, grad_pre: torch.Tensor | None = None
 ) -> tuple[torch.Tensor | None, ...]:
-    """Gradients of x, weight and bias; pre has one in second derivatives only."""
+    """Gradients of x, weight and bias.
+
+    `grad_pre`, the gradient of the activation's input, is passed for second derivatives only.
+    """
     x, weight, kept = ctx.saved_tensors
     if grad is not None and ctx.activation is not None:
         grad = ACTIVATIONS[ctx.activation].backward(grad, kept)

@@ -1,4 +1,4 @@
-"""An epilogue in a call: its arrays among the operands, its operands among a kernel's arguments."""
+"""Epilogue of a call: its arrays join the call's operands, its operands the kernel's arguments."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from dxgemm.runtime.arrays import Library, libraries, library_of
 def fuse(
     problem: Problem, shape: BoundEpilogue, layouts: Mapping[str, Layout]
 ) -> tuple[Problem, tuple[tuple[int, ...], ...]]:
-    """The problem with an epilogue.
+    """Add an epilogue to a problem.
 
     Args:
-        problem: without it.
-        shape: what epilogue.
-        layouts: of its arrays, by their labels, as they fit the result.
+        problem: the problem without the epilogue.
+        shape: the epilogue without its operands, see `BoundEpilogue.shape`.
+        layouts: layouts of the epilogue's arrays, by their labels; all fit the result. If there is
+            one of "out", a matrix that is reduced is stored too.
 
     Returns:
-        The problem, and for each operand and result its strides in elements as the kernel walks
-        over it; none for numbers and results.
+        The problem, and for each operand its strides in elements, in the kernel's orientation. They
+        are () for numbers, and for the results of a reduction, which follow the operands.
     """
     if problem.scalar_dtype == "int32" and problem.reads_c and problem.out_dtype != "int32":
         raise UnsupportedProblemError(
@@ -80,7 +81,7 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
 
 
 def _steps(kind: str, layout: Layout) -> Strides:
-    """An array's strides in elements, 0 where it is the same for all."""
+    """Strides of an array in elements; 0 along a dimension in which it is broadcast."""
     item_size = ITEM_SIZES[layout.dtype]
     steps = [
         stride // item_size if size > 1 else 0
@@ -96,7 +97,7 @@ def _steps(kind: str, layout: Layout) -> Strides:
 
 
 def _access(kind: str, layout: Layout, steps: Strides) -> str:
-    """As `FusedOperand.access`."""
+    """Access to an array, see `FusedOperand.access`."""
     if steps.col == 0 and kind == "array":
         return "same"
     item_size = ITEM_SIZES[layout.dtype]
@@ -109,14 +110,15 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
 
 
 class CallEpilogue:
-    """The epilogue of one call.
+    """Epilogue of one call.
 
     Attributes:
-        bound: what was passed for it.
-        shape: what of it is the same in other calls.
-        key: what a route depends on.
-        values: the number or address of each operand, then of each array for a result.
-        made: the arrays for results that were not passed.
+        bound: the epilogue with its operands.
+        shape: the epilogue without its operands, see `BoundEpilogue.shape`.
+        key: part of the key of the call's route: `shape`, and library, layout and alignment of each
+            array.
+        values: the number or address of each operand, then the address of each array for a result.
+        made: new arrays for the results of a reduction, if none were passed.
     """
 
     __slots__ = ("bound", "key", "made", "shape", "values")
@@ -140,13 +142,13 @@ class CallEpilogue:
 
     @property
     def arrays(self) -> dict[str, Any]:
-        """All arrays by their labels."""
+        """Arrays of all operands and results, by their labels."""
         named = zip(self.shape.labels, (*self.bound.passed, *self.made))
         return {label: array for label, array in named if label is not None}
 
     @property
     def pointers(self) -> dict[str, int]:
-        """The addresses among `values`, by the labels of their arrays."""
+        """Addresses among `values`, by the labels of their arrays."""
         named = zip(self.shape.labels, self.values)
         return {label: value for label, value in named if label is not None}
 
@@ -156,11 +158,12 @@ class CallEpilogue:
         return [value if label is None else pointers[label] for label, value in named]
 
     def results(self, expected: Mapping[str, tuple[Any, str]], library: Library, like: Any) -> Any:
-        """What the caller gets of a reduction: the arrays that were passed, or new ones.
+        """Return the results of a reduction: the arrays that were passed, or new ones.
 
         Args:
-            expected: shape and dtype by label.
-            library, like: of new arrays.
+            expected: shape and dtype of each array, by label.
+            library: library that allocates new arrays.
+            like: array on the device where they are allocated.
         """
         reduction = self.bound.reduction
         assert reduction is not None
@@ -176,7 +179,7 @@ class CallEpilogue:
 
 
 def kernel_operands(values: Sequence[Any], strides: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
-    """What a kernel takes for its epilogue: `CallEpilogue.values`, each with what `fuse` gives."""
+    """Epilogue arguments of a kernel: each of `CallEpilogue.values`, then its strides by `fuse`."""
     operands: list[Any] = []
     for value, steps in zip(values, strides):
         operands.append(value)

@@ -1,4 +1,4 @@
-"""Grouped GEMM: many problems, checked against each other, put in a table, in one launch."""
+"""Grouped GEMM: many problems of any sizes in one launch, which reads them from a table."""
 
 from __future__ import annotations
 
@@ -404,7 +404,7 @@ def _bind(spec: KernelSpec, problem: Problem, blocks: int, ordinal: int) -> Laun
 
 
 def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
-    """Spec of the kernel: it reads a table and scalars, or only starts if problems are equal."""
+    """Spec of the kernel: it reads a table and scalars; only addresses if problems are equal."""
     from dxgemm.handwritten.kernels import grouped
 
     of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)

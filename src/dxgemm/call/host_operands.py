@@ -29,7 +29,7 @@ class HostLaunch:
         library: Library,
         epilogue: CallEpilogue | None,
     ) -> None:
-        """Take the arrays as they are, with those that were newly allocated.
+        """Find the arrays in host memory, newly allocated ones included.
 
         Args:
             arrays: arrays by name; None for absent ones.
@@ -61,7 +61,7 @@ class HostLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        """Copy, run and copy back; addresses and `operands` are those of the copies instead."""
+        """Upload, run and download; the addresses of the copies replace those that are passed."""
         if is_captured(stream):
             names = ", ".join(sorted(self._host_views))
             raise LaunchError(

@@ -41,7 +41,7 @@ class PreparedOperand:
 
 
 def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> PreparedOperand:
-    """Split b now, so that calls with it need not.
+    """Split b into its emulation parts once, for all calls that take the result for b.
 
     Args:
         b: (k, n) or (batch, k, n), float32 or float64, any strides, on the device.

@@ -176,7 +176,7 @@ class Route:
         return rank(self.problem, self.device, asked)
 
     def _add_epilogue(self, epilogue: BoundEpilogue) -> None:
-        """Check its operands against the result, and make it part of the problem."""
+        """Check the epilogue's operands against the result, and add it to the problem."""
         has_out = bool({"c", "out"} & self.layouts.keys())
         if epilogue.stages and self.takes_integers and not has_out:
             raise MissingOperandError(
@@ -224,7 +224,7 @@ class Route:
         batch: tuple[int, ...],
         device: int,
     ) -> None:
-        """Note the shapes and dtypes of a reduction's results; check the arrays passed for them."""
+        """Set the shapes and dtypes of a reduction's results; check the arrays passed for them."""
         reduction.check_sizes(m, n, math.prod(batch))
         shapes, dtypes = reduction.shapes(m, n, batch), reduction.dtypes(self.problem.out_dtype)
         self.results = {

@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from io import BytesIO
 
-INSTRUCTION_BYTES = 16
 _OPCODE, _DMMA = 0xFFF, 0x23F
 _IDLE = (0x0000_003F_3F3F_F290, 0x0FFF_E03F)  # @!UPT UIADD3 URZ, URZ, URZ, URZ, but for the bits
 

@@ -1,9 +1,10 @@
-"""Functions of the result's elements, fused into the kernel: your own, and a catalogue.
+"""Epilogues: functions of the result's elements, fused into the kernel; your own, or ready to use.
 
     e = bias(vector) | gelu | residual(matrix)     # applied from left to right
     dxgemm.gemm(a, b, epilogue=e)
 
-`dxgemm.epilogue` makes an epilogue of a Python function; the kinds of its operands are here.
+`dxgemm.epilogue` makes an epilogue of a Python function, whose operands are annotated as `Scalar`,
+`Integer`, `RowVector`, `ColumnVector` or `Matrix`.
 """
 
 from dxgemm.epilogues.catalogue import (

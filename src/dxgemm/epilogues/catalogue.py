@@ -1,7 +1,7 @@
 """Epilogues ready to use, each an ordinary `@epilogue` function.
 
-Only floats as literals: an integer would promote a float32 value to float64. Choices are written as
-comparisons and never as `max` or `min`, so that what becomes of NaN is what the comparison says.
+Literals are floats: an integer would promote a float32 value to float64. Bounds are written as
+comparisons, never as `max` or `min`, because the comparison then decides what becomes of NaN.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def bias(value, row, col, vector: RowVector):
 def bias_column(value, row, col, vector: ColumnVector):
     """value + vector[row]: one number per row of the result.
 
-    That of `CUBLASLT_EPILOGUE_BIAS`, whose vector is as long as the result has rows.
+    The bias of `CUBLASLT_EPILOGUE_BIAS`, whose vector is as long as the result has rows.
     """
     return value + vector
 
@@ -179,7 +179,7 @@ def dropout(value, row, col, probability: Probability, seed: Integer):
     The random number of an element depends on its row, its column and the seed alone: every kernel,
     and every matrix of a batch, drops the same elements. It is u = w >> 8, in units of 2**-24, of
     the first word w of Philox4x32-7 with the counter (row, col, 0, 0) and the seed as the key; the
-    element is dropped where u < probability. What is dropped is 0 even if it was NaN.
+    element is dropped where u < probability. A dropped element is 0 even if value is NaN.
 
     Srivastava, Hinton, Krizhevsky, Sutskever and Salakhutdinov, "Dropout: a simple way to prevent
     neural networks from overfitting", JMLR 15, 2014.

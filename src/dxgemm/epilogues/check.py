@@ -1,4 +1,4 @@
-"""Do the operands of an epilogue fit the result of a call? Answered before anything is launched."""
+"""Checks of an epilogue's operands against the result of a call, before anything is launched."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def check_operands(
     Overlap with other arrays depends on addresses and is not checked here.
 
     Args:
-        operands: of the epilogue.
-        layouts: one for each of `operands`; None for numbers.
+        operands: parameters and outputs of the epilogue.
+        layouts: a layout for each of `operands`; None for numbers.
         m, n, batch: the result as the caller sees it; batch is 1 for a two-dimensional one.
         device: CUDA ordinal of the call's operands; -1 if all are in host memory.
-        dtype: of a and b.
+        dtype: dtype of a and b.
 
     Raises:
         ShapeError, DtypeError, DeviceMismatchError, LayoutError, ReadOnlyError, OverlapError: the
-        first that applies, with the epilogue, the operand and the way out.
+        first that applies; the message names the epilogue, the operand and the way out.
     """
     sums = scalar_dtype(dtype)
     arrays = []
@@ -76,10 +76,10 @@ def check_operands(
 
 
 def check_overflow(operand: Parameter, value: float, sums: str) -> None:
-    """Check a number against the type of sums.
+    """Check a number against the dtype of sums.
 
     Raises:
-        ScalarError: it overflows, with the epilogue and the operand.
+        ScalarError: the number overflows; the message names the epilogue and the operand.
     """
     is_small = -LARGEST_FLOAT32 <= value <= LARGEST_FLOAT32
     if is_small or operand.kind != "scalar" or not math.isfinite(value):
@@ -100,8 +100,8 @@ def check_results(
     """Check the arrays that a reduction is to write.
 
     Args:
-        expected: shape and dtype of each, by its label.
-        layouts: by label.
+        expected: shape and dtype of each array, by its label.
+        layouts: layouts of the arrays, by label.
         device: CUDA ordinal of the call's operands; -1 if all are in host memory.
 
     Raises:

@@ -1,8 +1,7 @@
-"""Functions for epilogues' bodies whose fast form on a GPU is not that of Python.
+"""Elementary functions for the bodies of epilogues, as the host computes them.
 
-Here they are as the host computes them. Kernels get those of
-`dxgemm.handwritten.parts.elementary` in their place. Those of a float keep its type, float32 or
-float64.
+In kernels, their counterparts in `dxgemm.handwritten.parts.elementary` take their place, which are
+fast on a GPU. Functions of a float keep its type, float32 or float64.
 """
 
 from __future__ import annotations

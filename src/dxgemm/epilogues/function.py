@@ -1,4 +1,4 @@
-"""`@epilogue`: a Python function of an element of the result, its place, and operands."""
+"""`@epilogue`: decorator of a Python function of an element, its row and column, and operands."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
 
 
 class Epilogue(FunctionHolder):
-    """A function fused into the kernel; called with its operands, it is bound to them.
+    """Function that is fused into the kernel; a call with operands binds them to it.
 
-    Two are equal if a kernel may use either. It is pickled by value: a build in another process may
-    not be able to import the function.
+    Two epilogues are equal if they can share a kernel. They are pickled by value, because a build
+    in another process may not be able to import the function.
 
     Attributes:
         function: the function that was decorated.
         parameters: its parameters after value, row and col.
-        outputs: the matrices it writes besides the result.
-        operands: both.
+        outputs: the matrices that it writes besides the result.
+        operands: `parameters`, then `outputs`.
         digest: sha256 of everything the function depends on, as hexadecimal text.
     """
 
@@ -77,11 +77,11 @@ class Epilogue(FunctionHolder):
         return _restored, (loads, parts)
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
-        """Bind operands, or apply the function where value, row and col come first.
+        """Bind operands; or call the function, if value, row and col come before them.
 
         Args:
-            *operands: a number or array for each parameter; or value, row, col and an operand for
-                each parameter, exactly, which calls the function inside another one's body.
+            *operands: a number or array for each parameter. Or value, row, col and an operand for
+                every parameter: then the function is called, as in the body of another epilogue.
             **named: parameters by their names, and an array to write for each output.
 
         Returns:
@@ -103,7 +103,7 @@ class Epilogue(FunctionHolder):
 
     @property
     def bound(self) -> BoundEpilogue:
-        """This epilogue without operands, or with all at their defaults.
+        """Chain of this epilogue alone, without operands or with all at their defaults.
 
         Raises:
             EpilogueError: there are operands without a default, or outputs.
@@ -118,15 +118,15 @@ class Epilogue(FunctionHolder):
 
     @cached_property
     def recorded(self) -> Any:
-        """The function with its globals and closure variables as they are now.
+        """Copy of the function that holds its globals and closure variables as they are now.
 
-        What is compiled later is then what the digest says.
+        A kernel that is compiled later then agrees with the digest.
         """
         return copied_function(self.function)
 
     @cached_property
     def shape(self) -> BoundEpilogue:
-        """That of a chain of this epilogue alone."""
+        """`BoundEpilogue.shape` of a chain of this epilogue alone."""
         return _shape_of((self,), None)
 
     def make_function(
@@ -135,10 +135,10 @@ class Epilogue(FunctionHolder):
         device: Callable[..., Any],
         elementary: Mapping[str, Any],
     ) -> Any:
-        """The function for a kernel: see `dxgemm.epilogues.literals.compiled_function`.
+        """Make the function for a kernel: see `dxgemm.epilogues.literals.compiled_function`.
 
-        In the simulator it is an EpilogueError if it returns more or fewer values than there are
-        outputs.
+        In the simulator the function raises an `EpilogueError` unless it returns its result, and a
+        value for each output.
         """
         function = device(compiled_function(self.recorded, literal, device, elementary))
         return self._checked(function) if simulator_enabled() else function
@@ -152,7 +152,7 @@ class Epilogue(FunctionHolder):
         return checked
 
     def _bind(self, operands: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """The values for `operands`: what was passed, or its default; numbers as Python's own."""
+        """Find a value for each of `operands`: passed or default; numbers become Python's own."""
         if len(operands) > len(self.parameters):
             raise epilogue_error(
                 self.name,
@@ -193,13 +193,13 @@ def _restored(loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
 
 @dataclass(frozen=True, eq=False)
 class BoundEpilogue:
-    """Epilogues with their operands, applied from left to right: what `gemm(epilogue=)` takes.
+    """Chain of epilogues with their operands, applied from left to right, for `gemm(epilogue=)`.
 
     Attributes:
         stages: the epilogues.
-        values: the numbers and arrays that were passed, one for each of `operands`; none in a
-            `shape`, whose reduction has None for each array.
-        reduction: what is made of the result in the end; None to store it.
+        values: the numbers and arrays that were passed, one for each of `operands`. A `shape` has
+            no values, and its reduction has None for each array.
+        reduction: the reduction that ends the chain; None to store the result.
     """
 
     stages: tuple[Epilogue, ...]
@@ -222,7 +222,7 @@ class BoundEpilogue:
         return " | ".join([*names, str(self.reduction)] if self.reduction else names)
 
     def __or__(self, other: Any) -> BoundEpilogue:
-        """Both, the right one applied to the result of the left one."""
+        """Join two chains: the right one is applied to the result of the left one."""
         if not isinstance(other, Epilogue | BoundEpilogue | Reduction):
             return NotImplemented
         if self.reduction is not None:
@@ -234,9 +234,9 @@ class BoundEpilogue:
 
     @cached_property
     def shape(self) -> BoundEpilogue:
-        """This epilogue without what was passed: one object for all that differ in that alone.
+        """Chain without operands: one object for all chains that differ in their operands only.
 
-        Routes are kept for it, and with it none of the arrays.
+        The keys of routes hold it, so that they keep no array alive.
         """
         if self.reduction is None and len(self.stages) == 1:
             return self.stages[0].shape
@@ -244,32 +244,29 @@ class BoundEpilogue:
 
     @property
     def passed(self) -> tuple[Any, ...]:
-        """`values`, then the arrays for what the reduction gives."""
+        """`values`, then the arrays that were passed for the results of the reduction."""
         return self.values + self.reduction.out if self.reduction else self.values
 
     @cached_property
     def number_places(self) -> tuple[int, ...]:
-        """The places of numbers among `operands`."""
+        """Indices of the numbers among `operands`."""
         return tuple(place for place, entry in enumerate(self.operands) if entry.is_number)
 
     @cached_property
     def operands(self) -> tuple[Parameter, ...]:
-        """The operands of all stages: of each first its parameters, then its outputs."""
+        """Operands of all stages: for each stage first its parameters, then its outputs."""
         return tuple(entry for stage in self.stages for entry in stage.operands)
 
     @cached_property
     def result_labels(self) -> dict[str, str]:
-        """By the name of each result of the reduction, that of its array."""
+        """Label of the array of each result of the reduction, by the name of the result."""
         if self.reduction is None:
             return {}
         return {name: f"reduction {self.reduction.name}: {name}" for name in self.reduction.results}
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """A name, different from all others, for the array of each operand, then of each result.
-
-        None for numbers.
-        """
+        """Unique name of the array of each operand, then of each result; None for numbers."""
         labels: list[str | None] = []
         for place, entry in enumerate(self.operands):
             times = sum(other == entry for other in self.operands[:place])
@@ -284,16 +281,16 @@ class BoundEpilogue:
         return [label for label in self.labels[:count] if label is not None]
 
     def is_output(self, label: str) -> bool:
-        """Whether an array is written."""
+        """True if the array with this label is written."""
         place = self.labels.index(label)
         return place >= len(self.operands) or self.operands[place].kind == "output"
 
     def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """The same on NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
+        """Apply the chain to NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
 
         Args:
-            values: (m, n) or (batch, m, n), in the type of sums: alpha * a @ b + beta * c.
-            dtype: of the result; None for that of values.
+            values: (m, n) or (batch, m, n), in the dtype of sums: alpha * a @ b + beta * c.
+            dtype: dtype of the result; None for that of values.
 
         Returns:
             The result, and a new array for each output by its name.
@@ -312,7 +309,7 @@ _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 
 
 def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:
-    """The one `BoundEpilogue` without what was passed."""
+    """Find or make the `BoundEpilogue` of these stages and this reduction, without operands."""
     has_results = reduction is not None and bool(reduction.out)
     if reduction is not None and has_results:
         reduction = replace(reduction, out=(None,) * len(reduction.out))
@@ -325,10 +322,10 @@ def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> Boun
 
 
 def bound_epilogue(value: Any) -> BoundEpilogue:
-    """What was passed as an epilogue, bound.
+    """Convert an `epilogue` argument to a `BoundEpilogue`.
 
     Raises:
-        EpilogueError: it is no epilogue, or one whose operands are missing.
+        EpilogueError: value is no epilogue, or an epilogue whose operands are missing.
     """
     if isinstance(value, BoundEpilogue):
         return value
@@ -355,8 +352,8 @@ def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
 
         dxgemm.gemm(a, b, epilogue=scaled_tanh(0.5, vector) | relu)
 
-    value is the element of alpha * a @ b + beta * c in the type of sums, row and col its place in
-    its matrix. The operands' annotations, of `dxgemm.epilogues`, say what may be bound to them:
+    value is the element of alpha * a @ b + beta * c in the dtype of sums; row and col are its
+    indices in its matrix. Operands are annotated with one of these types of `dxgemm.epilogues`:
 
         Scalar: a real number; it may have a default.
         Integer: an integer of 64 bits; it may have a default.
@@ -373,8 +370,9 @@ def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
             bound by name.
 
     Raises:
-        EpilogueError: it is no plain Python function, has fewer than three parameters, an operand
-            without a kind, or depends on something that could change under a compiled kernel.
+        EpilogueError: function is no plain Python function, has fewer than three parameters or an
+            operand without such an annotation, or depends on something that could change while a
+            compiled kernel stays the same.
     """
     if function is None:
         return lambda function: _epilogue_of(function, outputs)
@@ -382,7 +380,7 @@ def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
 
 
 def _epilogue_of(function: Any, outputs: Any) -> Epilogue:
-    """What `epilogue` makes of a function."""
+    """Make an `Epilogue` of a function."""
     if not isinstance(function, FunctionType):
         name = getattr(function, "__name__", None) or repr(function)
         raise epilogue_error(
@@ -447,7 +445,7 @@ def _parameter(function: FunctionType, parameter: inspect.Parameter) -> Paramete
 
 
 def _evaluated(function: FunctionType, parameter: inspect.Parameter) -> Any:
-    """The annotation of a parameter, also where it is text (PEP 563)."""
+    """Evaluate the annotation of a parameter, which may be text (PEP 563)."""
     annotation = parameter.annotation
     if not isinstance(annotation, str):
         return annotation

@@ -1,4 +1,4 @@
-"""Epilogues on NumPy arrays, element by element: what a kernel's result is compared with."""
+"""Epilogues on NumPy arrays, element by element: the reference for the results of kernels."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def apply_on_host(
 
     Args:
         epilogues: the stages of a chain, each an `Epilogue`.
-        operands: what is bound to them: for each first its parameters, then its outputs.
-        values: (m, n) or (batch, m, n), in the type of sums.
-        dtype: of the result; None for that of values.
+        operands: values bound to the stages: for each stage first its parameters, then its outputs.
+        values: (m, n) or (batch, m, n), in the dtype of sums.
+        dtype: dtype of the result; None for that of values.
 
     Returns:
         The result, and a new array for each output by its name, in the dtype of the array bound to
@@ -43,7 +43,7 @@ def apply_on_host(
 
     Raises:
         ShapeError: values are no matrices, or an operand does not fit them.
-        EpilogueError: a function does not return its result, with a value for each output.
+        EpilogueError: a function returns anything but its result and a value for each output.
     """
     values = np.asarray(values)
     if values.ndim not in (2, 3):
@@ -81,13 +81,16 @@ def apply_on_host(
 
 
 def check_returned(name: str, value: Any, output_count: int, outputs: str = "") -> None:
-    """Refuse what a function returned unless it is a result with a value for each output.
+    """Check that a function returned its result, and with it a value for each output.
 
     Args:
-        outputs: their names.
+        name: name of the function.
+        value: the value that it returned.
+        output_count: number of outputs.
+        outputs: names of the outputs, for the message.
 
     Raises:
-        EpilogueError: it is something else.
+        EpilogueError: the function returned something else.
     """
     count = len(value) if isinstance(value, tuple) else 0
     if count != (1 + output_count if output_count else 0):
@@ -101,7 +104,7 @@ def check_returned(name: str, value: Any, output_count: int, outputs: str = "") 
 def _elements(
     parameter: Parameter, value: Any, shape: tuple[int, ...], floating: Any
 ) -> np.ndarray:
-    """What is bound to a parameter as a view of shape (batch, m, n)."""
+    """Value of a parameter, broadcast to `shape`: (batch, m, n)."""
     if parameter.is_number:
         number = np.int64(value) if parameter.kind == "integer" else floating(value)
         return np.broadcast_to(number, shape)
@@ -138,7 +141,7 @@ def _converted(element: Any, dtype: np.dtype) -> Any:
 
 
 def _host_function(function: FunctionType) -> FunctionType:
-    """A copy that calls the functions of `math` as they are on a GPU."""
+    """Copy a function; in the copy, functions of `math` behave as on a GPU."""
     return copied_function(function, _host_value)
 
 
@@ -162,7 +165,7 @@ def _gpu_math() -> ModuleType:
 
 
 def _gpu_function(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of `math` that keeps the type of NumPy's floats and never raises for a value."""
+    """Wrap a function of `math` so that it keeps NumPy's float types and raises for no value."""
     numpy_function = getattr(np, _NUMPY_NAMES.get(name, name), None)
 
     def gpu_function(*arguments: Any) -> Any:

@@ -13,13 +13,14 @@ from dxgemm.errors import EpilogueError, ScalarError
 
 @dataclass(frozen=True)
 class Parameter:
-    """An operand or output of an epilogue; without names, what the annotation of one says.
+    """Operand or output of an epilogue. An annotation such as `Scalar` holds one without names.
 
     Attributes:
         kind: "scalar", "integer", "row", "column", "matrix" or "output".
         meaning: the kind in words.
-        limits: of a number; None for any.
-        epilogue, name: of the function, and of its parameter or output.
+        limits: least and largest value of a number; None for any.
+        epilogue: name of the epilogue's function; empty in an annotation.
+        name: name of the function's parameter, or of the output; empty in an annotation.
         default: a one-tuple with the number that stands in if none is passed; empty for none.
     """
 
@@ -52,7 +53,7 @@ Matrix = Annotated[float, MATRIX]  # (m, n) or (batch, m, n): element [row, col]
 
 
 def kind_of(annotation: Any) -> Parameter | None:
-    """The kind an evaluated annotation stands for; None if it stands for none."""
+    """Find the kind of operand that an evaluated annotation names; None if it names no kind."""
     if get_origin(annotation) is Annotated:
         for entry in annotation.__metadata__:
             if isinstance(entry, Parameter):
@@ -61,7 +62,7 @@ def kind_of(annotation: Any) -> Parameter | None:
 
 
 def checked_number(parameter: Parameter, value: Any) -> float:
-    """What is bound to a `Scalar` or an `Integer`, as Python's own float or int.
+    """Convert the value of a `Scalar` or an `Integer` to Python's own float or int.
 
     Raises:
         ScalarError: value is no real number on the host, is bool, overflows float64, or, for an
@@ -88,7 +89,7 @@ def checked_number(parameter: Parameter, value: Any) -> float:
 
 
 def fits(parameter: Parameter, shape: tuple[int, ...], m: int, n: int, batch: int) -> bool:
-    """Whether an array of a shape can be bound to a parameter for `batch` results of (m, n).
+    """True if an array of this shape can be bound to a parameter, for `batch` results of (m, n).
 
     Arrays that are read may lack the batch, or have one of 1, and are then the same for all. An
     output may lack it only where there is one result.
@@ -100,7 +101,7 @@ def fits(parameter: Parameter, shape: tuple[int, ...], m: int, n: int, batch: in
 
 
 def fitting_shapes(parameter: Parameter, m: int, n: int, batch: int) -> str:
-    """The shapes to name where one does not fit."""
+    """List the shapes that fit a parameter, for an error message."""
     one = {"row": (n,), "column": (m,)}.get(parameter.kind, (m, n))
     if batch == 1:
         return str(one)
@@ -125,5 +126,5 @@ def _is_integer(value: Any) -> bool:
 
 
 def epilogue_error(epilogue: str, what: str) -> EpilogueError:
-    """An error that names the epilogue."""
+    """Make an error whose message names the epilogue."""
     return EpilogueError(f"epilogue {epilogue}: {what}")

@@ -2,8 +2,8 @@
 
 A Python float is weak in NumPy 2 (NEP 50): `0.5 * value` keeps the type of a float32 value. numba
 types the literal 0.5 as float64 and computes in float64. A copy in which 0.5 is
-`numpy.float32(0.5)` means to numba what the original means to NumPy. So do `max` and `min` in it,
-for which a GPU has instructions that drop NaN.
+`numpy.float32(0.5)` means to numba what the original means to NumPy. In the copy, comparisons take
+the place of `max` and `min`, because the GPU's instructions for these drop NaN.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def compiled_function(
     device: Callable[[FunctionType], Any],
     elementary: Mapping[str, Any] = NO_FUNCTIONS,
 ) -> FunctionType:
-    """A copy of a function to be compiled, whose Python floats have a type.
+    """Copy a function for the compiler, with a type for each of its Python floats.
 
     Args:
         function: a Python function.
-        literal: what becomes of every Python float among constants, defaults, globals and closure
+        literal: applied to every Python float among constants, defaults, globals and closure
             variables, also in tuples of floats alone; `numpy.float32`, for example. Integers,
-            NumPy's numbers, and what is read through modules (`math.pi`) stay.
-        device: what becomes of the copy of every plain function or epilogue that is called.
-        elementary: what becomes of functions of `dxgemm.epilogues.elementary`, by their names.
+            NumPy's numbers, and values read through modules (`math.pi`) stay as they are.
+        device: applied to the copy of every plain function or epilogue that is called.
+        elementary: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
 
     Raises:
         EpilogueError: functions call each other in a circle.
@@ -58,7 +58,7 @@ def compiled_function(
 
 
 def _maximum(first: Any, *others: Any) -> Any:
-    """The largest, as Python's `max` decides: by comparisons, from left to right."""
+    """Largest value as Python's `max` finds it: by comparisons, from left to right."""
     largest = first
     for other in others:
         largest = other if other > largest else largest
@@ -66,7 +66,7 @@ def _maximum(first: Any, *others: Any) -> Any:
 
 
 def _minimum(first: Any, *others: Any) -> Any:
-    """The smallest, as Python's `min` decides."""
+    """Smallest value as Python's `min` finds it."""
     smallest = first
     for other in others:
         smallest = other if other < smallest else smallest
@@ -78,11 +78,11 @@ def copied_function(
     constant: Callable[[Any], Any] = lambda value: value,
     device: Callable[[FunctionType], Any] = lambda copy: copy,
 ) -> FunctionType:
-    """A copy of a function with globals and a closure of its own, which hold what it reads now.
+    """Copy a function; globals and closure of the copy are its own, with the values as of now.
 
     Args:
         function: a Python function.
-        constant: applied to each constant, default, global and closure variable but plain
+        constant: applied to each constant, default, global and closure variable, except plain
             functions and epilogues.
         device: applied to the copy of every plain function or epilogue that is called, once each.
 

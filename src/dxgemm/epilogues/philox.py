@@ -1,4 +1,4 @@
-"""Random numbers from a counter: the same on every machine, in any order of elements."""
+"""Counter-based random numbers: the same on every machine, whatever the order of elements."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a function depends on besides its arguments: found, checked for change, and hashed.
+"""Dependencies of a function besides its arguments: found, checked for change, and hashed.
 
 A compiled kernel holds the values that globals and closure variables had when it was compiled. So
-each must be of a kind that does not change in place, is part of the kernel's identity, and is
-recorded, to be compared when the epilogue is used.
+each must be of a type that does not change in place. Its value is part of the kernel's identity,
+and is recorded, to be compared when the epilogue is used.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Read:
 
 
 def examine(function: FunctionType, epilogue: str) -> tuple[str, tuple[Read, ...]]:
-    """The digest of a function, and what it and the functions it calls read.
+    """Compute the digest of a function, and collect the variables that it reads.
 
     Equal digests mean equal behaviour in every process of one version of Python: the digest covers
     bytecode, constants, defaults, and the values of the globals and closure variables read.
@@ -74,11 +74,12 @@ def examine(function: FunctionType, epilogue: str) -> tuple[str, tuple[Read, ...
         epilogue: the name to use in errors.
 
     Returns:
-        The digest, sha256 as hexadecimal text, and the reads.
+        The digest, sha256 as hexadecimal text, and the globals and closure variables that the
+        function and the functions it calls read.
 
     Raises:
-        EpilogueError: a value could change under a compiled kernel, or is undefined yet, or
-            functions call each other in a circle.
+        EpilogueError: a value could change while a compiled kernel stays the same, or is not
+            defined yet, or functions call each other in a circle.
     """
     examination = _Examination(epilogue)
     described = (MAGIC_NUMBER, examination.describe_function(function))
@@ -86,7 +87,7 @@ def examine(function: FunctionType, epilogue: str) -> tuple[str, tuple[Read, ...
 
 
 def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
-    """Compare what a function reads with what was recorded.
+    """Compare the variables that a function reads with their recorded values.
 
     Raises:
         EpilogueError: a global or closure variable has another value now.
@@ -103,7 +104,7 @@ def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
 
 
 def global_names(code: CodeType) -> frozenset[str]:
-    """The names of all globals that a function's code reads, nested functions included."""
+    """Names of all globals that a function's code reads, nested functions included."""
     return frozenset(
         instruction.argval
         for part in _nested(code)
@@ -113,7 +114,7 @@ def global_names(code: CodeType) -> frozenset[str]:
 
 
 def cell_value(cell: CellType) -> Any:
-    """What a closure variable holds; `ABSENT` if it has no value yet."""
+    """Value of a closure variable; `ABSENT` if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -138,7 +139,7 @@ def elementary_name(value: Any) -> str | None:
 
 
 def dispatched_function(value: Any) -> FunctionType | None:
-    """The function that numba compiles for a dispatcher such as `cuda.jit(device=True)` makes."""
+    """Python function of a numba dispatcher, as made by `cuda.jit`; None for anything else."""
     if type(value).__module__.partition(".")[0] not in ("numba", "numba_cuda"):
         return None
     function = getattr(value, "py_func", None)
@@ -154,7 +155,7 @@ class _Examination:
         self._active: list[FunctionType] = []
 
     def describe_function(self, function: FunctionType) -> object:
-        """Nested tuples of text and numbers that say what a function does."""
+        """Describe what a function does, as nested tuples of text and numbers."""
         if function in self._active:
             raise epilogue_error(
                 self.epilogue,
@@ -183,7 +184,7 @@ class _Examination:
         return described
 
     def describe(self, name: str, value: Any) -> object:
-        """The same for a value, which must be of a kind that does not change in place."""
+        """Describe a value, which must be of a type that does not change in place."""
         if type(value) in SIMPLE_TYPES:
             return type(value).__name__, repr(value)
         if type(value) is tuple:
@@ -265,7 +266,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _qualified_name(value: Any) -> str | None:
-    """Where to import a value from that is known by its name; None for all others."""
+    """Import path of a value of `NAMED_PACKAGES` or `NAMED_MODULE`; None for all others."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
     if not isinstance(module, str) or not (
         module == NAMED_MODULE or module.partition(".")[0] in NAMED_PACKAGES
@@ -282,7 +283,7 @@ def _is_numba_type(value: Any) -> bool:
 
 
 def _alike(value: Any, other: Any) -> bool:
-    """Whether two values mean the same to a kernel."""
+    """True if two values mean the same to a kernel."""
     if value is ABSENT or other is ABSENT:
         return False
     descriptions = _Examination(""), _Examination("")

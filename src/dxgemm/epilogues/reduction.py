@@ -1,4 +1,4 @@
-"""What a reduction at the end of a chain is, and what it makes of NumPy arrays."""
+"""Reduction at the end of a chain of epilogues, and the same reduction of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ VALUES, INDICES = "values", "indices"
 
 
 def reduced_dtype(dtype: str) -> str:
-    """As what a matrix is reduced: half precision as float32."""
+    """Dtype in which a matrix is reduced: float32 for half precision, else its own."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 class Extremes(NamedTuple):
-    """What `smallest` and `largest` give: values, best first, and where each was found."""
+    """Results of `smallest` and `largest`: the values, best first, and the index of each."""
 
     values: Any
     indices: Any
@@ -30,21 +30,21 @@ class Extremes(NamedTuple):
 
 @dataclass(frozen=True)
 class Reduction:
-    """The end of an epilogue: results of rows, of columns or of the whole matrix.
+    """Reduction of rows, of columns or of the whole matrix, at the end of an epilogue.
 
-    Two are equal if kernels may be shared, whatever arrays they are written to.
+    Two reductions are equal if they can share kernels, whatever arrays they write to.
 
     Attributes:
-        name: of the function in `dxgemm.reductions`.
+        name: name of the function in `dxgemm.reductions`.
         kind: "sum", "squares" (the root of their sum), "smallest" or "largest".
-        axis: 1 for one result a row, 0 for one a column, None for one a matrix.
-        count: values that are found.
-        is_ranked: whether the results have a dimension for these.
-        results: which are wanted of "values" and "indices".
-        nan_first: whether NaN comes before all other values, else after them.
-        of_magnitudes: whether absolute values are compared.
+        axis: 1 for one result per row, 0 for one per column, None for one per matrix.
+        count: number of smallest or largest values that are found.
+        is_ranked: True if the results have a dimension of length `count`.
+        results: names of the results, of "values" and "indices".
+        nan_first: True if NaN comes before all other values, False if after them.
+        of_magnitudes: True if absolute values are compared.
         fused: True to reduce each tile in the block that computes it, False to store the matrix and
-            reduce it by another kernel, None for what is predicted to be faster.
+            reduce it by another kernel, None for the one that is predicted to be faster.
         out: an array for each of `results`; empty to allocate them.
     """
 
@@ -88,10 +88,10 @@ class Reduction:
         return f"{self.name}({count}axis={self.axis})"
 
     def check_sizes(self, m: int, n: int, batch: int) -> None:
-        """Refuse to find values where there are too few.
+        """Check that there are as many values as are to be found.
 
         Raises:
-            ShapeError: with the sizes.
+            ShapeError: a row, a column or the matrix has fewer than `count` elements.
         """
         length = {None: m * n, 0: m, 1: n}[self.axis]
         results = batch * {None: 1, 0: n, 1: m}[self.axis]
@@ -103,7 +103,7 @@ class Reduction:
             )
 
     def shapes(self, m: int, n: int, batch: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Of the results by name, for an m x n result; batch is () or (number of matrices,)."""
+        """Shapes of the results of m x n matrices, by name; batch is () or (matrices,)."""
         rank = (self.count,) if self.is_ranked else ()
         shape = {None: (*batch, *rank), 0: (*batch, *rank, n), 1: (*batch, m, *rank)}[self.axis]
         pair = (2,) if self.axis is None else ()
@@ -111,7 +111,7 @@ class Reduction:
         return {name: shapes[name] for name in self.results}
 
     def dtypes(self, dtype: str) -> dict[str, str]:
-        """Of the results by name; dtype is that of the matrix."""
+        """Dtypes of the results, by name; the argument is the dtype of the matrix."""
         value = reduced_dtype(dtype)
         if value == "int32" and self.kind in ("sum", "squares"):
             value = "int64" if self.kind == "sum" else "float64"
@@ -119,17 +119,17 @@ class Reduction:
         return {name: dtypes[name] for name in self.results}
 
     def partial_dtype(self, dtype: str) -> str:
-        """In which partial results are merged: sums in a wider one; dtype is that of the matrix."""
+        """Dtype of partial results: float64 or int64 for sums, else that of the reduced matrix."""
         if self.kind in ("sum", "squares"):
             return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
         return reduced_dtype(dtype)
 
     def packed(self, results: Sequence[Any]) -> Any:
-        """What the caller gets: an array, or `Extremes`."""
+        """Pack the results as `gemm` returns them: one array, or `Extremes` of two."""
         return Extremes(*results) if len(results) > 1 else results[0]
 
     def on_host(self, values: Any) -> Any:
-        """The same on a NumPy array.
+        """Reduce a NumPy array.
 
         Args:
             values: (m, n) or (batch, m, n).

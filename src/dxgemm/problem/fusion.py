@@ -1,4 +1,4 @@
-"""What a kernel has to know of an epilogue: its functions, and how their operands lie."""
+"""Epilogues as kernels are compiled for them: their functions, and the layouts of operands."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ BUFFER_FORMAT = "Pq"
 
 @dataclass(frozen=True, slots=True)
 class FusedReduction:
-    """What is made of the result instead of storing it, or besides.
+    """Reduction of a kernel's result, which may be stored besides.
 
     Attributes:
         kind: "sum", "squares" (their sum), "smallest" or "largest".
-        axis: of the kernel's result: 1 for one result a row, 0 for one a column, None for one.
+        axis: 1 for one value per row of the kernel's result, 0 for one per column, None for one
+            per matrix.
         partials: dtypes of partial results: of the values, and of the indices if there are any.
-        count: values that are found, the smallest or largest first.
-        nan_first: whether NaN comes before all other values, else after them.
-        of_magnitudes: whether absolute values are compared.
-        is_stored: whether the matrix is written too.
+        count: number of smallest or largest values that are found, best first.
+        nan_first: True if NaN comes before all other values, False if after them.
+        of_magnitudes: True if absolute values are compared.
+        is_stored: True if the matrix is written too.
     """
 
     kind: str
@@ -36,25 +37,25 @@ class FusedReduction:
 
     @property
     def has_indices(self) -> bool:
-        """Whether it is known where the values are."""
+        """True if the reduction finds the indices of the values."""
         return len(self.partials) > 1
 
     @property
     def buffers(self) -> tuple[FusedOperand, ...]:
-        """What kernels take for partial results."""
+        """Epilogue operands for the partial results: one buffer for each dtype."""
         return tuple(FusedOperand("buffer", dtype) for dtype in self.partials)
 
 
 @dataclass(frozen=True, slots=True)
 class FusedOperand:
-    """How a kernel reads or writes an operand.
+    """Operand of an epilogue, as a kernel reads or writes it.
 
     Attributes:
-        kind: "number", "array", "output", or "buffer", of which the kernel knows address and size.
-        dtype: of a number "float32", "float64" or "int64".
-        access: of an array: "vector" where neighbours in a row of the result can be accessed 16
-            bytes at a time, "same" where they are one element, else "element".
-        has_rows: whether rows of the result have different elements.
+        kind: "number", "array", "output", or "buffer", which is passed as an address and a size.
+        dtype: dtype of the elements; "float32", "float64" or "int64" for a number.
+        access: access to an array along a row of the result: "vector" if neighbours can be accessed
+            16 bytes at a time, "same" if all are one element, else "element".
+        has_rows: True if rows of the result have different elements of the array.
     """
 
     kind: str
@@ -64,7 +65,7 @@ class FusedOperand:
 
     @property
     def format(self) -> str:
-        """Of its parameters, for `struct`."""
+        """Format of the operand's kernel parameters, for `struct`."""
         numbers = {"float32": "f", "float64": "d", "int64": "q"}
         if self.kind == "number":
             return numbers[self.dtype]
@@ -76,11 +77,11 @@ class Fusion:
     """An epilogue as part of a kernel's identity.
 
     Attributes:
-        stages: of type `dxgemm.epilogues.Epilogue`, applied from left to right.
-        operands: of all stages: of each first what its function takes, then its outputs. Those of
-            the reduction follow.
-        is_transposed: whether the kernel's rows are the caller's columns.
-        reduction: what the end of the chain is.
+        stages: the epilogues (`dxgemm.epilogues.Epilogue`), applied from left to right.
+        operands: operands of all stages, for each stage first its parameters, then its outputs; the
+            buffers of the reduction follow.
+        is_transposed: True if the kernel's rows are the caller's columns.
+        reduction: reduction at the end of the chain; None without one.
     """
 
     stages: tuple[Any, ...]
@@ -107,5 +108,5 @@ class Fusion:
 
     @property
     def format(self) -> str:
-        """Of the kernel's parameters, for `struct`."""
+        """Format of the epilogue's kernel parameters, for `struct`."""
         return "".join(operand.format for operand in self.operands)
