@@ -1,8 +1,8 @@
 """One thread an element of the result, neighbouring threads in neighbouring columns.
 
 Idea: `naive` with the threads numbered along rows. The threads of a warp then own neighbouring
-columns: what they read of b and write of the result is contiguous, and what they read of a is one
-element, broadcast.
+columns: they read b and write the result contiguously, and all read the same element of a, which
+is broadcast.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: none. Each element of a is read n times and each of b m times, mostly from the L1
 cache: right for tiny problems, and the baseline for everything else.
@@ -21,7 +21,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Whether the elements of a row of a are neighbours."""
+    """Stride in the rows of a: "unit" if their elements are neighbours, else "strided"."""
     return ("unit",) if problem.a.col == 1 else ("strided",)
 
 

@@ -33,7 +33,7 @@ from dxgemm.handwritten.parts.tiles import (
 
 class Config(WarpVectorConfig):
     def smem_bytes(self, dtype: str) -> int:
-        """Two buffers."""
+        """Bytes of two buffers."""
         return 2 * super().smem_bytes(dtype) + PARKED_BYTES
 
 

@@ -4,12 +4,12 @@ Idea: the three loops of the definition, the outer two spread over threads. The 
 the threads, down the rows, is the wrong one: for row-major operands the 32 threads of a warp read
 32 different rows of a and write 32 different rows of the result, each a memory transaction of its
 own of which 4 or 8 bytes are used. That shows why `coalesced` is the first thing to get right.
-Where the rows of the result are a few elements and k is too, it is the right one, and the quickest
-there is: a warp that walks down a column has all its threads at work, and nothing to wait for but
-one round of loads. The tiles of one column are for that.
+If n and k are a few elements, it is the right numbering, and the quickest there is: a warp that
+walks down a column has all its threads at work, and waits for one round of loads alone. The configs
+with tiles of one column are for that.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: none.
-Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory": what it warns of.
+Source: CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory", which warns of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 class Config(ElementConfig):
     def min_blocks(self, dtype: str) -> int:
-        """Two of 1024 threads fill an SM; small blocks get more registers, for loads under way."""
+        """Minimum resident blocks per SM: two of 1024 threads fill it.
+
+        Small blocks get more registers a thread, for loads under way.
+        """
         return 2
 
 

@@ -44,9 +44,9 @@ class Config(BaseConfig):
         tile_left, tile_right: extent of a block's tile along the rows of the left operand and the
             columns of the right one.
         tile_k: elements of k in a stage.
-        warp_left, warp_right: what one warp computes of the tile.
+        warp_left, warp_right: extents of the warp tile, along the same.
         stages: tiles in shared memory.
-        split_k: blocks, of one cluster, that share a tile of the result.
+        split_k: blocks of a cluster that share the k of a tile of the result (cluster split-K).
     """
 
     tile_left: int
@@ -77,7 +77,7 @@ class Config(BaseConfig):
 
     @property
     def tile_m(self) -> int:
-        """Of row-major operands; column-major ones change sides."""
+        """Rows of a block's tile for row-major operands; others may exchange them for tile_n."""
         return self.tile_right
 
     @property
@@ -112,7 +112,7 @@ class Config(BaseConfig):
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """Blocks to launch: split_k a tile of the result, matrix after matrix."""
+    """Blocks to launch: split_k for each tile of the result, matrix after matrix."""
     tile_m, tile_n = result_tile(config, problem)
     tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n)
     return problem.batch * tiles * config.split_k
@@ -126,7 +126,7 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Which side of the instruction a takes, how both are copied, and whether k is sliced."""
+    """Side of a, ways to copy both operands (see `mma_operands`), then "sliced" if k is."""
     sides = choose_sides(problem)
     return sides if problem.slices == 1 else (*sides, "sliced")
 
@@ -142,7 +142,7 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile.
 
-    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
     from numba import cuda, int32
 
@@ -209,7 +209,7 @@ def make_kernel(
                 global_address(a.data), a.batch, a.row, a.col
             )  # fmt: skip
 
-        # Where am I: the block's tile of the result, and its share of k.
+        # --- This block's tile, its share of k, this thread's place ---
         rank: int32 = cuda.blockIdx.x % split_k
         block: int32 = cuda.blockIdx.x // split_k
         tiles_left: int32 = (rows + tile_left - 1) // tile_left
@@ -242,7 +242,7 @@ def make_kernel(
         last_depth = int32(min(k - k_start - (tiles - 1) * tile_k, tile_k))
         rows_inside = int32(min(rows - tile_row, tile_left))
         cols_inside = int32(min(cols - tile_col, tile_right))
-        # So many tiles, the first ones, are copied without guards.
+        # The first full_tiles tiles are copied without predicates.
         full_tiles = int32(0)
         if rows_inside == tile_left and cols_inside == tile_right:
             full_tiles = tiles if last_depth == tile_k else int32(tiles - 1)
@@ -254,7 +254,7 @@ def make_kernel(
         lane_row: int32 = warp // warps_right * warp_left + group * 2
         lane_col: int32 = warp % warps_right * warp_right
 
-        # What this thread copies: its first element of each tile, in global and shared memory.
+        # The first element of each tile this thread copies, in global and shared memory.
         left_x, left_k = left_first(thread)
         right_x, right_k = right_first(thread)
         left_source = left + item_bytes * (
@@ -274,8 +274,9 @@ def make_kernel(
         left_target: int32 = smem + left_place(left_x, left_k)
         right_target: int32 = smem + left_bytes + right_place(right_x, right_k)
 
-        # Prologue: all stages but one are on their way. Two loops, not one with a branch: LLVM
-        # would write that out, and short problems would wait for their instructions.
+        # --- Prologue: all stages but one are on their way ---
+        # Two loops, not one with a branch: LLVM would write that out, and short problems would wait
+        # for their instructions.
         write: int32 = 0
         prefetched = min(full_tiles, int32(stages - 1))
         for _ in range(prefetched):
@@ -303,7 +304,7 @@ def make_kernel(
         if is_prefetching:
             first_row, first_col = (tile_row, tile_col) if a_is_left else (tile_col, tile_row)
             prefetch(result, first_row + rank * shared_rows, first_col, m, n, extra)
-        # The mainloop takes every register: what comes after it waits in shared memory.
+        # The main loop takes every register: numbers for the epilogue wait in shared memory.
         if thread == 0:
             store_shared(smem, ring_bytes, (result, row_tile, col_tile, tiles))
             store_shared(smem, ring_bytes + 16, (rows_inside, cols_inside, last_depth, int32(0)))
@@ -322,8 +323,9 @@ def make_kernel(
         left_ready, right_next = prepare(left_next[0:4]), prepare(right_next)
         acc = zeros(scalar, mmas * 4)
 
-        # Mainloop: each step reads the next one's fragments, across tiles too. First while full
-        # tiles are copied, in one straight line of code, then for the rest.
+        # --- Main loop ---
+        # Each step reads the next one's fragments, across tiles too. First while full tiles are
+        # copied, in one straight line of code, then for the rest.
         exact: int32 = max(full_tiles - (stages - 1), 0)
         started = int32(exact + stages - 1)
         for phase in static_range(2):
@@ -392,8 +394,9 @@ def make_kernel(
                         if write == ring_bytes:
                             write = 0
 
-        # Pairs of neighbours go straight from registers, where every lane's can be stored at once;
-        # an edge, rows that are misaligned, and what a cluster adds up, through shared memory.
+        # --- Epilogue ---
+        # Pairs of neighbours are stored from registers if that of every lane can be. Edges, rows
+        # that are misaligned, sums of a cluster and epilogues go through shared memory.
         lane_col += member * 2
         if a_is_left:
             out_row_bytes, out_col_bytes = item_bytes * out.row, item_bytes * out.col

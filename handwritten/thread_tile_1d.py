@@ -51,7 +51,7 @@ class Config(BaseConfig):
         return self.tile * self.tile_k // self.threads
 
     def min_blocks(self, dtype: str) -> int:
-        """Half of an SM's 2048 threads: they need the registers."""
+        """Minimum resident blocks per SM: half of its 2048 threads, which need the registers."""
         return 1024 // self.threads
 
     def smem_bytes(self, dtype: str) -> int:

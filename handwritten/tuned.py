@@ -37,7 +37,7 @@ class Config(RingConfig):
     """A `RingConfig` whose tile of the result several blocks may share.
 
     Attributes:
-        split_k: blocks, of one cluster, that share the k of a tile of the result.
+        split_k: blocks of a cluster that share the k of a tile of the result (cluster split-K).
     """
 
     split_k: int = 1
@@ -52,7 +52,7 @@ class Config(RingConfig):
         return self.split_k
 
     def min_blocks(self, dtype: str) -> int:
-        """Those of 512 threads where registers allow it, or of 256."""
+        """Minimum resident blocks per SM: 512 threads where registers allow it, else 256."""
         fragments = 2 * (self.thread_m + self.thread_n) * np.dtype(dtype).itemsize
         threads = 512 if self.accumulator_bytes(dtype) + fragments <= 384 else 256
         return max(threads // self.threads, 1)
@@ -62,7 +62,7 @@ class Config(RingConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b are copied, and whether k is sliced."""
+    """Ways to copy a and b (see `async_tiles`), then "sliced" for split-K with a workspace."""
     ways = ways_to_copy(config, problem)
     return ways if problem.slices == 1 else (*ways, "sliced")
 
@@ -72,7 +72,7 @@ def make_kernel(
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
-    Sliced, the grid has a y for every slice of k, and out as many batches after one another.
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
     from numba import cuda, int32, int64
 

@@ -6,9 +6,9 @@ which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
 barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
 persistent: while the consumers store a tile, the producer is already fetching the next one.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
-float16 and bfloat16 operands are read as they lie: wgmma transposes on the way. tf32 operands must
-lie along k, except that the left one may come from registers: so the left factor is the operand
-that lies across k, if need be by computing out.T = b.T @ a.T.
+wgmma reads float16 and bfloat16 operands K-major or MN-major. tf32 operands must be K-major in
+shared memory, but the left one may come from registers: so an MN-major operand is made the left
+factor, if need be by computing out.T = b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants; see `supports`. m, n and k
 are free: TMA fills what lies outside with zeros. A stage is 128 bytes of k deep.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; the roles are those of CUTLASS's
@@ -41,7 +41,7 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 def make_ring(
     config: Any, tile_k: int, locate: Callable[..., Any], fetch: Callable[..., Any]
 ) -> tuple[Callable[..., Any], ...]:
-    """The device functions init_ring and produce, each for one thread. A stage has tile_k."""
+    """The device functions init_ring and produce, each for one thread; a stage is tile_k deep."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts import hopper
@@ -54,7 +54,7 @@ def make_ring(
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def init_ring(full, empty):
-        """A stage is filled by one thread, and read by one thread of each consumer."""
+        """Initialize barriers: one thread fills a stage, one thread of each consumer frees it."""
         for slot in static_range(stages):
             hopper.init_barrier(full + 8 * slot, 1)
             hopper.init_barrier(empty + 8 * slot, consumers)
@@ -92,7 +92,7 @@ def make_ring(
 
 
 def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
-    """The device function multiply, of a consumer, for operands along or across k."""
+    """The device function multiply of a consumer, for K-major or MN-major (across) operands."""
     if kind == "tf32" and a_across:
         return make_multiply_from_registers(config, b_across)
     from numba import cuda, int32
@@ -111,7 +111,7 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def multiply(acc, smem, full, empty, thread, k_tiles, stage, parity):
-        """acc + a @ b over all k tiles, both out of shared memory; the stage after the last."""
+        """acc + a @ b over all k tiles, both in shared memory; the next stage and its parity."""
         member: int32 = thread % WARPGROUP
         a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
         b_desc: int32 = low + (smem + a_bytes) // 16
@@ -215,6 +215,7 @@ def make_kernel(
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index += blocks
+                # --- Main loop: all k tiles ---
                 acc = zeros(float32, tile_n // 2)
                 acc, stage, parity = multiply(
                     acc, smem, full, empty, thread, k_tiles, stage, parity

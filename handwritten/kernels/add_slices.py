@@ -1,9 +1,9 @@
-"""From the sums of slices of k to the result: the second kernel of a product whose k is sliced.
+"""The sum over the slices of k: the second kernel of split-K with a workspace.
 
-Where a result has few tiles and k is long, blocks share out k as well, each with a slice, and leave
-their sums in a workspace (split-k). This kernel adds them, in the order of the slices whatever
-the timing, and does what an epilogue does. A block takes `elements` neighbours of the flattened
-matrix; for each, `ways` threads add every so many slices, and then pairwise what they have.
+If a result has few tiles and k is long, blocks share out k as well, each with a slice, and leave
+their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
+and applies the epilogue. A block takes `elements` neighbours of the flattened matrix. For each of
+them, `ways` threads add every ways-th slice, and then their sums pairwise.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch.
 Constraints: `ways` a power of two.
@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """Elements of a block, and threads that share each of them."""
+    """Elements of a block, and `ways` threads that share each of them."""
 
     elements: int
     ways: int
@@ -50,7 +50,7 @@ MOST_THREADS = 2**18  # about what fits on a large GPU at once
 
 
 def choose_config(configs: tuple[Config, ...], elements: int, slices: int) -> Config:
-    """With as many ways as leave a thread two slices or more, and have room on the GPU."""
+    """Choose the most ways that leave a thread two slices or more and have room on the GPU."""
     fitting = [
         config
         for config in configs
@@ -73,6 +73,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's elements, this thread's place ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
@@ -84,11 +85,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         col: int32 = element - row * n
         is_inside = row < m
 
+        # --- Main loop: every ways-th slice ---
         total = scalar(0)
         if is_inside:
             place = matrix * a.batch + row * a.row + col
             for part in range(way, int32(k), ways):
                 total += a.data[place + part * a.col]
+        # --- Sums of the ways, pairwise ---
         step = ways // 2
         while step > 0:
             cuda.syncthreads()
@@ -97,6 +100,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             if way < step:
                 total += smem[thread + step * elements]
             step //= 2
+        # --- Epilogue ---
         if is_inside and way == 0:
             value = alpha * total
             if beta != 0:

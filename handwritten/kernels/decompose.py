@@ -1,24 +1,24 @@
-"""An operand in float32 as two float16 parts for `emulated_float32`, and how well that went.
+"""Two float16 parts of a float32 operand for `emulated_float32`, and a status of their error.
 
 Idea: a block takes a few lines, which are rows of a or columns of b. It reads them twice, the
 second time backwards, while the end is still in L2: first for the largest magnitude of each, which
 gives the power of two that brings it into [2**14, 2**15), then to write the parts
 hi = float16(x * s) and lo = float16((x * s - hi) * 2**12).
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
-parameter the buffers of parts, of the factors 1 / s and of the blocks' status: of each block two
-numbers, see below.
+parameter the buffers of parts, of the factors 1 / s and of the status: two numbers a block, see
+below.
 Constraints: none; but see `validity_check` for what emulated_float32 may multiply.
 Source: H. Ootomo and R. Yokota, arXiv 2203.03341, for the two parts and the factor of the second.
 
-How far hi + lo / 2**12 is from y = x * s, in units of the last place of y's float32, which is
-ulp = 2**(e - 23) for 2**e <= |y| < 2**(e + 1): y - hi is a multiple of ulp and at most 2**12 of
-them, which lo holds but for the last bit. So the error is at most ulp, or 2**-23 |y|, as long as
-lo has a unit as small: from |y| >= 2**-14 on. Below, hi is subnormal, and the error is at most half
-of lo's smallest unit: 2**-37.
+The error of hi + lo / 2**12 against y = x * s is bounded in units of y's last place, ulp =
+2**(e - 23) for 2**e <= |y| < 2**(e + 1). y - hi is a multiple of ulp and at most 2**12 of them,
+which lo holds but for the last bit. So the error is at most ulp, or 2**-23 |y|, as long as lo has a
+unit as small: from |y| >= 2**-14 on. Below, hi is subnormal, and the error is at most half of lo's
+smallest unit: 2**-37.
 
-A block says of its lines
-    whether any has an element between 0 and 2**-14: "lax", else it is strict;
-    how many elements are below 2**4, of the line that has most: "weak"; a line of zeros has none.
+The status of a block is about its scaled lines:
+    weak: elements below 2**4 in the line that has most of them; a line of zeros has none.
+    lax: 1 if any line has an element between 0 and 2**-14; if not, 0, and the block is strict.
 A line with NaN, infinity or with a largest element outside of [2**-LARGEST, 2**LARGEST) has so many
 weak elements that no check accepts it.
 """
@@ -47,7 +47,7 @@ STRICT, STRONG = 2.0**-14, 2.0**4
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """`groups` of `ways` threads: each for a line, or for four lines if these lie abreast."""
+    """`groups` of `ways` threads: a group has one line, or four lines of an MN-major operand."""
 
     groups: int
     ways: int
@@ -77,7 +77,7 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """Along what the operand lies, and whether four neighbours can be read at a time."""
+    """Layout of the operand, "k" or "mn"; "vector" if it is read by four elements, or "element"."""
     strides = problem.a
     innermost = "mn" if strides.row == 1 and strides.col != 1 else "k"
     unit, other = (strides.row, strides.col) if innermost == "mn" else (strides.col, strides.row)
@@ -98,7 +98,7 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
-        innermost: "k" or "mn": along what the operand lies, and its parts shall.
+        innermost: layout of the operand and of its parts: "k" (K-major) or "mn" (MN-major).
         access: "vector" if four neighbours can be read at a time, else "element".
         epilogue: a `Fusion` of three buffers.
     """
@@ -141,7 +141,10 @@ def make_kernel(
     read = device_function(unroll(read))
 
     def read_ahead(pointer, source, depth, k_stride, step, count, k):
-        """What `read` gives at the next few k, all on their way at a time; of `count` elements."""
+        """Read four elements at each of the next `unrolled` places along k, all under way at once.
+
+        `count` elements exist: lines abreast if MN-major, else elements of the line.
+        """
         loaded = ()
         for ahead in static_range(unrolled):
             place_k = depth + ahead * k_step
@@ -154,6 +157,7 @@ def make_kernel(
 
     @gemm_kernel
     def decompose_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's lines, this thread's place ---
         smem = cuda.shared.array(threads * slots, int32)
         lax_smem = cuda.shared.array(1, int32)
         parts, _ = extra[0]
@@ -186,7 +190,8 @@ def make_kernel(
             first, count, step = int64(way * WIDTH), k if line < m else int64(0), a.col
             target += line * row_items
 
-        # The largest magnitude of each line, as bits, among which NaN is the largest.
+        # --- First pass: the largest magnitude of each line ---
+        # Magnitudes are compared as bits, among which NaN is the largest.
         largest = ()
         for _ in static_range(slots):
             largest = largest + (int32(0),)
@@ -228,6 +233,7 @@ def make_kernel(
             lax_smem[0] = 0
         cuda.syncthreads()
 
+        # --- Powers of two that scale the lines ---
         scales = ()
         fits = ()
         for i in static_range(slots):
@@ -236,7 +242,7 @@ def make_kernel(
             is_fit = exponent >= -LARGEST and exponent < LARGEST
             exponent = exponent if is_fit else int32(0)
             scales = scales + (bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS)),)
-            # Of weak elements: none in a line of zeros.
+            # 0 for a line of zeros, which has no weak elements; 2 for one that cannot be split.
             fits = fits + (int32(0 if top == 0 else 1 if is_fit else 2),)
             if way == 0 and line + i < m:
                 factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
@@ -246,7 +252,7 @@ def make_kernel(
                 factors[matrix * factors_pitch + i] = float32(0)
         cuda.syncthreads()
 
-        # The parts, from the end to the beginning.
+        # --- Second pass: the parts, from the end to the beginning ---
         weak = ()
         for _ in static_range(slots):
             weak = weak + (int32(0),)
@@ -279,6 +285,7 @@ def make_kernel(
                         at = target + place_k
                     store_vector(parts, at, hi)
                     store_vector(parts, at + part_items, lo)
+        # --- Status of the block ---
         if is_lax:
             lax_smem[0] = 1
         half = ways // 2

@@ -10,10 +10,11 @@ have sums of their own, or they would be truncated where hi @ hi is. Sections ar
 its rounding errors grow with the number of sections, theirs with the length of one. The three sums
 of a thread are more registers than all threads can have, so the producer leaves it most of its own.
 The total is scaled back, exactly, before alpha, c and the epilogue see it.
-Layout: a (m, k) and b (k, n) as `decompose` leaves them, along or across k, any batch; c and out
+Layout: a (m, k) and b (k, n) as `decompose` leaves them, K-major or MN-major, any batch; c and out
 (m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
 rows and columns back, and the flag of validity_check.
-Constraints: m, n and k are free. Where the flag is not 0, the kernel leaves all to another one.
+Constraints: m, n and k are free. If the flag is not 0, the kernel computes nothing and leaves the
+product to `native_fallback`.
 Source: H. Ootomo and R. Yokota, "Recovering single precision accuracy from Tensor Cores while
 surpassing the FP32 theoretical peak performance", arXiv 2203.03341.
 """
@@ -41,9 +42,9 @@ PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 class Config(BaseConfig):
     """Block tile tile_m x tile_n; a ring of `stages`; a promotion every `promote` steps of wgmma.
 
-    A step is 16 k of float16. `section` counts k; beyond a stage's steps, promotions go to the
-    total itself. A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share
-    rows of a and columns of b in L2.
+    A step is 16 k of float16, and a section is `section` k. If `promote` exceeds the steps of a
+    stage, sums are promoted to the total itself. A threadblock swizzle of swizzle_rows tiles along
+    m lets concurrent blocks share rows of a and columns of b in L2.
     """
 
     tile_m: int
@@ -75,12 +76,15 @@ class Config(BaseConfig):
 
     @property
     def threads(self) -> int:
-        """Of the consumers, and of the warpgroup of the producer."""
+        """Threads of a block: those of the consumers, and the warpgroup of the producer."""
         return (self.consumers + 1) * WARPGROUP
 
     @property
     def launch_registers(self) -> int:
-        """Of a thread, before the producer leaves most of its own to two consumers; else 0."""
+        """Registers of a thread at launch; 0 with one consumer, where none are exchanged.
+
+        With two consumers, the producer then leaves most of its own to them.
+        """
         if self.consumers == 1:
             return 0
         return (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) // 3
@@ -90,12 +94,12 @@ class Config(BaseConfig):
         return self.parts * (self.tile_m + self.tile_n) * ROW_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
-        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""
         ring = 1024 + self.stages * self.stage_bytes
         return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
-        """Of two sums; the third is in the registers that the producer leaves."""
+        """Bytes of two of a thread's three sums; the producer leaves registers for the third."""
         return 2 * self.tile_n // 2 * 4
 
     def __str__(self) -> str:
@@ -104,7 +108,7 @@ class Config(BaseConfig):
 
 
 def supports(problem: Any) -> str | None:
-    """None, or why it does not take the problem."""
+    """Reason why the kernel cannot compute a problem; None if it can."""
     if problem.precision != "emulated":
         return "it multiplies parts of float32: pass precision='emulated' to permit it"
     smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
@@ -115,7 +119,7 @@ def supports(problem: Any) -> str | None:
 
 
 def accuracy(problem: Any) -> str:
-    """What is kept of the operands, and what that may cost."""
+    """Statement of what is kept of the operands, and of the bound on the error."""
     return "two float16 parts a number; error at most 2**-20 |A| |B| before it is summed"
 
 
@@ -153,11 +157,11 @@ def make_kernel(
     b_innermost: str,
     epilogue: Any,
 ) -> Callable[..., None]:
-    """The kernel of one config and one arrangement, as a Python function to compile.
+    """The kernel of one config and one layout, as a Python function to compile.
 
     Args:
-        scheme_name: of `emulation.SCHEMES`.
-        a_innermost, b_innermost: "k" or "mn", the index along which the parts lie.
+        scheme_name: a key of `emulation.SCHEMES`.
+        a_innermost, b_innermost: layout of the parts: "k" (K-major) or "mn" (MN-major).
         epilogue: a `Fusion`, whose operands end with the buffers of row factors,
             column factors and the flag of validity_check.
     """
@@ -197,7 +201,7 @@ def make_kernel(
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):
-        """Whether 16-byte accesses along the rows are possible."""
+        """True if 16-byte accesses along the rows are possible."""
         is_aligned = (address | (stride_batch | stride_m) * 4) % 16 == 0
         return stride_n == 1 and is_aligned and abs(stride_m) < LONGEST_LINE
 
@@ -218,6 +222,7 @@ def make_kernel(
 
     @gemm_kernel
     def emulated_float32_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- The ring, this block's tiles ---
         smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
         full: int32 = smem + full_smem
         empty: int32 = smem + empty_smem
@@ -236,6 +241,7 @@ def make_kernel(
         k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
+            # --- Producer: one thread ---
             if moves_registers:
                 limit_registers("dec", PRODUCER_REGISTERS)
             if thread == consumers * WARPGROUP:
@@ -245,6 +251,7 @@ def make_kernel(
                     tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
+            # --- Consumers: warpgroups of 64 rows of the tile each ---
             if moves_registers:
                 limit_registers("inc", CONSUMER_REGISTERS)
             lane: int32 = thread % WARP
@@ -269,7 +276,9 @@ def make_kernel(
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)
+                # --- Main loop: all k tiles ---
                 total, stage, parity = multiply(smem, full, empty, thread, k_tiles, stage, parity)
+                # --- Epilogue: the producer is already fetching the next tile ---
                 top: int32 = row + thread // WARP * 16
                 a_factors, _ = extra[row_factors]
                 b_factors, _ = extra[col_factors]

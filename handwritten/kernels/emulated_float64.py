@@ -2,13 +2,13 @@
 
 Idea: grown from `wgmma`. a and b are scaled to integers whose residues by pairwise coprime moduli
 are int8 (`residues`). int32 sums of their products are exact; a sum's residue is that of the
-integers' product, which `reconstruct` finds from all of them. The products are the matrices of a
-batch, one after the other, and only the store differs: what it writes is a byte.
+integers' product, which `reconstruct` finds from all of them. The products by the moduli are the
+matrices of a batch, one after the other. Only the store differs: it writes a byte an element.
 Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
 (batch, moduli, m, n), rows padded to 16 bytes. In the last parameter the flag of
 validity_check and the number of moduli.
-Constraints: k at most 2**17, or sums would not fit int32; m and n are free. Where the flag is
-not 0, the kernel leaves all to another one.
+Constraints: k at most 2**17, or sums would not fit int32; m and n are free. If the flag is not 0,
+the kernel computes nothing and leaves the product to `native_fallback`.
 Source: `moduli`; PTX ISA, "wgmma.mma_async", for integers.
 """
 
@@ -49,12 +49,12 @@ class Config(WgmmaConfig):
 
     @property
     def chunk_bytes(self) -> int:
-        """Of these, with rows padded against bank conflicts."""
+        """Shared memory of a warp's chunk of 16 rows, padded against bank conflicts."""
         return WARP_ROWS * (self.chunk_cols + ALIGNMENT)
 
 
 def supports(problem: Any) -> str | None:
-    """None, or why it does not take the problem."""
+    """Reason why the kernel cannot compute a problem; None if it can."""
     if not (problem.precision or "").startswith("emulated"):
         return "it multiplies residues of rounded numbers: pass precision='emulated' to permit it"
     if problem.k > LONGEST_K:
@@ -71,7 +71,7 @@ def supports(problem: Any) -> str | None:
 
 
 def accuracy(problem: Any) -> str:
-    """What is kept of the operands, and what that may cost."""
+    """Statement of the bits that are kept of the operands, and of the bound on the error."""
     count = moduli_count(problem)
     bits = operand_bits(count, problem.k)
     return (
@@ -81,7 +81,7 @@ def accuracy(problem: Any) -> str:
 
 
 def block_count(config: Config, problem: Any) -> int:
-    """Tiles of the results by all moduli, which the blocks share out among themselves."""
+    """Tiles of the products by all moduli, which the persistent blocks share."""
     return block_a_tile(config, problem) * moduli_count(problem)
 
 
@@ -107,7 +107,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel of one config, as a Python function to compile.
 
     Args:
-        epilogue: a `Fusion` of a buffer and a number.
+        epilogue: a `Fusion` of two operands: the flag of validity_check, the number of moduli.
     """
     from numba import cuda, float32, int32, uint8, uint16, uint32
 
@@ -153,7 +153,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def constants_of(which):
-        """A modulus and what sums are reduced with."""
+        """The modulus of index `which`, its inverse, and the byte weights and offset of sums."""
         modulus, inverse = int32(MODULI[0]), float32(inverses[0])
         packed: int32 = weights[0][0][0]
         offset: int32 = weights[0][1]
@@ -167,7 +167,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def store_chunk(frag, chunk_smem, lane, rows, cols, target, pitch, constants):
-        """The residues of 16 rows of sums, 16 bytes at a time; `cols` are left with padding."""
+        """Store the residues of 16 rows of sums, 16 bytes at a time; `cols` counts padding too."""
         modulus, inverse, packed, offset = constants
         start: int32 = chunk_smem + lane // 4 * line_bytes + lane % 4 * 2
         cuda.syncwarp()  # the chunk before has been read
@@ -194,6 +194,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
 
     @gemm_kernel
     def emulated_float64_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- The ring, this block's tiles ---
         smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
         full: int32 = smem + full_smem
         empty: int32 = smem + empty_smem
@@ -213,6 +214,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         k_tiles: int32 = (k + ROW_BYTES - 1) // ROW_BYTES
 
         if thread >= consumers * WARPGROUP:
+            # --- Producer: one thread ---
             if thread == consumers * WARPGROUP:
                 produce(
                     smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, count,
@@ -220,6 +222,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                     tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
+            # --- Consumers: warpgroups of 64 rows of the tile each ---
             lane: int32 = thread % WARP
             chunk_smem: int32 = smem + chunks_smem + thread // WARP * chunk_bytes
             out_address, pitch = (
@@ -231,10 +234,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 sheet, row, col = locate(index, tiles_m, tiles_n)
                 index = int32(index + blocks)
                 constants = constants_of(int32(sheet - divide(sheet, count) * count))
+                # --- Main loop: all k tiles ---
                 acc = zeros(int32, tile_n // 2)
                 acc, stage, parity = multiply(
                     acc, smem, full, empty, thread, k_tiles, stage, parity
                 )
+                # --- Epilogue: the producer is already fetching the next tile ---
                 top: int32 = row + first_row(thread)
                 target = out_address + (sheet * m + top) * pitch + col
                 rows: int32 = m - top

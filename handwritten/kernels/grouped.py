@@ -1,14 +1,14 @@
 """Many problems of any sizes in one launch: a block finds its own in a table.
 
 Idea: grown from `small_batch` and `tensor_batch`, whose tiles it computes. Tiles are numbered
-through all problems. Where these differ, sizes, strides and where the operands begin stand in a
-table in global memory, a row for each problem; a binary search over the first tile of each leads
-from a tile to its problem. Where they are alike but for their addresses, everything is a parameter
-as in a batch, and the table is what a block reads first of all: where its operands begin.
+through all problems. If problems differ in sizes or strides, a table in global memory has a row of
+sizes, strides and starts of operands for each; a binary search over the first tile of each problem
+leads from a tile to its problem. If they differ in addresses alone, everything is a parameter as in
+a batch, and a block first reads the starts of its operands.
 Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` holds
 the first tile of each problem, in their order, then FIELDS numbers for each; an operand starts so
-many elements after the pointer of its name. `scalars` holds alpha and beta of each. Of equal
-problems `starts` holds the starts of a, b, c and out.
+many elements after the pointer of its name. `scalars` holds alpha and beta of each. For problems
+that are alike, `starts` holds the starts of a, b, c and out.
 Constraints: those of the other two. No problem is empty. If a block has several tiles, each takes
 as many steps as the longest k.
 Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by their problem.
@@ -46,20 +46,20 @@ class TableConfig(small_batch.Config):
 
 @dataclass(frozen=True)
 class TensorTableConfig(TensorConfig):
-    """The same on tensor cores."""
+    """A `TableConfig` on tensor cores."""
 
     address_registers = 96
 
 
-# Of float64, in place of those of as many rows.
+# Configs for float64, in place of those that have as many rows.
 TENSOR_CONFIGS = (
     TensorTableConfig(64, 64, 32, warp_m=32, warp_n=32),
     TensorTableConfig(32, 32, 32, warp_m=16, warp_n=16),
     TensorTableConfig(16, 16, 16, warp_m=8, warp_n=16, matrices=2),
 )
 
-# What a multiprocessor reaches of its peak, by the rows of a tile: where most time is spent waiting
-# for memory, an estimate is enough to tell tiles apart.
+# Fraction of its peak that an SM reaches, by the rows of a tile. Most time is spent waiting for
+# memory, so an estimate is enough to tell tiles apart.
 SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
 TENSOR_SHARES = {64: 1.1, 32: 0.6, 16: 0.25}
 
@@ -73,7 +73,7 @@ def table_configs(dtype: str, capability: int) -> tuple[Any, ...]:
 
 
 def share(config: Any) -> float:
-    """Part of its peak outside tensor cores that a multiprocessor reaches."""
+    """Fraction of its peak without tensor cores that an SM reaches, an estimate."""
     shares = TENSOR_SHARES if isinstance(config, TensorConfig) else SHARES
     return shares[config.tile_m]
 
@@ -89,7 +89,10 @@ def make_kernel(
 
 
 def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
-    """The parameters are those of a batch, but that the last one has the starts."""
+    """Make the kernel for problems that differ in addresses alone.
+
+    Its parameters are those of a batch; the last one holds the starts.
+    """
     from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import global_address, load_global, shared_address
@@ -119,9 +122,10 @@ def _make_alike(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
 
 
 def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., None]:
-    """Of the parameters m counts problems, batch tiles, and k is the longest.
+    """Make the kernel for problems that differ in sizes or strides.
 
-    The last one has the table and the scalars.
+    Its parameter m counts problems, `batch` counts tiles, and k is the longest k of all. The last
+    parameter holds the table and the scalars.
     """
     from numba import cuda, int32
 
@@ -174,7 +178,7 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
 
 
 def modes(operands: list[tuple[str, str]]) -> tuple[str, str]:
-    """What a kernel is compiled for: the way in which all of a and all of b lie in memory.
+    """Layouts that a kernel is compiled for: one in which it can read every a, one for every b.
 
     Args:
         operands: `operand_mode` of a and b of each problem.
@@ -184,7 +188,7 @@ def modes(operands: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _common_mode(found: set[str]) -> str:
-    """One that any of these operands can be read in: by elements it may be either direction."""
+    """Layout in which any of these operands can be read; element by element, any layout can."""
     if len(found) == 1:
         return found.pop()
     directions = {mode.removesuffix("16") for mode in found}

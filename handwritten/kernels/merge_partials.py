@@ -1,10 +1,10 @@
-"""From partial results to the results: the second kernel of every reduction.
+"""The merging of partial results: the second kernel of every reduction.
 
 Each row, or column, has several partial results, one from each tile that it runs through (see
 `reduction`). A block takes `lines` of them; for each, `ways` threads merge every so many partial
 results, and then pairwise what they have.
-Layout: m lines, n results of each, from k partial ones; in the last parameter, after the buffers
-they come from, the arrays that are written: values, and indices.
+Layout: m lines, n results of each, from k partial ones. The last parameter has the buffers of
+partial results, then the arrays that are written: values and indices.
 Constraints: `ways` a power of two.
 Source: M. Harris, "Optimizing Parallel Reduction in CUDA": coalesced reads, halves added to halves.
 """
@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """Lines of a block, and threads that share each of them."""
+    """Lines of a block, and `ways` threads that share each of them."""
 
     lines: int
     ways: int
@@ -37,7 +37,7 @@ class Config(BaseConfig):
         return self.lines * self.ways
 
     def smem_bytes(self, dtype: str) -> int:
-        """At most: eight values and their indices a thread."""
+        """Upper bound: eight values and their indices a thread."""
         return self.threads * 8 * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -47,8 +47,8 @@ class Config(BaseConfig):
         return f"{self.lines} lines in {self.ways} ways"
 
 
-# What becomes of the merged results: they are merged again; they are the results; or these are of a
-# whole matrix, in which an index is a row and a column.
+# Use of the merged results: they are merged again; they are the results of lines; or they are those
+# of a whole matrix, in which an index is a row and a column.
 AGAIN, LINES, WHOLE = "again", "lines", "whole"
 
 
@@ -63,7 +63,7 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
-        dtype: of what was reduced.
+        dtype: dtype of the values that were reduced.
         end: AGAIN, LINES or WHOLE.
         written: "values", "indices" or "values indices".
         epilogue: a `Fusion` of a reduction alone. Its operands: the buffers of
@@ -131,6 +131,7 @@ def make_kernel(
 
     @gemm_kernel
     def merge_partials_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's lines, this thread's place ---
         values_smem = cuda.shared.array(threads * values, scalar)
         indices_smem = cuda.shared.array(smem_indices, int64)
         thread: int32 = cuda.threadIdx.x & 1023
@@ -139,10 +140,12 @@ def make_kernel(
         matrix = divide(block, blocks)
         way: int32 = thread // lines
         line = int64(block - matrix * blocks) * lines + thread % lines
+        # --- Main loop: every ways-th partial result ---
         partial = no_partial()
         if line < m:
             for slot in range(way, k, ways):
                 partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
+        # --- Merging of the ways, pairwise ---
         half: int32 = ways // 2
         while half > 0:
             for j in static_range(values):
@@ -159,6 +162,7 @@ def make_kernel(
                 partial = merge(partial, other)
             cuda.syncthreads()
             half = half // 2
+        # --- Epilogue ---
         if way == 0 and line < m:
             put(partial, matrix, line, extra)
 

@@ -1,10 +1,10 @@
 """`tuned`, in float64 `tensor_core`, but only if a number in device memory is not 0.
 
-Idea: whether the launch is needed turns out on the device alone: the host queues it anyway, and
-where it is not, its blocks leave at once.
-Layout: that of the other; the last operand in `extra` is a buffer with the number.
-Constraints: those of the other.
-Source: none but the other.
+Idea: the device alone knows whether the launch is needed. The host queues it anyway; if it is not
+needed, its blocks leave at once.
+Layout: as `tuned` or `tensor_core`; the last operand in `extra` is a buffer with the number.
+Constraints: as `tuned` or `tensor_core`.
+Source: as `tuned` or `tensor_core`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dxgemm.handwritten.parts.kernel import Kernel
 
 
 def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callable[..., None]:
-    """The kernel of one config; see the other for its parameters.
+    """The kernel of one config; see `tuned` and `tensor_core` for its parameters.
 
     Args:
         epilogue: a `Fusion`, whose operands end with the buffer.

@@ -1,15 +1,16 @@
-"""Integers from their residues, scaled back: the last kernel of a product by `emulated_float64`.
+"""Integers from their residues, scaled back: the last kernel of emulated float64.
 
 Idea: with P the product of all moduli, X = sum of r_i * W_i - Q * P, where W_i is 1 modulo the i-th
 modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. All three are cut
-into limbs of 42 bits, from -2**41 to 2**41. A limb's products and their sum are exact in float64,
-of up to 20 moduli; so is what is left when Q times P's is subtracted. Carries make the limbs lie
-side by side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
+into limbs of 42 bits, from -2**41 to 2**41. With up to 20 moduli, a limb's products and their sum
+are exact in float64; so is the difference from Q times P's limb. Carries make the limbs lie side by
+side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
 A thread takes four neighbours of a row.
 Layout: a is (moduli, m, n) residues, any batch, rows padded to 16 bytes; c and out (m, n), any
 strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
-Constraints: the flag is 0, or the kernel leaves all to another one.
+Constraints: none. If the flag is not 0, the kernel writes nothing and leaves the product to
+`native_fallback`.
 Source: H. Garner's problem, by Chinese remainders as in D. Knuth, "The Art of Computer
 Programming", 4.3.2; T. Dekker, "A floating-point technique for extending the available precision"
 (1971), for sums with their error.
@@ -95,7 +96,7 @@ def make_combine(count: int) -> Callable[..., Any]:
 
     weights, product = weights_of(count)
     limbs = len(product)
-    # Of limbs, over P; those below the upper two count for less than the last bit of a quotient.
+    # Units of limbs, over P; those below the upper two count for less than a quotient's last bit.
     shares = tuple(LIMB**i / float(prod(MODULI[:count])) for i in range(limbs))
     units = tuple(LIMB**i for i in range(limbs))
     upper = range(max(limbs - 2, 0), limbs)
@@ -136,7 +137,7 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
-        count: of moduli.
+        count: number of moduli.
         epilogue: a `Fusion`, whose operands end with the buffers of residues, row
             factors, column factors and the flag of validity_check.
     """

@@ -1,9 +1,9 @@
-"""Reducing a matrix that lies in memory: one partial result for each row or column of a tile.
+"""Reduction of a matrix in memory: one partial result for each row or column of a tile.
 
-What the blocks of a fused kernel do with the tile they have computed (see `reduction`), for a
-result that another kernel has stored. Neighbouring threads read neighbouring columns, and put them
-into shared memory, from which each thread reduces a part of a row or column of its own. Bound by
-the memory it reads.
+The blocks of a fused kernel reduce the tile that they have computed (see `reduction`); this kernel
+does so for a result that another kernel has stored. Neighbouring threads read neighbouring columns
+and put them into shared memory, from which each thread reduces a part of a row or column of its
+own. Memory bandwidth bounds its speed.
 Layout: a (m, n), whose columns count as k, any strides, any batch. The parameters are those of a
 GEMM; b, c and out are not used.
 Constraints: none.
@@ -22,7 +22,7 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 
 def widened_dtype(dtype: str) -> str:
-    """What is reduced: half precision as float32."""
+    """Dtype that elements are reduced in: float32 for half precision, else their own."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -43,14 +43,14 @@ class Config(BaseConfig):
 
     @property
     def row_items(self) -> int:
-        """From one row to the next in shared memory: odd, so that a column fills all banks."""
+        """Elements from one row in shared memory to the next: odd, so a column fills all banks."""
         return self.tile_n + 1
 
     def accumulator_bytes(self, dtype: str) -> int:
         return np.dtype(widened_dtype(dtype)).itemsize
 
     def min_blocks(self, dtype: str) -> int:
-        """Enough to have many reads of memory under way."""
+        """Minimum resident blocks per SM: 1024 threads, so that many reads are under way."""
         return 1024 // self.threads
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
-        dtype: of the matrix.
+        dtype: dtype of the matrix.
         epilogue: a `Fusion` of a reduction alone.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,

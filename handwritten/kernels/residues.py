@@ -1,4 +1,4 @@
-"""An operand in float64 as integers, these as residues by several moduli: for `emulated_float64`.
+"""Residues of a float64 operand, scaled to integers, by several moduli: for `emulated_float64`.
 
 Idea: grown from `decompose`. A block takes a few lines, rows of a or columns of b. It reads them
 twice, the second time backwards, while the end is still in L2: first for the largest magnitude
@@ -8,18 +8,17 @@ Residues lie along k, as wgmma wants int8. An operand that lies across k is tran
 memory on the way.
 Layout: a (m, k) is the operand, any strides, any batch; b is split as its transpose. In the last
 parameter the buffers of residues (moduli, m, k), rows padded to 16 bytes, of the factors 1 / s
-and of the blocks' status: of each block two numbers, see below; and `bits`.
+and of the status, two numbers a block, see below; and `bits`.
 Constraints: bits at most 62; but see `validity_check` for what may be multiplied.
 Source: `moduli`; CUDA C++ Programming Guide, "__dp4a".
 
-A block says of its lines
-    whether any element below 2**(bits - 12) is rounded: "lax", else it is strict;
-    how many elements are below 2**(bits - 5), of the line that has most: "weak"; a line of zeros
-    has none.
-Rounding costs at most 1/2. So of a sum of k products, in scaled numbers, the error is at most
-    2**(13 - bits) of |A| |B|, where both operands are strict: each element is right to
+The status of a block is about its scaled lines:
+    weak: elements below 2**(bits - 5) in the line that has most of them; a line of zeros has none.
+    lax: 1 if any element below 2**(bits - 12) is rounded; if not, 0, and the block is strict.
+Rounding costs at most 1/2. So the error of a sum of k products, in scaled numbers, is at most
+    2**(13 - bits) of |A| |B| if both operands are strict: each element is right to
     2**(11 - bits) of itself;
-    k * 2**bits, where they are not. But if weak elements of a row of a and a column of b are
+    k * 2**bits if they are not. But if weak elements of a row of a and a column of b are
     together at most 7/8 k, then k/8 products of strong ones make |A| |B| at least
     k * 2**(2 * bits - 13), of which that is again 2**(13 - bits).
 A line with NaN, infinity or with a largest element outside of [2**-LARGEST, 2**LARGEST) has so many
@@ -46,7 +45,7 @@ LOST_BITS = 13  # of `bits`, in the bound on the error
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """`lines` of a block, and threads that share each of them."""
+    """Lines of a block, and `ways` threads that share each of them."""
 
     lines: int
     ways: int
@@ -65,11 +64,11 @@ class Config(BaseConfig):
         return self.ways * WIDTH
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks of a multiprocessor, so that enough reads are on their way."""
+        """Minimum resident blocks per SM, so that enough reads are under way."""
         return 2
 
     def smem_bytes(self, dtype: str) -> int:
-        """A number a thread, a flag, and a tile, padded, to be transposed."""
+        """Bytes of a number a thread, of a flag, and of a padded tile to be transposed."""
         return self.threads * 4 + 8 + self.lines * (self.tile_k + 1) * 8
 
     def accumulator_bytes(self, dtype: str) -> int:
@@ -80,7 +79,7 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
-    """Along what the operand lies, and whether two neighbours along k can be read at a time."""
+    """Layout of the operand, "k" or "mn"; "vector" if it is read by two elements, or "element"."""
     strides = problem.a
     if strides.row == 1 and strides.col != 1:
         return "mn", "element"
@@ -96,7 +95,7 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def row_bytes(k: int) -> int:
-    """From one line of residues to the next."""
+    """Bytes from one line of residues to the next."""
     return -(-k // ALIGNMENT) * ALIGNMENT
 
 
@@ -106,9 +105,9 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
-        innermost: "k" or "mn": along what the operand lies.
+        innermost: layout of the operand: "k" (K-major) or "mn" (MN-major).
         access: "vector" if two neighbours along k can be read at a time, else "element".
-        count: of moduli.
+        count: number of moduli.
         epilogue: a `Fusion` of three buffers and a number.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
@@ -156,6 +155,7 @@ def make_kernel(
 
     @gemm_kernel
     def residues_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's lines, this thread's place ---
         numbers_smem = cuda.shared.array(threads, int32)
         lax_smem = cuda.shared.array(1, int32)
         tile_smem = cuda.shared.array(lines * pitch if across else 1, float64)
@@ -168,7 +168,7 @@ def make_kernel(
         blocks: int32 = (m + lines - 1) // lines
         matrix = divide(block, blocks)
         first_line = int64(block - matrix * blocks) * lines
-        # Of the line whose residues a thread makes, and of the one it reads, if another.
+        # The line whose residues a thread makes, and the one that it reads, if another.
         line: int32 = thread // ways
         way: int32 = thread % ways
         if across:
@@ -180,7 +180,8 @@ def make_kernel(
         tiles: int32 = (k + tile_k - 1) // tile_k
         lax_smem[0] = 0
 
-        # The largest magnitude of each line, in the upper half of its bits; NaN is the largest.
+        # --- First pass: the largest magnitude of each line ---
+        # Magnitudes are compared by the upper half of their bits, among which NaN is the largest.
         top = int32(0)
         for tile in range(tiles):
             place_k = tile * tile_k + read_way
@@ -202,6 +203,7 @@ def make_kernel(
         top = numbers_smem[line * ways]
         cuda.syncthreads()
 
+        # --- Powers of two that scale the lines ---
         exponent: int32 = (top >> UPPER_MANTISSA_BITS) - BIAS
         is_fit = exponent >= -LARGEST and exponent < LARGEST
         shift = int32(bits - 1 - exponent) if is_fit else int32(0)
@@ -217,7 +219,7 @@ def make_kernel(
             factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
             factors[matrix * factors_pitch + first_line + line] = factor
 
-        # The residues, from the end to the beginning.
+        # --- Second pass: the residues, from the end to the beginning ---
         row_items = (k + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         target = (matrix * moduli_count * m + first_line + line) * row_items
         weak, is_lax = int32(0), False
@@ -256,6 +258,7 @@ def make_kernel(
                         nearest = residue(total, int32(moduli[which]), float32(inverses[which]))
                         quad = quad + (int8(nearest),)
                     store_vector(residues, target + which * m * row_items + place_k, quad)
+        # --- Status of the block ---
         if is_lax:
             lax_smem[0] = 1
         numbers_smem[place] = weak

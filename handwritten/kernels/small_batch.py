@@ -1,10 +1,10 @@
 """Many small matrices: several of them a block, each with threads and shared memory of its own.
 
 Idea: grown from `tuned`. A matrix of 4 x 4 to 80 x 80 fits one tile, k included: all of it is on
-its way to shared memory at once, and there is no pipeline but the blocks that share a
-multiprocessor. A block takes as many matrices as give it 64 threads.
-What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock from memory and does
-128 multiply-adds in float32 and 64 in float64, in clocks of one multiprocessor for one matrix:
+its way to shared memory at once, and there is no pipeline but the blocks that share an SM. A block
+takes several tiny matrices, to have 64 threads or more.
+Lower bounds for m = n = k on an H200, in clocks of one SM for one matrix. In a clock, an SM gets 18
+bytes from memory and does 128 multiply-adds in float32 or 64 in float64:
 
     size                   4     8    16     32     48     64     96     128
     memory, float32       11    43   171    683   1536   2731   6144   10923
@@ -12,10 +12,10 @@ What bounds m = n = k on an H200, where a multiprocessor gets 18 bytes a clock f
     memory, float64       21    85   341   1365   3072   5461  12288   21845
     arithmetic, float64    1     8    64    512   1728   4096  13824   32768
 
-Memory does up to 64, and every byte should cross it once, in whole sectors. Shared memory, which
-serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 96 threads read
-ten times for two k, in 2880 clocks; there the tensor cores of `tensor_batch` take over. Small
-batches take what a launch takes, and what a block does before its copies are on their way.
+Memory is the bound up to size 64, so every byte should cross it once, in whole sectors. Shared
+memory, which serves eight threads a clock with 16 bytes each, comes close: at 48 in float64, 96
+threads read ten times for two k, in 2880 clocks. There the tensor cores of `tensor_batch` take
+over. The time of a small batch is that of a launch, and of a block until its copies are under way.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. In shared memory a lies as in
 global memory, along k or along m; b as rows, transposed on the way if it is column-major.
 Constraints: see `Config`; cp.async needs compute capability 8.0. Larger matrices are computed tile
@@ -56,9 +56,9 @@ class Config(BaseConfig):
     """Tile of a matrix tile_m x tile_n x tile_k; thread tile thread_m x thread_n.
 
     Attributes:
-        matrices: tiles a block computes, each by threads of its own.
-        parts: of k, each multiplied as soon as it is there. The name of a config is without them:
-            no two differ in nothing else.
+        matrices: tiles that a block computes, each by threads of its own.
+        parts: equal parts of tile_k, each multiplied as soon as it has arrived. The name of a
+            config leaves them out: no two configs differ in nothing else.
     """
 
     tile_m: int
@@ -97,15 +97,15 @@ class Config(BaseConfig):
 
     @property
     def blocks_per_sm(self) -> int:
-        """Tiles that share a multiprocessor, to fill it."""
+        """Tiles that an SM computes at a time, in float32."""
         return self.matrices * self.min_blocks("float32")
 
     def rows_together(self, dtype: str) -> int:
-        """Of a thread, neighbours, so that one access reads them where a lies along m."""
+        """Neighbouring rows of a thread, which one access reads if a is MN-major."""
         return gcd(VECTOR_BYTES // np.dtype(dtype).itemsize, self.thread_m)
 
     def line_bytes(self, length: int, dtype: str) -> int:
-        """From one line of an operand's tile in shared memory to the next.
+        """Bytes from one line of an operand's tile in shared memory to the next.
 
         Lines of 16 bytes spread over the banks by themselves, longer ones are padded to do so.
         """
@@ -113,7 +113,7 @@ class Config(BaseConfig):
         return size if size == VECTOR_BYTES else size + VECTOR_BYTES
 
     def operand_bytes(self, tile_outer: int, dtype: str) -> int:
-        """Of one matrix's tile, whichever way it lies."""
+        """Shared memory of an operand's tile, along k or along its other index: the larger."""
         along_k = tile_outer * self.line_bytes(self.tile_k, dtype)
         along_outer = self.tile_k * self.line_bytes(tile_outer, dtype)
         return max(along_k, along_outer)
@@ -121,7 +121,7 @@ class Config(BaseConfig):
     def tile_bytes(self, dtype: str) -> int:
         """Shared memory of one matrix.
 
-        Two that are read by the same eight lanes begin half of all banks apart.
+        If the same eight lanes read two matrices, these begin half of all banks apart.
         """
         padding = 64 if self.tile_threads < 8 else 0
         operands = (self.operand_bytes(tile, dtype) for tile in (self.tile_m, self.tile_n))
@@ -134,7 +134,7 @@ class Config(BaseConfig):
         return self.thread_m * self.thread_n * np.dtype(dtype).itemsize
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: what else it has room for.
+        """Minimum resident blocks per SM (`__launch_bounds__`): as many as it has room for.
 
         A thread needs room for its elements, a vector a row, 16 other operands, and addresses. Most
         time is spent waiting for memory, which takes many blocks to fill.
@@ -142,11 +142,11 @@ class Config(BaseConfig):
         return self._resident_blocks(dtype, self.address_registers)
 
     def min_blocks_fused(self, dtype: str) -> int:
-        """The same where an epilogue takes registers too."""
+        """`min_blocks` for a thread that has registers of an epilogue too."""
         return self._resident_blocks(dtype, self.address_registers + EPILOGUE_REGISTERS)
 
     def _resident_blocks(self, dtype: str, registers: int) -> int:
-        """Blocks that share a multiprocessor, if a thread takes so many beside its elements."""
+        """Blocks that an SM holds, at so many registers a thread beside those of its elements."""
         size = np.dtype(dtype).itemsize
         elements = self.thread_m * (self.thread_n + VECTOR_BYTES // size) + 16
         registers += elements * size // 4
@@ -158,7 +158,7 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie in memory, and what else the kernel is compiled for."""
+    """Layouts of a and b (see `operand_mode`), then the words of `batch_notes`."""
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     return a_mode, b_mode.replace("col16", "col"), *batch_notes(problem)
 
@@ -230,6 +230,7 @@ def make_compute_tile(
         c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
+        # --- This tile, this thread's place ---
         if in_eights:
             group: int32 = thread // 8
             lane: int32 = thread % 8
@@ -256,6 +257,7 @@ def make_compute_tile(
             + int64(int32(tile_col)) * int64(b_bytes_n)
         )  # fmt: skip
 
+        # --- Main loop: all parts of a tile of k on their way at once ---
         acc = zeros(scalar, thread_m * thread_n)
         for step in range(steps):
             if is_inside and left >= tile_k:
@@ -315,6 +317,7 @@ def make_compute_tile(
             if step + 1 < steps:
                 cuda.syncthreads()  # before the next tile overwrites this one
 
+        # --- Epilogue ---
         if exists:
             store_tile(
                 acc, int32(tile_row + row), int32(tile_col + col), is_inside, m, n, alpha, beta,

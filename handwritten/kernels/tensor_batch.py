@@ -1,17 +1,17 @@
-"""Many small matrices in float64 on tensor cores: what `small_batch` is outside them.
+"""Many small float64 matrices on tensor cores; `small_batch` is the same without them.
 
 Idea: grown from `small_batch`, with the instruction of `tensor_core`. Float64 products are half as
 many clocks on tensor cores, and their fragments a fifth of the reads from shared memory: from
 16 x 16 on a block has time to do nothing but wait for memory. Tiles are copied whole, k included,
 and multiplied in one go, or in `parts`: the first is multiplied while others are still on their
-way. Threads take so few registers that all blocks of a thousand 32 x 32 share the GPU at once: a
-second round would wait for memory once more.
+way. Threads take so few registers that all blocks of a thousand 32 x 32 run in one wave: a second
+wave would wait for memory once more.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. The instruction computes
 out.T = b.T @ a.T: its left operand, 16 rows, is b and its right one, 8 columns, a. In shared memory
 both lie as in global memory; a lane reads two neighbours along k, or of b two along n, at a time.
 So the instruction's rows 0, 1, .. 15 are columns 0, 2, .. 14, 1, 3, .. 15 of out, and its k goes 0,
-2, 4, 6, 1, 3, 5, 7. Lines along k end half or a quarter of all banks behind others, those along m
-and n 16 bytes: the lanes that are served together find what they read in different banks.
+2, 4, 6, 1, 3, 5, 7. Lines in shared memory are padded: those along k to half or a quarter of all
+banks, those along m and n by 16 bytes. So lanes that are served together read different banks.
 Constraints: compute capability 9.0, whose tensor cores take float64 at 16x8x8. Larger matrices are
 computed tile by tile. Edges are predicated: elements outside count as zero and are not written.
 Source: PTX ISA, "mma.m16n8k8"; A. Abdelfattah et al., "Fast Batched Matrix Multiplication for Small
@@ -50,8 +50,8 @@ class Config(BaseConfig):
     """Tile of a matrix tile_m x tile_n x tile_k; each warp's share of it.
 
     Attributes:
-        matrices: tiles a block computes, each by warps of its own.
-        parts: of k, each multiplied as soon as it is there.
+        matrices: tiles that a block computes, each by warps of its own.
+        parts: equal parts of tile_k, each multiplied as soon as it has arrived.
     """
 
     tile_m: int
@@ -85,11 +85,11 @@ class Config(BaseConfig):
 
     @property
     def blocks_per_sm(self) -> int:
-        """Tiles that share a multiprocessor, to fill it."""
+        """Tiles that an SM computes at a time."""
         return self.matrices * self.min_blocks("float64")
 
     def k_line_bytes(self, group_lines: int) -> int:
-        """From one line along k to the next in shared memory.
+        """Bytes from one line along k to the next in shared memory.
 
         Args:
             group_lines: lines from one group of four lanes to the next.
@@ -98,11 +98,11 @@ class Config(BaseConfig):
         return size + (BANK_BYTES // 2 // group_lines - size) % (BANK_BYTES // group_lines)
 
     def line_bytes(self, tile_outer: int) -> int:
-        """From one line along m or n to the next in shared memory."""
+        """Bytes from one line along m or n to the next in shared memory."""
         return tile_outer * ITEM_BYTES + VECTOR_BYTES
 
     def operand_bytes(self, tile_outer: int, group_lines: int) -> int:
-        """Of one matrix's tile, whichever way it lies."""
+        """Shared memory of an operand's tile, along k or along its other index: the larger."""
         along_k = tile_outer * self.k_line_bytes(group_lines)
         return max(along_k, self.tile_k * self.line_bytes(tile_outer))
 
@@ -117,15 +117,15 @@ class Config(BaseConfig):
         return self.warp_m * self.warp_n // 32 * ITEM_BYTES
 
     def min_blocks(self, dtype: str) -> int:
-        """Blocks that a multiprocessor's registers shall suffice for: what else it has room for."""
+        """Minimum resident blocks per SM (`__launch_bounds__`): as many as it has room for."""
         return self._resident_blocks(self.address_registers)
 
     def min_blocks_fused(self, dtype: str) -> int:
-        """The same where an epilogue takes registers too."""
+        """`min_blocks` for a thread that has registers of an epilogue too."""
         return self._resident_blocks(self.address_registers + EPILOGUE_REGISTERS)
 
     def _resident_blocks(self, registers: int) -> int:
-        """Blocks that share a multiprocessor, if a thread takes so many beside its sums."""
+        """Blocks that an SM holds, at so many registers a thread beside those of its sums."""
         fragments = (self.warp_m + self.warp_n) // 4  # of a lane, for one instruction each
         registers += 2 * (self.warp_m * self.warp_n // 32 + fragments)
         return resident_blocks(self.threads, registers, self.smem_bytes("float64"))
@@ -137,7 +137,7 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """How a and b lie in memory, and what else the kernel is compiled for."""
+    """Layouts of a and b (see `operand_mode`), then the words of `batch_notes`."""
     return operand_mode(problem, "a"), operand_mode(problem, "b"), *batch_notes(problem)
 
 
@@ -188,6 +188,7 @@ def make_compute_tile(
         c, c_start, out, out_start,
         extra,
     ):  # fmt: skip
+        # --- This tile, this thread's place ---
         warp: int32 = thread // 32
         group: int32 = thread % 32 // 4
         member: int32 = thread % 4
@@ -207,6 +208,7 @@ def make_compute_tile(
             global_address(b.data) + b_start * item + int64(int32(tile_col)) * int64(b_bytes_n)
         )
 
+        # --- Main loop: all parts of a tile of k on their way at once ---
         acc = zeros(scalar, mmas_m * mmas_n * 4)
         for step in range(steps):
             for part in static_range(parts):
@@ -264,6 +266,7 @@ def make_compute_tile(
             if step + 1 < steps:
                 cuda.syncthreads()  # before the next tile overwrites this one
 
+        # --- Epilogue ---
         if exists:
             sums = ()
             for j in static_range(mmas_m):

@@ -1,14 +1,14 @@
-"""The validity check: whether parts of a and b may be multiplied. One block, between two launches.
+"""The validity check of the parts of a and b: one block, launched before their product.
 
-Idea: what `decompose` says of lines of a and b bounds the error of each element of the product by
-the same element of |A| |B|. Where both are strict, each number is right to 2**-23 of itself, two
-together to 2**-22, and lo @ lo, which is left out, is at most 2**-22: 2**-21 in all. Where some are
-not, their small elements add at most 2**-37 each, times at most 2**15 of the other operand: over a
-sum of k less than k * 2**-21, in scaled numbers. If weak elements of any row of a and any column
-of b are together at most 7/8 k, k/8 products of strong ones are left, each at least 2**8: so
+Idea: the status that `decompose` leaves for a and b bounds the error of each element of the product
+by the same element of |A| |B|. If both are strict, each number is right to 2**-23 of itself, two
+together to 2**-22, and lo @ lo, which is left out, is at most 2**-22: 2**-21 in all. If some lines
+are not, their small elements add at most 2**-37 each, times at most 2**15 of the other operand:
+over a sum of k less than k * 2**-21, in scaled numbers. If weak elements of any row of a and any
+column of b are together at most 7/8 k, k/8 products of strong ones are left, each at least 2**8: so
 |A| |B| is at least k * 2**5, and what is added at most 2**-26 of it.
-Layout: m blocks split a, and n blocks b; in the last parameter their status, and the flag, which
-is 0 where emulated_float32 may multiply, and the count of those that are not.
+Layout: m blocks split a, and n blocks b. In the last parameter their status, the flag, which is 0
+if emulated_float32 may multiply, and a counter of the flags that are 1.
 Constraints: none.
 Source: N. Higham, "Accuracy and Stability of Numerical Algorithms", 3.5, for bounds by |A| |B|.
 """
@@ -48,7 +48,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     """The kernel, as a Python function to compile or to simulate.
 
     Args:
-        epilogue: a `Fusion` of four buffers: status of a, of b, invalid, count.
+        epilogue: a `Fusion` of four buffers: status of a, status of b, flag, counter.
     """
     # Imported here and not above: a kernel that is already on disk launches without numba. Global,
     # because numba's simulator replaces `cuda` among the kernel's globals.

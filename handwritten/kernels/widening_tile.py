@@ -2,8 +2,8 @@
 
 Idea: grown from `thread_tile_2d`. Elements are widened to the type of sums, float32 or int32, on
 their way into shared memory, and multiplied and summed as such. Results narrower than that are
-rounded once, when they are stored; int32 wraps around. It has none of the tensor cores' speed, but
-none of their demands either: it takes what kernels for them must decline.
+rounded once, when they are stored; int32 wraps around. The kernel lacks the speed of tensor cores,
+but has none of their constraints: it takes what kernels for them must decline.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the type of sums
 or, but for int8, in the dtype of a and b.
 Constraints: those of `thread_tile_2d`; shared memory holds the type of sums.
@@ -45,7 +45,7 @@ class Config(thread_tile_2d.Config):
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """What the result is stored as."""
+    """Dtype of the result, for which the kernel is compiled."""
     return (problem.out_dtype,)
 
 
@@ -65,7 +65,7 @@ def make_kernel(
     sums = SUMS[dtype]
     scalar = np.dtype(sums).type
     widen = WIDEN[dtype]
-    # What of a result in half precision is added and stored: as float32, and as bits.
+    # A result in half precision is added to as float32, and stored as bits.
     stored = stored_type(out_dtype)
     result = "float32" if out_dtype in NARROW else out_dtype
     widen_c, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, stored)
@@ -89,7 +89,7 @@ def make_kernel(
         b_frag = cuda.local.array(thread_n, scalar)
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
-        # Where am I: the block's tile of the result, and this thread's first element in it.
+        # --- This block's tile, this thread's first element ---
         tiles_m = (m + tile_m - 1) // tile_m & int31
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
@@ -131,6 +131,7 @@ def make_kernel(
             for j in range(thread_n):
                 acc[i, j] = scalar(0)
 
+        # --- Main loop ---
         left = k
         while left > 0:
             depth: int32 = min(left, tile_k)
@@ -165,6 +166,7 @@ def make_kernel(
             cuda.syncthreads()  # before the next tile overwrites this one
             left -= tile_k
 
+        # --- Epilogue ---
         c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
         c_tile = matrix * c.batch
         out_tile = matrix * out.batch

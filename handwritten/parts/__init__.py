@@ -1,14 +1,14 @@
 """Parts that kernels share: instructions, loads, main loops, stores, configs, and the unroller.
 
-kernel, configs                   a kernel's record, and the configs of rungs
-unroll                            kernels rewritten: loops, casts, steps, operands
+kernel, configs                   the record of a kernel, and the configs of rungs
+unroll                            rewriting of kernels: loops, casts, steps, operands
 intrinsics, mma, hopper           instructions that numba lacks
-operands, widening, cached_copy   how elements lie in memory, and how they become registers
+operands, widening, cached_copy   layouts of operands, conversion of elements, copies through L1
 tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
-mma_operands                      the same for tensor cores
-tensor_map, wgmma_*               TMA, the ring's helpers, tf32 from registers, the store of wgmma
-tile_store, mma_store             from the accumulators to the result
-epilogue, elementary              the caller's function, and what it is made of
+mma_operands                      tiles and fragments for the tensor cores of mma.sync
+tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of wgmma
+tile_store, mma_store             stores of the accumulators to the result
+epilogue, elementary              the caller's function, and the functions it may call
 reduction, reduce_fragments       partial results of rows and columns
 emulation, emulated_mainloop, moduli   emulated float32 and float64
 """

@@ -1,8 +1,8 @@
-"""Copying an operand's tile to shared memory by cp.async, whichever way the operand lies.
+"""Copies of an operand's tile to shared memory by cp.async, for any layout of the operand.
 
 The tile is stored as tile_k rows of tile_outer elements, where `outer` is m for a and n for b: a
-thread then reads its rows of a, or columns of b, 16 bytes at a time. Three ways to copy, by what
-neighbouring threads copy:
+thread then reads its rows of a, or columns of b, 16 bytes at a time. There are three ways to copy,
+named by what neighbouring threads copy:
 
     "outer16"  16 bytes along outer, where these lie together in memory, aligned
     "outer"    single elements along outer
@@ -17,13 +17,13 @@ import numpy as np
 
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES, operand_mode
 
-# By how an operand lies.
+# Way to copy, by the layout of the operand.
 A_WAYS = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
 B_WAYS = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
 
 
 def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
-    """The ways that suit a and b of a problem."""
+    """Ways to copy a and b of a problem."""
     fewest = VECTOR_BYTES // ITEM_BYTES[problem.dtype] * config.threads
     a_way = A_WAYS[operand_mode(problem, "a")]
     if a_way == "outer16" and config.tile_m * config.tile_k < fewest:
@@ -60,8 +60,8 @@ def make_tile_copy(
     """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory.
 
     Args:
-        most_line_threads: neighbours that copy neighbouring units. Fewer keep the places they write
-            in shared memory apart where they copy along k.
+        most_line_threads: the most threads that copy neighbouring units of a line. If they copy
+            along k, fewer of them keep their writes to shared memory in different banks.
     """
     from numba import cuda, int32, int64
 

@@ -1,9 +1,9 @@
-"""What the kernels for many small matrices share: how tiles are found, copied and written.
+"""Tiles of many small matrices, as their kernels find, copy and store them.
 
 A tile is copied whole, k included, and then multiplied: a block of a few warps lives for some
-thousand clocks, and what it does around the product counts. So strides and places are 32-bit
-numbers, of which one instruction makes an address, unless the strides of a matrix need more; and
-the common case, whole vectors that replace what out held, has a way of its own through the kernel.
+thousand clocks, and its work around the product counts. So strides and places are 32-bit numbers,
+of which one instruction makes an address, unless the strides of a matrix need more. The common
+case, whole vectors that replace those in out, has a path of its own through the kernel.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from dxgemm.handwritten.parts.kernel import block_a_tile
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.tiles import make_store_result
 
-# What kernels are compiled for besides how a and b lie: strides that need 64 bits, and an a that is
-# the same for a whole batch.
+# Words of a variant besides the layouts of a and b: strides that need 64 bits, and an a that is the
+# same for a whole batch.
 FAR, SHARED_A = "far", "shared a"
 NEAR_BYTES = 1 << 31
 
-# Of a multiprocessor, as far as small blocks share it. A block takes a little memory besides its
-# own, and more threads would have too few registers each.
+# Limits of an SM for small blocks that share it. A block takes a little memory besides its own, and
+# more threads would have too few registers each.
 SMEM_BYTES, RESERVED_SMEM_BYTES, THREADS = 227 << 10, 1 << 10, 1024
 EPILOGUE_REGISTERS = 32  # of a thread, for the functions and their operands
 
 
 def resident_blocks(threads: int, registers: int, smem_bytes: int) -> int:
-    """Blocks that share a multiprocessor, if a thread takes so many registers."""
+    """Blocks that an SM holds, at so many registers a thread and bytes a block."""
     by_smem = SMEM_BYTES // (smem_bytes + RESERVED_SMEM_BYTES)
     by_registers = REGISTERS_PER_SM // (threads * min(registers, MOST_REGISTERS))
     return max(1, min(by_smem, by_registers, THREADS // threads))
 
 
 def block_count(config: Any, problem: Any) -> int:
-    """Blocks to launch: one for as many tiles of the result as it computes."""
+    """Blocks to launch: one for `config.matrices` tiles of the result."""
     return -(-block_a_tile(config, problem) // config.matrices)
 
 
 def batch_notes(problem: Any) -> tuple[str, ...]:
-    """What a variant says of a batch."""
+    """Words of a variant about strides and batch: FAR, SHARED_A, both or none."""
     is_shared = problem.batch > 1 and problem.a.batch == 0
     return (*distance(problem), SHARED_A) if is_shared else distance(problem)
 
 
 def distance(problem: Any) -> tuple[str, ...]:
-    """What a variant says of the strides within a matrix: nothing, if 32 bits hold their bytes."""
+    """Words of a variant about the strides in a matrix: FAR if their bytes exceed 32 bits."""
     item_size = np.dtype(problem.dtype).itemsize
     operands = (problem.a, problem.b, problem.c, problem.out)
     longest = max(abs(stride) for o in operands for stride in (o.row, o.col))
@@ -67,13 +67,13 @@ def make_line_copy(
     outer one. Strides are bytes of int32, or of int64.
 
     Args:
-        is_along_k: whether lines are along k.
-        is_vector: whether 16 bytes are copied at a time, else single elements.
+        is_along_k: True if lines run along k.
+        is_vector: True if 16 bytes are copied at a time, else single elements.
         tile_k, tile_outer: extents of the tile.
-        unit_bytes, line_bytes: from an element of a line to the next, and from a line to the next,
-            in shared memory. Vectors need elements that lie together there too.
-        most_line_threads: neighbours that copy neighbouring units.
-        is_cached: whether vectors go through L1.
+        unit_bytes, line_bytes: bytes in shared memory from an element of a line to the next, and
+            from a line to the next. Vectors need elements that lie together there too.
+        most_line_threads: the most threads that copy neighbouring units of a line.
+        is_cached: True if copies go through L1.
 
     Returns:
         copy: (thread, smem, source, k_stride, outer_stride), for a tile inside the operand.
@@ -138,7 +138,7 @@ def make_line_copy(
                 )
 
     def make_predicated_copy(piece: int) -> Any:
-        """`copy_predicated`, so many elements at a time: a unit, or one."""
+        """The predicated copy of `piece` elements at a time: a unit, or one."""
         pieces = width // piece
         piece_bytes = piece * item_size
 
@@ -186,7 +186,7 @@ def make_store_tile(
     thread_m: int, thread_n: int, row_group: int, col_group: int, dtype: str,
     epilogue: Any, row_width: int, index: Any,
 ) -> Any:  # fmt: skip
-    """`tiles.make_store_result` with a short way for whole vectors that replace what out held.
+    """`tiles.make_store_result` with a fast path for whole vectors that replace those in out.
 
     Args:
         index: int32 or int64, the type of strides in bytes.
@@ -238,10 +238,10 @@ def make_store_tile(
 
 
 def make_find_matrix(config: Any) -> Any:
-    """A device function: (block, thread, m, n, batch) -> where a thread works.
+    """A device function: (block, thread, m, n, batch) -> the place of a thread's work.
 
-    That is: its place among those of its tile, which tile of the block it is, whether there is one,
-    and its matrix, first row and column. Behind the last tile it is one of the last matrix.
+    It returns the thread's number in its tile, the tile's number in the block, True if that tile
+    exists, and its matrix, first row and first column. Behind the last tile, it is the last matrix.
     """
     from numba import int32
 

@@ -1,7 +1,7 @@
-"""Asynchronous copies of 16 bytes through L1, for what several blocks of a multiprocessor read.
+"""Asynchronous copies of 16 bytes through L1, for data that several blocks of an SM read.
 
-Others go around it (`copy_async`). A matrix that is the same for a whole batch lies in a few slices
-of L2: a thousand blocks that fetch it from there at once wait for each other.
+Other copies of 16 bytes go around it (`copy_async`). A matrix that is the same for a whole batch
+lies in a few slices of L2: a thousand blocks that fetch it from there at once wait for each other.
 Source: PTX ISA, "cp.async", cache operators .ca and .cg.
 """
 

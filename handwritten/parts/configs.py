@@ -160,7 +160,7 @@ class RingConfig(WarpTileConfig):
             yield "a pipeline needs two stages of two k or more"
 
     def a_row_bytes(self, dtype: str) -> int:
-        """From one k of the tile of a in shared memory to the next, padded against conflicts."""
+        """Bytes from one k of a's tile in shared memory to the next, padded against conflicts."""
         return self.tile_m * np.dtype(dtype).itemsize + VECTOR_BYTES
 
     def b_row_bytes(self, dtype: str) -> int:
@@ -170,12 +170,12 @@ class RingConfig(WarpTileConfig):
         return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
 
     def smem_bytes(self, dtype: str) -> int:
-        """The ring's, or the tile of the result that takes its place in the end."""
+        """Bytes of the ring, or of the tile of the result that takes its place in the end."""
         result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
         return max(self.stages * self.stage_bytes(dtype), result)
 
     def min_blocks(self, dtype: str) -> int:
-        """Two where their accumulators leave room."""
+        """Minimum resident blocks per SM: two where their accumulators leave room."""
         return 2 if self.accumulator_bytes(dtype) <= 256 else 1
 
     def __str__(self) -> str:
@@ -213,7 +213,7 @@ class WgmmaConfig(BaseConfig):
 
     @property
     def threads(self) -> int:
-        """Of the consumers, and of the warp that produces."""
+        """Threads of a block: those of the consumers, and the warp of the producer."""
         return self.consumers * WARPGROUP + 32
 
     @property
@@ -222,11 +222,11 @@ class WgmmaConfig(BaseConfig):
 
     @property
     def chunk_bytes(self) -> int:
-        """A warp's part of the result on its way through shared memory, see `wgmma_store`."""
+        """Bytes of a warp's part of the result in shared memory, see `wgmma_store`."""
         return 2560
 
     def smem_bytes(self, dtype: str) -> int:
-        """The ring (from a multiple of 1024 bytes on), a chunk of the result a warp, barriers."""
+        """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""
         ring = 1024 + self.stages * self.stage_bytes
         return ring + self.consumers * 4 * self.chunk_bytes + self.stages * 16
 

@@ -35,9 +35,10 @@ class NormalTail:
     """Phi(-x) = exp(-x * x / 2) * y * p(scale * y + offset) with y = 1 / (x + shift).
 
     Attributes:
-        shift, scale, offset: so that the argument of p goes from 1 to -1 as x goes from 0 to `end`.
-        end: from here on Phi(-x) rounds to 0.
-        coefficients: of the polynomial p, that of the highest power first.
+        shift, scale, offset: constants that take the argument of p from 1 to -1, for x from 0 to
+            `end`.
+        end: least x from which on Phi(-x) rounds to 0.
+        coefficients: those of the polynomial p, that of the highest power first.
     """
 
     shift: float

@@ -23,8 +23,9 @@ def make_mainloop(
     """The device functions fetch and multiply.
 
     Args:
-        config, scheme: of `emulated_float32`.
-        a_across, b_across: whether the operands lie across k.
+        config: a `Config` of `emulated_float32`.
+        scheme: a `Scheme` of `emulation`.
+        a_across, b_across: True for MN-major operands.
     """
     from numba import cuda, float32, int32
 
@@ -62,7 +63,7 @@ def make_mainloop(
     unit_steps = min(config.promote, STEPS)
     run_stages = 0 if config.promote <= STEPS else config.promote // STEPS
     products = (*small, (0, 0))
-    # Of a stage, what is summed before each promotion, and what the sum is multiplied by then.
+    # Terms of a stage that are summed before each promotion, and the factor of their sum.
     groups = tuple(
         _terms(((0, 0),) if scheme.shift else products, first, unit_steps)
         for first in range(0, STEPS, unit_steps)
@@ -92,7 +93,7 @@ def make_mainloop(
 
     @cuda.jit(device=True, forceinline=True)
     def descriptors(smem, thread):
-        """Of the first parts of a and b in the first stage."""
+        """Descriptors of the first parts of a and of b in the first stage."""
         a_desc = int32(low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16)
         return a_desc, int32(low + (smem + parts * a_bytes) // 16)
 
@@ -106,7 +107,7 @@ def make_mainloop(
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def multiply_units(smem, full, empty, thread, k_tiles, stage, parity):
-        """a @ b, in sections, promoted every few steps; the stage after the last k tile.
+        """a @ b, in sections, promoted every few steps; the next stage and its parity.
 
         While a warpgroup promotes, the other one multiplies.
         """

@@ -1,4 +1,4 @@
-"""Parts of an emulated float32, and how they lie: known to `decompose` and `emulated_float32`."""
+"""Parts of an emulated float32 and their layout, for `decompose` and `emulated_float32`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 ALIGNMENT_BYTES = 16  # of each row of parts, as TMA wants
 PADDING = 256  # factors are padded to a multiple of so many, more than any tile has
 WIDTH = 4  # elements that are split at a time
-STATUS_ITEMS = 2  # numbers that a block of `decompose` says of its lines
+STATUS_ITEMS = 2  # numbers in the status of a block of `decompose`
 UNFIT = 2**30  # weak elements of a line that cannot be split
 LARGEST = 80  # a line can be split if its largest element is in [2**-80, 2**80)
 
@@ -17,10 +17,10 @@ class Scheme:
     """A float32 as a sum of parts, the largest first, and the products of parts that are summed.
 
     Attributes:
-        kind: of wgmma: "f16", "bf16" or "tf32".
-        parts: a number is split into.
+        kind: kind of wgmma: "f16", "bf16" or "tf32".
+        parts: number of parts of a float32.
         small_products: (part of a, part of b) besides (0, 0), the smallest first.
-        shift: the sum of these is 2**shift times too large.
+        shift: exponent of two by which the sum of small_products is too large.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Scheme:
 
     @property
     def element(self) -> str:
-        """What tensor maps call it."""
+        """Name of the parts' type in tensor maps."""
         return {"f16": "float16", "bf16": "bfloat16", "tf32": "tfloat32"}[self.kind]
 
 
@@ -66,7 +66,7 @@ class PartsLayout:
 
 
 def parts_layout(scheme: Scheme, innermost: str, along: int, k: int) -> PartsLayout:
-    """Of an operand of `along` rows of a, or columns of b; "k" or "mn" lies innermost."""
+    """Layout of an operand's parts, K-major ("k") or MN-major; `along` is m of a, or n of b."""
     inner, rows = (k, along) if innermost == "k" else (along, k)
     width = ALIGNMENT_BYTES // scheme.item_bytes
     return PartsLayout(inner, rows, -(-inner // width) * width)

@@ -3,7 +3,7 @@
 A kernel calls `finish(values, matrix, row, col, extra)` on neighbouring elements of a row and
 writes what that returns. `extra` is the kernel's last parameter, the epilogue's operands: numbers,
 and for arrays (pointer, stride_batch, stride_row, stride_col). Without an epilogue it is empty, and
-finish gives back what it was given.
+finish returns its values unchanged.
 
 The function is generated, since numba cannot loop over operands of different types: it reads all
 operands first, 16 bytes at a time where they lie so, then computes element by element, and writes
@@ -35,9 +35,9 @@ def make_finish(
 
     Args:
         epilogue: None, or a `Fusion`.
-        dtype: of sums and of the values given: "float32", "float64" or "int32".
-        out_dtype: of the values returned: the same, or "float32" after "int32".
-        width: how many neighbours in a row there are, in a tuple; None for one, bare.
+        dtype: dtype of sums and of the values given: "float32", "float64" or "int32".
+        out_dtype: dtype of the values returned: the same, or "float32" after "int32".
+        width: number of neighbours in a row, given as a tuple; None for one bare value.
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
@@ -73,7 +73,7 @@ def make_finish(
 def make_prefetch(
     epilogue: Any, tile_m: int, tile_n: int, threads: int
 ) -> Callable[..., None] | None:
-    """A device function: ask the L2 cache for what the epilogue reads of matrices for a tile.
+    """A device function: prefetch the epilogue's matrices for a tile into the L2 cache.
 
     Called before the tile is multiplied, it spares the epilogue the way to memory, which a few
     blocks an SM do not hide. All threads call it, with the matrix, the tile's first row and column,

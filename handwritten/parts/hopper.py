@@ -1,4 +1,4 @@
-"""What only Hopper has: barriers that count bytes, bulk tensor copies (TMA), and wgmma.
+"""Instructions that only Hopper has: barriers that count bytes, bulk tensor copies (TMA), wgmma.
 
 Each intrinsic is one PTX instruction, or one and what it needs beside it. Shared memory is named by
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
@@ -175,7 +175,7 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
 
     `kind` is "f16", "bf16", "tf32", or "s8", whose sums are int32. a is 64 x depth, b depth x n,
     both in shared memory, with a depth of 32 bytes: each is the low half of its descriptor, and
-    `high` the upper half of both, see `descriptor_halves`. Operands lie along k, or across it where
+    `high` the upper half of both, see `descriptor_halves`. Operands are K-major, or MN-major if
     transposed, which tf32 and s8 cannot be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h +
     e is that of row 16 * warp + lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
     """
@@ -216,14 +216,14 @@ def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transp
 
 
 def descriptor_halves(leading_bytes: int, stride_bytes: int) -> tuple[int, int]:
-    """What tells wgmma how a matrix lies in shared memory: 64 bits; add the address // 16.
+    """Halves of wgmma's 64-bit descriptor of a matrix in shared memory, without its address.
 
-    Rows of 128 bytes in TMA's 128-byte swizzle, eight to a group that starts at a
-    multiple of 1024 bytes. `stride_bytes` is from one group of eight rows to the next. A transposed
-    operand wider than such a row continues `leading_bytes` further on.
+    The matrix is rows of 128 bytes in TMA's 128-byte swizzle; eight rows are a group, which starts
+    at a multiple of 1024 bytes. `stride_bytes` is from one group to the next. A transposed operand
+    wider than such a row continues `leading_bytes` further on.
 
     Returns:
-        The low half, which the address goes into, and the upper half.
+        The low half, to which address // 16 must be added, and the upper half.
     """
     swizzle_128_bytes = 1 << 30
     return leading_bytes // 16 << 16, swizzle_128_bytes | stride_bytes // 16

@@ -1,8 +1,9 @@
-"""What numba-cuda lacks for a fast GEMM: vector accesses, asynchronous copies, register tuples.
+"""Intrinsics for a fast GEMM: vector accesses, asynchronous copies, register tuples.
 
-Each intrinsic is one or a few instructions, written where the kernel calls it. Arguments that are
-baked into the instruction (widths, byte offsets) must be literals; `unroll` makes
-them so. A register tuple is a numba UniTuple: it never has an address, so it stays in registers.
+numba-cuda lacks them. Each intrinsic is one or a few instructions, written where the kernel calls
+it. Arguments that are baked into the instruction (widths, byte offsets) must be literals; `unroll`
+makes them so. A register tuple is a numba UniTuple: it never has an address, so it stays in
+registers.
 
 Two ways to name memory:
     an array or pointer and an index in elements, for loads and stores LLVM may reorder and combine;
@@ -150,7 +151,7 @@ else:
 
     @intrinsic
     def read_vector(typing_context, scalar, width, pointer, index):
-        """`load_vector` of what no thread writes while the kernel runs.
+        """`load_vector` from memory that no thread writes while the kernel runs.
 
         The compiler may then read ahead of earlier stores: many reads are on their way at a time.
         """

@@ -19,11 +19,11 @@ class Reductions(Enum):
 class BaseConfig:
     """Base of the frozen dataclass that a kernel is compiled for.
 
-    A subclass has `threads`, the threads of a block, and `accumulator_bytes(dtype)` of a thread.
+    A subclass has `threads`, the threads of a block, and `accumulator_bytes(dtype)`, a thread's.
     """
 
     least_threads: ClassVar[int] = 1
-    dynamic_smem: ClassVar[bool] = False  # whether a launch asks for the shared memory
+    dynamic_smem: ClassVar[bool] = False  # True if a launch asks for the shared memory
 
     def __post_init__(self) -> None:
         for complaint in self.complaints():
@@ -39,12 +39,12 @@ class BaseConfig:
 
     @property
     def only_shape(self) -> tuple[int, int, int] | None:
-        """(m, n, k), where it is made for one."""
+        """(m, n, k) if the config is made for one shape alone; else None."""
         return None
 
     @property
     def least_sizes(self) -> dict[str, int]:
-        """Sizes "m", "n" and "k" below which its loads are slow."""
+        """Smallest "m", "n" and "k" whose loads are not slow; empty if there are none."""
         return {}
 
     @property
@@ -54,11 +54,11 @@ class BaseConfig:
 
     @property
     def launch_registers(self) -> int:
-        """Registers of a thread that warpgroups share out among themselves; else 0."""
+        """Registers of a thread at launch, which warpgroups then share out; 0 if they do not."""
         return 0
 
     def smem_bytes(self, dtype: str) -> int:
-        """Shared memory of a block."""
+        """Shared memory of a block, in bytes."""
         return 0
 
     def min_blocks(self, dtype: str) -> int:
@@ -66,7 +66,7 @@ class BaseConfig:
         return 0
 
     def min_blocks_fused(self, dtype: str) -> int:
-        """The same where an epilogue takes registers."""
+        """`min_blocks` for a kernel whose epilogue takes registers too."""
         return self.min_blocks(dtype)
 
 
@@ -85,7 +85,7 @@ def tile_of(config: Any, problem: Any) -> tuple[int, int]:
 
 
 def block_a_tile(config: Any, problem: Any) -> int:
-    """Blocks to launch: one a tile of the result, or a cluster, row by row, matrix after matrix."""
+    """Blocks to launch: one, or a cluster, for each tile of each matrix of the result."""
     tiles: int = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
     return problem.batch * tiles * config.cluster
 
@@ -97,30 +97,30 @@ def no_maps(config: Any, problem: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel file: what it computes, where, and how it is made and launched.
+    """Record of one kernel file: what it computes, where, and how it is made and launched.
 
     Attributes:
         make_kernel: (config, dtype, *variant, epilogue) -> the Python function to compile.
-        configs: to choose from, largest tile first.
-        simulator_configs: tiny ones; empty where numba's simulator lacks an instruction.
-        dtypes: of a and b.
-        minimum_arch: ten times the least compute capability.
-        only_arch: ten times the only one that has its instructions.
-        supports: (problem) -> None, or the reason why it cannot compute it.
-        variant: (config, problem) -> what is compiled in beyond the dtype, such as layouts.
-        block_count: (config, problem) -> blocks to launch; tiles, if persistent.
-        tile_count: (config, problem) -> tiles of the result, where that is not `block_count`.
-        result_tile: (config, problem) -> rows and columns of a block's tile.
-        tensor_maps: (config, problem) -> one for each of `tensor_map_names`.
-        tensor_map_names: parameters after those of every kernel.
-        is_persistent: each SM has one block at most, which computes tile after tile.
-        reductions: that it computes of the result.
-        slices_k: it computes sums of slices of k, for `add_slices`.
-        accuracy: (problem) -> what of the operands it multiplies, and the bound on the error.
-        device_functions: (config, dtype, *variant, arch) -> functions to link with.
-        descriptor: of the same, what they are made for.
-        finish_cubin: (cubin) -> cubin, after linking.
-        parameter_block_bytes: of a last parameter that numba cannot express.
+        configs: configs to choose from.
+        simulator_configs: tiny configs; empty if numba's simulator lacks an instruction.
+        dtypes: dtypes of a and b that it takes.
+        minimum_arch: least compute capability, times ten.
+        only_arch: the one compute capability that has its instructions, times ten; None if more do.
+        supports: (problem) -> None, or the reason why it cannot compute the problem.
+        variant: (config, problem) -> what is compiled in besides the dtype, such as layouts.
+        block_count: (config, problem) -> blocks to launch; of a persistent kernel, tiles.
+        tile_count: (config, problem) -> tiles of the result; None if `block_count` counts them.
+        result_tile: (config, problem) -> rows and columns of a block's tile of the result.
+        tensor_maps: (config, problem, ...) -> tensor maps, one for each of `tensor_map_names`.
+        tensor_map_names: names of the tensor maps' parameters, which follow those of every kernel.
+        is_persistent: True if an SM has one block at most, which computes tile after tile.
+        reductions: reductions of the result that it computes itself.
+        slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
+        accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
+        device_functions: (config, dtype, *variant, arch) -> external functions to link with.
+        descriptor: (config, dtype, *variant, arch) -> key of the functions, before they are built.
+        finish_cubin: (cubin) -> the cubin to launch, made from the linked one.
+        parameter_block_bytes: size of a last parameter that numba cannot express; 0 for none.
     """
 
     make_kernel: Callable[..., Callable[..., None]]

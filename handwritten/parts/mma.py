@@ -5,8 +5,8 @@ One instruction multiplies 16 x 8 by 8 x 8 elements. Its operands lie across the
     left   a0, a1: rows group and group + 8 in column member; a2, a3: those in column member + 4
     right  b0, b1: rows member and member + 4 of column group
     acc    c0, c1: columns 2 * member and 2 * member + 1 of row group; c2, c3: of row group + 8
-Which row of a matrix is "row group" is free, if the result is stored to match; so is the order of
-k, if both operands keep the same one.
+Rows of a matrix may come in any order, if the result is stored to match; so may k, if both operands
+keep the same order.
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", floating point types .f64 and .tf32.
 """
 
@@ -67,7 +67,7 @@ if not _config.ENABLE_CUDASIM:
 
     @intrinsic
     def as_is(typing_context, values):
-        """What `round_to_tf32` is to float32, for dtypes that are multiplied as they are."""
+        """The same values: replaces `round_to_tf32` for dtypes that are multiplied unrounded."""
 
         def generate(context, builder, sig, args):
             return args[0]

@@ -10,8 +10,7 @@ in different banks.
 
 An operand that lies in global memory as its tile does is copied 16 bytes at a time, or by element
 if it is not aligned or its rows end within 16 bytes; any other one by element, transposed on the
-way. Which operand of the product is the left one is free, as out.T = b.T @ a.T: `choose_sides`
-picks.
+way. Either operand of the product may be the left one, as out.T = b.T @ a.T: `choose_sides` picks.
 Source: CUTLASS, "Efficient GEMM in CUDA", for permuted layouts.
 """
 
@@ -34,7 +33,7 @@ MMA_ROWS, MMA_COLS, MMA_K = 16, 8, 8
 
 
 def choose_sides(problem: Any) -> tuple[str, str, str]:
-    """The variant that lets most be copied 16 bytes at a time."""
+    """Variant in which most is copied 16 bytes at a time."""
     a, b = _whole_vectors(problem, "a"), _whole_vectors(problem, "b")
     a_left = _mode(a, "col"), _mode(b, "col")
     a_right = _mode(b, "row"), _mode(a, "row")
@@ -44,9 +43,9 @@ def choose_sides(problem: Any) -> tuple[str, str, str]:
 
 
 def _whole_vectors(problem: Any, name: str) -> str:
-    """The mode of an operand, of 16 bytes only if its rows (or columns) end with a whole vector.
+    """Layout of an operand, with 16 only if its rows (or columns) end with a whole vector.
 
-    A copy of 16 bytes can leave some out, but reads them.
+    A copy of 16 bytes can leave some of them out, but reads them all.
     """
     mode = operand_mode(problem, name)
     rows, cols = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
@@ -66,16 +65,16 @@ class OperandTile(NamedTuple):
 
     Attributes:
         first: (thread) -> (x, k) of the first element in a tile that the thread copies.
-        place: (x, k) -> where an element lies in the tile, in bytes.
+        place: (x, k) -> offset of an element in the tile, in bytes.
         start: (target, source, pass_bytes) starts the thread's copies of a tile that lies inside
             the operand. target is the address of its first element in shared memory, source in
-            global memory, pass_bytes what lies between its copies there.
-        start_edge: (target, source, pass_bytes, x_left, k_left): the same, but zeros replace what
-            is x_left or k_left or more away from the thread's first element.
+            global memory, pass_bytes the distance of its copies there.
+        start_edge: (target, source, pass_bytes, x_left, k_left): predicated `start`; zeros replace
+            elements x_left or k_left or more away from the thread's first.
         load: (base, shift) -> the lane's part of one instruction's operand, as `mma_tile` takes it,
             from the address base + shift of its first pair.
-        load_xor, load_add: by step and instruction, what changes base (by XOR) and shift (by
-            addition) from those of the first.
+        load_xor, load_add: tables by step and instruction: base is XORed with the one, and the
+            other added to shift, to get from the first to this one.
         pass_step: elements between a thread's copies, along k if passes_along_k, else along x.
         tile_bytes: shared memory of a tile.
     """
@@ -99,7 +98,7 @@ def make_operand_tile(
 
     Args:
         side: "left" or "right" operand of the instruction.
-        mode: how it is copied, one of MODES.
+        mode: way to copy it, one of MODES.
         extent, warp_extent: elements of the tile and of a warp's share along x; powers of two, like
             all sizes here.
     """
@@ -131,7 +130,7 @@ def make_operand_tile(
         return int32(x * row_bytes + chunk_bytes + k % chunk * item_bytes)
 
     def split(offset: int) -> tuple[int, int]:
-        """To be added by XOR (what is permuted), and by addition (above all bits of the place)."""
+        """Parts of an offset in bytes: the first to be XORed (permuted bits), the second added."""
         return offset % BANK_BYTES, offset // BANK_BYTES * BANK_BYTES
 
     def changes(places: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """The sums of an `mma.sync` to global memory: in pairs from registers, or through shared memory.
 
-Of each instruction a lane holds four sums: rows 0 and 1 from its own first row of the left operand,
-each in columns 0 and 1. A pair lies along the contiguous index of the result. Through shared memory
-goes what has no place for pairs, what a cluster adds up, and what an epilogue works on.
+A lane holds four sums of each instruction: rows 0 and 1 from its own first row of the left operand,
+each in columns 0 and 1. A pair lies along the contiguous index of the result. Sums go through
+shared memory if the result has no place for pairs, if a cluster adds them up, or if there is an
+epilogue.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     element and the bytes from one pair to the other.
 
     Args:
-        pairs_in_rows: whether columns 0 and 1 of a row are neighbours in the result, or rows 0 and
-            1 of a column.
+        pairs_in_rows: True if columns 0 and 1 of a row are neighbours in the result; else rows 0
+            and 1 of a column are.
     """
     from numba import cuda
 
@@ -53,9 +54,9 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
     tile, and of the tile in the product of the left and the right operand.
 
     Args:
-        config: of `tensor_core`.
-        pairs_in_rows: whether that product is the result, or its transpose.
-        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
+        config: a `Config` of `tensor_core`.
+        pairs_in_rows: True if that product is the result; else it is its transpose.
+        epilogue: None, or a `Fusion`.
     """
     from numba import cuda, int32
 

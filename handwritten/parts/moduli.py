@@ -1,5 +1,6 @@
-"""Pairwise coprime moduli, and how a number is reduced by them: known to all kernels of a residue
-number system (`residues`, `emulated_float64`, `reconstruct`).
+"""Pairwise coprime moduli, and the reduction of numbers by them.
+
+All kernels of the residue number system use them: `residues`, `emulated_float64`, `reconstruct`.
 
 A sum of products of integers up to 2**bits is known from its residues by moduli whose product P
 is more than twice as large as any such sum: k * 4**bits < P / 2 (Chinese remainders).
@@ -30,7 +31,7 @@ BYTE_SUM = 8 * 255 * 127  # no sum of eight bytes times residues is larger
 
 
 def operand_bits(count: int, k: int) -> int:
-    """Of the integers that `count` moduli allow in products of depth k.
+    """Bits of the integers that `count` moduli allow in products of depth k.
 
     The sums stay below P / 2 by 2**-32 of it, which a quotient in float64 has to tell apart.
     """
@@ -40,7 +41,7 @@ def operand_bits(count: int, k: int) -> int:
 
 
 def moduli_count(problem: Any) -> int:
-    """How many a problem asks for; or the fewest that keep all bits of a float64."""
+    """Number of moduli: what a problem asks for, or the fewest that keep all bits of a float64."""
     asked: int | None = problem.moduli
     if asked is not None:
         return asked
@@ -49,11 +50,11 @@ def moduli_count(problem: Any) -> int:
 
 
 def byte_weights(modulus: int, bias: int, width: int) -> tuple[tuple[int, ...], int]:
-    """What `width` bytes of u = x + bias are multiplied by, so that they sum up to x modulo m.
+    """Weights of the `width` bytes of u = x + bias, and an offset: their sum is x modulo `modulus`.
 
     Returns:
-        Residues of 256**i, four signed bytes to an int32, the lowest first; and what to add, by
-        which the sum lies in [0, 2**20).
+        Residues of 256**i, four signed bytes to an int32, the lowest first; and the offset, which
+        also brings the sum into [0, 2**20).
     """
     weights = [_symmetric(256**i, modulus) for i in range(width)]
     packed = tuple(

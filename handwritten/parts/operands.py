@@ -1,4 +1,4 @@
-"""How an operand lies in memory, as far as a kernel is compiled for it."""
+"""Layout of an operand in memory, as far as a kernel is compiled for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def operand_mode(problem: Any, name: str) -> str:
         direction, unit, other = "row", col, row
     else:
         direction, unit, other = "col", row, col
-    # One that divides all starts of rows in bytes divides their bitwise or.
+    # A power of two that divides all starts of rows, in bytes, divides their bitwise or.
     starts = (batch | other) * ITEM_BYTES[problem.dtype] | getattr(problem, f"{name}_alignment")
     return direction + "16" if unit == 1 and starts % VECTOR_BYTES == 0 else direction
 

@@ -1,13 +1,13 @@
-"""Reductions of the result: of a tile by the block that computed it, and of what the tiles leave.
+"""Reductions of the result: a block reduces its tile, and leaves partial results to be merged.
 
 A block that has its tile of the result in shared memory reduces it there: each thread runs along a
 row, or a part of one, or down a column, and leaves one partial result in a buffer. `merge_partials`
 makes the results of these. Nothing depends on the order in which blocks run, so that every run
 gives the same bits.
 
-What is reduced so far is a register tuple, the state: a sum; or the `count` first values in the
-order that is asked for, best first, and where they are found, their indices. Of equal values, the
-one with the lower index comes first.
+The state of a reduction is a register tuple: a sum; or the `count` first values in the order that
+is asked for, best first, then their indices. Among equal values, the one with the lower index comes
+first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUMS = ("sum", "squares")
 
 
 def parts_of_lines(rows: int, cols: int, threads: int, axis: int | None, width: int) -> int:
-    """Among how many threads each row of a block's rows x cols is shared, or each column.
+    """Number of threads that share each row, or each column, of a block's rows x cols.
 
     A thread's part of a row is a multiple of `width` elements, which it reads at a time.
     """
@@ -41,7 +41,7 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
 
     Args:
         reduction: a `dxgemm.problem.fusion.FusedReduction`.
-        dtype: of what is reduced: "float32", "float64" or "int32".
+        dtype: dtype of the values: "float32", "float64" or "int32".
 
     Returns:
         empty: () -> the state of nothing.
@@ -50,7 +50,7 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
             first + p * step.
         no_partial: () -> the partial result of nothing.
         merge: (partial, other) -> the partial result of both.
-        values, indices: how many there are of each in a state.
+        values, indices: number of each in a state.
     """
     return _sum_reducer(reduction, dtype) if reduction.kind in SUMS else _sorter(reduction, dtype)
 
@@ -187,9 +187,9 @@ def _worst_value(reduction: Any, dtype: str) -> float:
 
 
 def _order(reduction: Any) -> Callable[..., bool]:
-    """Whether a value comes before another one, in two comparisons; all NaN are equal.
+    """Function (v, w) that is True if v comes before w; all NaN are equal.
 
-    `not v >= w` holds where v < w and where either of them is NaN.
+    Two comparisons are enough: `not v >= w` holds if v < w and if either of them is NaN.
     """
     orders = {
         ("smallest", True): lambda v, w: not v >= w and w == w,
@@ -206,7 +206,7 @@ def slot_count(
     """Partial results of each row, or column, of an m x n result.
 
     Args:
-        config: of the kernel.
+        config: config of the kernel.
         tile: extents of a block's tile.
         sizes: m and n.
         width: as `make_reduce_tile` takes it.
@@ -257,16 +257,16 @@ def make_reduce_tile(
     read_vector: Callable[..., Any],
     read_element: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """A device function by which a block reduces what it has of the result in shared memory.
+    """A device function by which a block reduces its part of the result in shared memory.
 
-    It takes where that is, the thread, the matrix, the first row and column, m, n and the last
-    parameter. All threads of the block must have passed a barrier since it was written.
+    It takes the place of that part, the thread, the matrix, the first row and column, m, n and the
+    last parameter. All threads of the block must have passed a barrier since it was written.
 
     Args:
         epilogue: a `Fusion` with a reduction.
         rows, tile_n: extents of what the block reduces.
         split_k: blocks that share the rows of a tile.
-        dtype: of the elements.
+        dtype: dtype of the elements.
         width: elements that are read at a time.
         read_vector: device function (where, row, col) -> a tuple of `width` neighbours in a row;
             col is a multiple of width.

@@ -1,4 +1,4 @@
-"""What TMA must know of an operand: the tensor map, not yet encoded."""
+"""Tensor maps before they are encoded: the description of an operand for TMA."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class TensorMap:
     """An operand as TMA sees it, innermost index first; its elements lie side by side.
 
     Attributes:
-        operand: "a" or "b": whose address it begins at.
-        element: "float16", "bfloat16", "int8" or "tfloat32"; the engine rounds float32 to the last.
+        operand: "a" or "b", at whose address it begins.
+        element: "float16", "bfloat16", "int8" or "tfloat32"; TMA rounds float32 to the last.
         sizes: elements along each index.
-        stride_bytes: of each index but the innermost.
+        stride_bytes: stride of each index but the innermost.
         box: elements along each index that one copy takes.
     """
 
@@ -46,7 +46,7 @@ class Operand:
 
     @property
     def innermost(self) -> str | None:
-        """`"k"` or `"mn"`: the index whose elements lie side by side, if the engine can read it."""
+        """`"k"` (K-major) or `"mn"` (MN-major); None if TMA can read neither."""
         if self._can_be_innermost(self.k, self.k_stride, self.along, self.along_stride):
             return "k"
         if self._can_be_innermost(self.along, self.along_stride, self.k, self.k_stride):
@@ -63,7 +63,7 @@ class Operand:
         return 0 <= stride_bytes < MOST_STRIDE_BYTES and stride_bytes % ALIGNMENT_BYTES == 0
 
     def refusal(self) -> str | None:
-        """Why TMA cannot read the operand; None if it can."""
+        """Reason why TMA cannot read the operand; None if it can."""
         if self.alignment < ALIGNMENT_BYTES:
             return f"{self.name} begins at no multiple of {ALIGNMENT_BYTES} bytes, as TMA needs"
         if self.innermost is None or not self._is_aligned(self.batch_stride):

@@ -1,11 +1,11 @@
-"""Writing a tile of the result: 16 bytes at a time from registers, or through shared memory.
+"""The store of a tile of the result: 16 bytes at a time from registers, or through shared memory.
 
-Where the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into
-shared memory, row by row, and its threads write it from there, neighbours in neighbouring columns.
-Where the blocks of a thread-block cluster have each summed a part of k, each of them adds up and
-writes a share of the tile's rows, reading the other blocks' shared memory: no workspace, no
-atomics, the order of additions is always the same. For a reduction, what is finished goes back to
-shared memory and is reduced from there.
+If the tile is at an edge, strided, misaligned or shared by a cluster, the block puts it into shared
+memory, row by row, and its threads write it from there, neighbours in neighbouring columns. If the
+blocks of a thread-block cluster have each summed a part of k (cluster split-K), each of them adds
+up and writes a share of the tile's rows, reading the other blocks' shared memory: there is no
+workspace and no atomic, and the order of additions is always the same. For a reduction, the
+finished elements go back to shared memory and are reduced from there.
 Source: CUDA C++ Programming Guide, "Distributed Shared Memory".
 """
 
@@ -27,15 +27,15 @@ def row_bytes(tile_n: int, dtype: str) -> int:
 
 
 def tile_bytes(tile_m: int, tile_n: int, dtype: str) -> int:
-    """Shared memory that a tile takes."""
+    """Shared memory that a tile takes, in bytes."""
     return tile_m * row_bytes(tile_n, dtype)
 
 
 def make_allows_vectors(dtype: str) -> Callable[..., Any]:
-    """A device function: whether 16 bytes of c and out can be accessed at once, at their vectors.
+    """A device function that is True if c and out allow accesses of 16 bytes, at their vectors.
 
     Args:
-        dtype: of c and out.
+        dtype: dtype of c and out.
     """
     from numba import cuda
 
@@ -74,10 +74,10 @@ def make_store_from_smem(
     of the cluster if split_k > 1; no block of a cluster may exit before all have returned from it.
 
     Args:
-        dtype: of the tile.
-        out_dtype: of c and out, None for that of the tile; float32 after int32 is for an epilogue,
-            and c is not added then.
-        epilogue: what `dxgemm.handwritten.parts.epilogue` takes.
+        dtype: dtype of the tile.
+        out_dtype: dtype of c and out; None for that of the tile. float32 after int32 is for an
+            epilogue, and c is not added then.
+        epilogue: None, or a `Fusion`.
     """
     from numba import cuda, int32
 
@@ -125,7 +125,7 @@ def make_store_from_smem(
     inlined = cuda.jit(device=True, forceinline=True)
 
     def make_sum(count):
-        """Neighbours in the tile; of a cluster, its blocks' parts summed in their order."""
+        """Device function that loads neighbours of the tile, summed over the cluster in order."""
 
         def sum_neighbours(address):
             if split_k == 1:

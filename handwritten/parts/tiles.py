@@ -1,8 +1,8 @@
-"""Tiles between global memory, registers and shared memory, whichever way the operands lie.
+"""Tiles between global memory, registers and shared memory, for any layout of the operands.
 
-What the rungs from `vectorized` to `double_buffer` have in common. A tile of a or b lies in shared
-memory as tile_k rows of tile_outer elements, where `outer` is m for a and n for b: transposed, for
-a row-major a. A thread then reads what it multiplies, rows of a or columns of b, 16 bytes at a
+The rungs from `vectorized` to `double_buffer` share these functions. A tile of a or b lies in
+shared memory as tile_k rows of tile_outer elements, where `outer` is m for a and n for b; a
+row-major a is transposed. A thread then reads its factors, rows of a or columns of b, 16 bytes at a
 time. On the way there the tile is held in registers, a few units a thread; a unit is 16 bytes of an
 operand that allows such accesses, along k or along outer, and one element of any other.
 """
@@ -21,15 +21,14 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 VECTORS_TOGETHER = 4
 MOST_STAGES_TOGETHER = 3
 BANK_BYTES = 128  # that shared memory delivers at a time, 4 from each of its 32 banks
-# Of a and b, those that allow accesses of 16 bytes and are built ahead of time, and the others.
+# Layouts of (a, b) in which both allow accesses of 16 bytes.
 VECTOR_MODES = tuple(product(("row16", "col16"), ("row16", "col16")))
-ELEMENT_MODES = tuple(product(("row", "col"), ("row", "col")))
 
 
 def layouts_of(config: Any, problem: Any) -> tuple[str, str]:
-    """How a and b lie in memory, which a kernel is compiled for.
+    """Layouts of a and b that a kernel is compiled for (see `operand_mode`).
 
-    If one of them does not allow accesses of 16 bytes, they are made to neither.
+    If one of them does not allow accesses of 16 bytes, neither is accessed so.
     """
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     if (a_mode, b_mode) in VECTOR_MODES:
@@ -38,13 +37,13 @@ def layouts_of(config: Any, problem: Any) -> tuple[str, str]:
 
 
 class SmemLayout(NamedTuple):
-    """Where element (k, outer) of a tile lies in shared memory.
+    """Place of element (k, outer) of a tile in shared memory.
 
     Attributes:
         row: elements from one k to the next: tile_outer, or more for padding.
-        xor: swizzle. Each group of as many k as 16 bytes hold elements has its outer positions
-            changed by exclusive or with a number of its own, a multiple of this one; 0 for none.
-        groups: numbers there are, after which they repeat.
+        xor: unit of the swizzle, in elements; 0 for none. As many k as 16 bytes hold elements form
+            a group; group g has its outer positions XORed with g % groups * xor.
+        groups: number of different permutations, after which they repeat.
     """
 
     row: int
@@ -58,7 +57,7 @@ def plain_layout(tile_outer: int) -> SmemLayout:
 
 
 def padded_layout(tile_outer: int, dtype: str) -> SmemLayout:
-    """Each row is 16 bytes longer, so that the next one starts four banks further."""
+    """Rows with 16 bytes of padding, so that the next one starts four banks further."""
     return SmemLayout(tile_outer + VECTOR_BYTES // np.dtype(dtype).itemsize)
 
 
@@ -165,7 +164,7 @@ def make_tile_copy(
 
 
 def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype: str) -> Any:
-    """A device function: (smem, start, outer, k) -> what a thread multiplies at one k, a tuple.
+    """A device function: (smem, start, outer, k) -> factors of a thread at one k, as a tuple.
 
     thread_outer elements in vectors of 16 bytes, `group` elements apart; `outer` is the place of
     the first, and k a literal.
@@ -264,7 +263,7 @@ def make_store_result(
         return result
 
     def row_of(row, place):
-        """Of a vector, counted row by row of the thread's."""
+        """Row of a vector, counted row by row among the thread's vectors."""
         i = place // col_vectors
         return row + (i // row_width * row_group + i % row_width)
 
@@ -289,7 +288,7 @@ def make_store_result(
         acc, row, col, alpha, beta,
         c, c_start, out, out_start, matrix, extra,
     ):  # fmt: skip
-        # Of some vectors everything is read, then computed, then written: a store would hold back
+        # A few vectors at a time are all read, then computed, then written: a store would hold back
         # the loads that follow it.
         for first in static_range(0, vectors, VECTORS_TOGETHER):
             sums, results = (), ()
@@ -366,7 +365,7 @@ def make_store_result(
 
 
 def smem_alignment() -> int | None:
-    """Of a shared array that is read 16 bytes at a time; numba's simulator takes none."""
+    """Alignment of a shared array that is read by 16 bytes; None for numba's simulator."""
     return None if _is_simulated() else VECTOR_BYTES
 
 

@@ -1,4 +1,4 @@
-"""What is written once and compiled many times: kernels are rewritten before numba sees them.
+"""The rewriting of kernels before numba sees them: written once, they are compiled many times.
 
 Loops. NVVM does not unroll the loop over a tile's k: its body is too long. Left rolled, the loop
 counts and compares on every step, and registers cannot be told apart by its counter. `static_range`
@@ -16,7 +16,7 @@ Steps. A function inside a kernel that takes nothing and returns nothing, such a
 the place of its calls.
 
 Operands. A `gemm_kernel` takes a, b, c and out, each with `data`, `batch`, `row` and `col`: a
-pointer and the strides of its matrices, rows and columns, in elements. What is launched has a
+pointer and the strides of its matrices, rows and columns, in elements. The launched kernel has a
 parameter for each. As an argument, such as in `store(c, out)`, an operand is an `Operand`.
 """
 
@@ -144,7 +144,7 @@ def _inline_steps(definition: ast.FunctionDef) -> None:
 
 
 def _cast_names(definition: ast.FunctionDef) -> set[str]:
-    """Cast what is assigned to annotated names; return the names of the casts."""
+    """Cast values assigned to annotated names; return the names of the casts."""
     types = {
         node.target.id: node.annotation.id
         for node in ast.walk(definition)

@@ -12,7 +12,7 @@ TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of ever
 
 
 def supports(problem: Any) -> str | None:
-    """None, or what wgmma or TMA cannot do."""
+    """Reason why wgmma or TMA cannot take a problem; None if they can."""
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
     tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
@@ -28,13 +28,13 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """The index along which a, and b, lie: "k" or "mn"; and the result's dtype if it is another."""
+    """Layouts of a and b, "k" (K-major) or "mn" (MN-major); then the result's dtype if another."""
     lies = _innermost(problem)
     return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
 
 
 def block_count(config: Any, problem: Any) -> int:
-    """Tiles of the results, which the blocks share out among themselves."""
+    """Tiles of the results, which the persistent blocks share."""
     m, n = problem.m, problem.n
     if is_exchanged(problem.dtype, *_innermost(problem)):
         m, n = n, m
@@ -60,12 +60,12 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
 
 
 def _innermost(problem: Any) -> tuple[str, str]:
-    """The index along which a and b lie; "k" for operands that are not read."""
+    """Layouts of a and b: "k" or "mn"; "k" for operands that are not read."""
     if problem.k == 0:
         return "k", "k"
     return operand_of(problem, "a").innermost or "k", operand_of(problem, "b").innermost or "k"
 
 
 def is_exchanged(dtype: str, a_innermost: str, b_innermost: str) -> bool:
-    """Whether out.T = b.T @ a.T is computed: tf32 wgmma cannot read a b that lies across k."""
+    """True if out.T = b.T @ a.T is computed: tf32 wgmma cannot read an MN-major b."""
     return dtype == "float32" and b_innermost == "mn"

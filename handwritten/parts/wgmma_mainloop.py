@@ -1,9 +1,9 @@
-"""The main loop of `wgmma`, from both ends of the ring of stages: the producer's and a consumer's.
+"""The main loop of `wgmma` for tf32 with a in registers.
 
-A stage is a tile of a, then a tile of b, each ROW_BYTES deep along k. An operand that lies along k
-is rows of ROW_BYTES, one for each row of a or column of b. One that lies across k comes in panels:
-rows of ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte pieces of
-every eight rows (the 128-byte swizzle), as wgmma expects them.
+A stage is a tile of a, then a tile of b, each ROW_BYTES deep along k. A K-major operand is rows of
+ROW_BYTES, one for each row of a or column of b. An MN-major operand comes in panels: rows of
+ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte pieces of every eight rows (the
+128-byte swizzle), as wgmma expects them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 
 
 def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
-    """The device function multiply for tf32 whose a lies across k, see `wgmma.make_mainloop`.
+    """The device function multiply for tf32 with an MN-major a, see `wgmma.make_multiply`.
 
     Args:
-        config: of `wgmma`.
-        b_across: whether b lies across k.
+        config: a `WgmmaConfig`.
+        b_across: True for an MN-major b.
     """
     from numba import cuda, float32, int32
 
@@ -55,10 +55,10 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def multiply_from_registers(acc, smem, full, empty, thread, k_tiles, stage, parity):
-        """`multiply` with a, which lies across k, in registers, read while the last ones multiply.
+        """`multiply` with an MN-major a in registers, read while the step before is multiplied.
 
         A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
-        apart: so the 16 lanes that are served together meet all banks.
+        apart, so that the 16 lanes that are served together meet all banks.
         """
         member: int32 = thread % WARPGROUP
         warp: int32 = member // 32

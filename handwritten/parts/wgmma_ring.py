@@ -1,6 +1,7 @@
-"""What kernels with a ring of stages share, from `wgmma` on: the order of tiles, and the ring.
+"""The ring of stages and the order of tiles, in `wgmma` and the kernels grown from it.
 
-Each stage has a barrier that completes when it is full, and one when all consumers have read it.
+Each stage has a barrier that completes when the stage is full, and one that completes when all
+consumers have read it.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-ROW_BYTES = 128  # of a row in shared memory: what the swizzle spans, and the depth of a stage
+ROW_BYTES = 128  # a row in shared memory: span of the swizzle, and depth of a stage
 SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
 WARPGROUP = 128
-WARPGROUP_ROWS = 64  # of the result: what wgmma computes
+WARPGROUP_ROWS = 64  # rows of the result that wgmma computes
 STEPS = 4  # wgmma takes a quarter of a stage at a time
 ITEM_BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "s8": 1}  # by kind
 
 
 def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
-    """A device function: index of a tile, tiles along m and n, to its matrix and first element."""
+    """A device function: (index of a tile, tiles_m, tiles_n) -> matrix, first row, first column."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import divide
@@ -37,7 +38,7 @@ def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., An
 
 
 def make_after(stages: int) -> Callable[..., Any]:
-    """A device function: from a stage of the ring, and the parity of its phase, to the next."""
+    """A device function: (stage, parity of its phase) -> the same of the next stage of the ring."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
@@ -52,7 +53,7 @@ def make_after(stages: int) -> Callable[..., Any]:
 
 
 def make_corner() -> Callable[..., Any]:
-    """A device function: where TMA finds a box of an operand."""
+    """A device function: coordinates at which TMA finds a box of an operand."""
     from numba import cuda, int32
 
     @cuda.jit(device=True, forceinline=True)
@@ -71,7 +72,7 @@ def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Call
     Args:
         config: a `WgmmaConfig`.
         tile_k: k of a stage.
-        a_across, b_across: whether the operands lie across k: they come in panels.
+        a_across, b_across: True for MN-major operands, which come in panels.
     """
     from numba import cuda, int32
 

@@ -1,4 +1,4 @@
-"""How `wgmma` stores a tile: from the registers of a warp, through shared memory, to whole lines.
+"""The store of `wgmma`: from the registers of a warp, through shared memory, to whole lines.
 
 A wgmma leaves a thread two neighbouring columns of every eighth row: stored as they are, eight
 lines of memory would get 32 bytes each (16 in float16). So a warp writes 16 rows x 32 columns to
@@ -26,13 +26,15 @@ def make_store(
     The chunk begins at the addresses c and out; rows x cols of it, or more, are in the result.
 
     Args:
-        out_dtype: of the result and of c.
-        along_rows: whether a row of the chunk is contiguous in the result, else a column is.
-        rows_are_split: whether the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
-            thread's are neighbours: what `wgmma` makes of an a in registers.
-        has_edges: whether chunks stored as vectors may lie across an edge of the result.
-        epilogue: what `parts.epilogue` takes; the function that stores elements, and the last one,
-            which stores vectors, apply it.
+        out_dtype: dtype of the result and of c.
+        along_rows: True if a row of the chunk is contiguous in the result; else a column is.
+        rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
+            thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
+        has_edges: True if chunks stored as vectors may lie across an edge of the result.
+        epilogue: None, or a `Fusion`; store_elements and store_finished apply it.
+
+    Returns:
+        store_vectors, store_rounded, store_elements, store_finished.
     """
     from numba import cuda, float32, int32, uint16
 
@@ -114,7 +116,7 @@ def make_store(
     def store_vectors(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes
     ):
-        """16 bytes at a time, each whole inside the result or outside. c of 16 bits is added."""
+        """Store 16 bytes at a time, each whole inside the result or whole outside of it."""
         write_chunk(chunk_smem, lane, frag)
         item: int32 = lane % lanes_per_line * vector_items
         row, col = place(int32(lane // lanes_per_line), item)
@@ -156,9 +158,9 @@ def make_store(
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def store_rounded(frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
-        """Two chunks side by side, of 16-bit elements to which no c is added.
+        """Store two chunks side by side, of 16-bit elements to which no c is added.
 
-        They are rounded before they go through shared memory, which halves its traffic.
+        Elements are rounded before they go through shared memory, which halves its traffic.
         """
         quad: int32 = lane // 4
         member: int32 = lane % 4
@@ -185,7 +187,7 @@ def make_store(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
         matrix, top, left, extra,
     ):  # fmt: skip
-        """`store_vectors` of what the epilogue makes of the chunk, which begins at (top, left)."""
+        """Apply the epilogue to the chunk, which begins at (top, left), and store as vectors."""
         write_chunk(chunk_smem, lane, frag)
         item: int32 = lane % lanes_per_line * vector_items
         for step in static_range(steps):
@@ -231,7 +233,7 @@ def make_store(
         c, c_row_bytes, c_col_bytes, out, out_row_bytes, out_col_bytes,
         matrix, top, left, extra,
     ):  # fmt: skip
-        """One element a thread and step: of a result that allows no vectors."""
+        """Store one element a thread and step, for a result that allows no vectors."""
         write_chunk(chunk_smem, lane, frag)
         line: int32 = lane // line_items
         item: int32 = lane % line_items
@@ -284,7 +286,7 @@ def make_store_tile(
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
-        """Whether 16-byte accesses along the contiguous direction are possible."""
+        """True if 16-byte accesses along the contiguous direction are possible."""
         unit, other = (operand.col, operand.row) if along_rows else (operand.row, operand.col)
         address = global_address(operand.data)
         is_aligned = (address | (operand.batch | other) * out_bytes) % 16 == 0

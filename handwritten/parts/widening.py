@@ -1,7 +1,7 @@
 """Elements narrower than their sums: float16 and bfloat16 to float32 and back, int8 to int32.
 
-Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and what lies
-between two values goes to the nearer one, to the even one in the middle.
+Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and values are
+rounded to nearest, ties to even.
 Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32.
 """
 
@@ -94,5 +94,5 @@ NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16}
 
 
 def stored_type(dtype: str) -> Any:
-    """As what kernels see elements: half precision as bits."""
+    """Type of the elements that kernels see: uint16, the bits, for half precision."""
     return np.uint16 if dtype in NARROW else np.dtype(dtype).type
