@@ -54,10 +54,7 @@ def prepare(
         stream = stream_handle(stream)
     prepared_b = None
     if type(b) is PreparedOperand:
-        prepared_b, b = b, b.array
-        precision = precision or prepared_b.precision
-        if precision != prepared_b.precision:
-            prepared_b = None
+        prepared_b, b, precision = b.unpack(precision)
     anchor = a
     library = library_a = libraries.get(type(a)) or library_of("a", a)
     library_b = libraries.get(type(b)) or library_of("b", b)
@@ -91,69 +88,43 @@ def prepare(
         _check_fits("alpha", alpha, route)
     if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
-    if out is not None:
-        result = out
-        target = out_pointer
+    if call_epilogue is not None and route.reduction is not None:
+        result = call_epilogue.results(route.results, library_a, a)
+        target = out_pointer  # 0 if the matrix is not stored
+    elif out is not None:
+        result, target = out, out_pointer
     elif c is not None:
-        result = c
-        target = c_pointer
-    elif route.reduction is None:
+        result, target = c, c_pointer
+    else:
         anchor = result = library.empty(route.shape, route.out_dtype, a)
         target, _ = library.inspect(result)
-    if route.reduction is not None:
-        assert call_epilogue is not None
-        result = call_epilogue.results(route.results, library_a, a)
-        if out is None:
-            target = 0  # the matrix is not stored
     if not route.reads_separate_c:
         c_pointer = target
-    a_distance, b_distance, c_distance = a_pointer - target, b_pointer - target, c_pointer - target
-    if (target | c_pointer) & route.misalignment:
-        _raise_misaligned(route, out=out_pointer, c=c_pointer)
-    low, high = route.a_near
-    if low < a_distance < high:
-        _check_overlap(route, "a", a_pointer, target)
-    low, high = route.b_near
-    if low < b_distance < high:
-        _check_overlap(route, "b", b_pointer, target)
-    if route.reads_separate_c:
-        low, high = route.c_near
-        if low < c_distance < high:
-            _check_overlap(route, "c", c_pointer, target)
+    _check_pointers(route, a_pointer, b_pointer, c_pointer, target)
 
     launch = route.launch
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
     operands: tuple[Any, ...] = ()
     if call_epilogue is not None:
-        call_epilogue.check(route.sums)
-        addresses = (a_pointer, b_pointer, c_pointer, out_pointer, *call_epilogue.values)
-        for written, other, low, high in route.epilogue_near:
-            if low < addresses[other] - addresses[written] < high:
-                _check_epilogue_overlap(route, written, other, addresses)
-        operands = kernel_operands(call_epilogue.values, route.epilogue_strides)
+        pointers = a_pointer, b_pointer, c_pointer, out_pointer
+        operands = _epilogue_operands(route, call_epilogue, pointers)
     ordered: tuple[tuple[Library, Any], ...] = ()
     if route.is_special:
         arrays = {"a": a, "b": b, "c": c, "out": out}
-        pointers = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
+        addresses = {"a": a_pointer, "b": b_pointer, "c": c_pointer, "out": out_pointer}
         if call_epilogue is not None:
             arrays.update(call_epilogue.arrays)
-        for name in route.doubtful:
-            route.libraries[name].verify(name, arrays[name])
-        ordered = _to_order(route, arrays, stream)
-        if route.takes_integers:
-            alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
-        if route.k == 0:
-            alpha = 0  # the product is zero whatever alpha is, NaN included
-        keeps_all = route.k == 0 and beta == 1 and out is None and epilogue is None
-        if (route.is_empty and not route.results) or keeps_all:
-            launch = None  # C = 0 * A @ B + 1 * C keeps every bit of C
+        ordered = _verified_and_ordered(route, arrays, stream)
+        alpha, beta = _special_scalars(route, alpha, beta)
+        if _changes_nothing(route, beta, out, call_epilogue):
+            launch = None
         elif route.host_operands:
             if route.reduction is None:
                 arrays["c" if out is None else "out"] = result
             if call_epilogue is not None:
-                pointers.update(call_epilogue.pointers)
-            launch = HostLaunch(route, arrays, pointers, library_a, call_epilogue)
+                addresses.update(call_epilogue.pointers)
+            launch = HostLaunch(route, arrays, addresses, library_a, call_epilogue)
     if route.is_transposed:
         a_pointer, b_pointer = b_pointer, a_pointer
     return (
@@ -191,19 +162,63 @@ class Bound:
         return self.result
 
 
-def _to_order(
+def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
+    """Check that c and the result are aligned, and that the result overlaps no operand."""
+    if (target | c) & route.misalignment:
+        raise _misaligned(route, c, target)
+    low, high = route.a_near
+    if low < a - target < high:
+        _check_overlap(route, "a", a, target)
+    low, high = route.b_near
+    if low < b - target < high:
+        _check_overlap(route, "b", b, target)
+    if route.reads_separate_c:
+        low, high = route.c_near
+        if low < c - target < high:
+            _check_overlap(route, "c", c, target)
+
+
+def _epilogue_operands(
+    route: Route, epilogue: CallEpilogue, pointers: tuple[int, ...]
+) -> tuple[Any, ...]:
+    """Check the operands of the epilogue and return them as the kernel takes them."""
+    epilogue.check(route.sums)
+    addresses = (*pointers, *epilogue.values)
+    for written, other, low, high in route.epilogue_near:
+        if low < addresses[other] - addresses[written] < high:
+            _check_epilogue_overlap(route, written, other, addresses)
+    return kernel_operands(epilogue.values, route.epilogue_strides)
+
+
+def _verified_and_ordered(
     route: Route, arrays: dict[str, Any], stream: int | None
 ) -> tuple[tuple[Library, Any], ...]:
-    """Select the operands whose pending work must be ordered against the launch.
+    """Verify doubtful operands; select those whose pending work the launch must wait for.
 
     With an explicit stream the caller has ordered the libraries' current streams already; only
     exports that name their consumer stream still take part.
     """
+    for name in route.doubtful:
+        route.libraries[name].verify(name, arrays[name])
     return tuple(
         (route.libraries[name], arrays[name])
         for name in route.ordered
         if stream is None or route.libraries[name].always_ordered
     )
+
+
+def _special_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
+    """Convert alpha and beta to integers for int32 sums; alpha is 0 if k is, NaN included."""
+    if route.takes_integers:
+        alpha, beta = _integer("alpha", alpha, route), _integer("beta", beta, route)
+    return (0 if route.k == 0 else alpha), beta
+
+
+def _changes_nothing(route: Route, beta: float, out: Any, epilogue: CallEpilogue | None) -> bool:
+    """True if a call writes nothing: it has an empty result, or C = 0 * A @ B + 1 * C."""
+    if route.is_empty:
+        return not route.results
+    return route.k == 0 and beta == 1 and out is None and epilogue is None
 
 
 def real_number(name: str, value: Any) -> float:
@@ -241,13 +256,18 @@ def _no_integer(name: str, value: float, route: Route) -> ScalarError:
     )
 
 
-def _raise_misaligned(route: Route, **pointers: int) -> None:
-    name = next(name for name, pointer in pointers.items() if pointer & route.misalignment)
+def _misaligned(route: Route, c: int, target: int) -> LayoutError:
+    is_target = target & route.misalignment
+    name, pointer = (_target_name(route), target) if is_target else ("c", c)
     item_size = route.misalignment + 1
-    raise LayoutError(
-        f"gemm: {name} starts at address {pointers[name]:#x}, which is not a multiple of the "
+    return LayoutError(
+        f"gemm: {name} starts at address {pointer:#x}, which is not a multiple of the "
         f"{item_size}-byte {route.problem.out_dtype}; copy it to an aligned array first."
     )
+
+
+def _target_name(route: Route) -> str:
+    return "out" if "out" in route.layouts else "c"
 
 
 def _check_epilogue_overlap(
@@ -263,7 +283,7 @@ def _check_epilogue_overlap(
 
 
 def _check_overlap(route: Route, name: str, pointer: int, target_pointer: int) -> None:
-    target_name = "out" if "out" in route.layouts else "c"
+    target_name = _target_name(route)
     target = route.layouts[target_name]
     operand = route.layouts[name]
     if name == "c" and pointer == target_pointer and operand.strides == target.strides:

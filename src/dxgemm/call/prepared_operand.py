@@ -33,6 +33,11 @@ class PreparedOperand:
         self.precision = precision
         self._parts = parts
 
+    def unpack(self, precision: Any) -> tuple[PreparedOperand | None, Any, Any]:
+        """Return this operand if its parts serve a call, its array, and the call's precision."""
+        precision = precision or self.precision
+        return (self if precision == self.precision else None), self.array, precision
+
     def bind(self, launch: Any, operand: str) -> Any:
         """Return the launch with these parts of "a" or "b", if it is one of an emulated product."""
         if self._parts is None or not isinstance(launch, (PartsLaunch, ReducedLaunch)):
