@@ -403,7 +403,8 @@ def test_what_numba_cannot_compile_says_so_with_the_line(run_python, tmp_path):
     said = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
     unfit, twofold, threefold = said.strip().split("\n\n")
     assert "nothing_like_that" in unfit and 'unfit.py", line 10:' in unfit
-    assert "UniTuple(float32 x 2)" in twofold and "expected 2, got 3" in threefold
+    assert "UniTuple(float32 x 2)" in twofold
+    assert "exactly(Literal[int](2), UniTuple(float32 x 3))" in threefold
     for one, name in ((unfit, "unfit"), (twofold, "twofold"), (threefold, "threefold")):
         assert one.startswith("numba could not compile coalesced") and f" ({name}) " in one
         assert len(one.splitlines()) < 12 and "\x1b" not in one and "pipeline" not in one

@@ -5,21 +5,22 @@ writes what that returns. `extra` is the kernel's last parameter, the epilogue's
 and for arrays (pointer, stride_batch, stride_row, stride_col). Without an epilogue it is empty, and
 finish returns its values unchanged.
 
-The function is generated, since numba cannot loop over operands of different types: it reads all
-operands first, 16 bytes at a time where they lie so, then computes element by element, and writes
-the auxiliary outputs last.
+All operands are read first, 16 bytes at a time where they lie so. Then elements are computed one by
+one. Auxiliary outputs are written last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from dxgemm.handwritten.parts.elementary import FUNCTIONS
-from dxgemm.handwritten.parts.intrinsics import device_function, read_vector, store_vector
+from dxgemm.handwritten.parts.intrinsics import device_function, exactly, read_vector, store_vector
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.unroll import static_range, unroll
 from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type
 
 LINE_BYTES = 128  # of the L2 cache
@@ -31,7 +32,7 @@ LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
 def make_finish(
     epilogue: Any, dtype: str, out_dtype: str, width: int | None = None
 ) -> Callable[..., Any]:
-    """The device function `finish`.
+    """Make the device function `finish`.
 
     Args:
         epilogue: None, or a `Fusion`.
@@ -41,33 +42,45 @@ def make_finish(
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
-    known: dict[str, Any] = {
-        "read_vector": read_vector,
-        "store_vector": store_vector,
-        "as_result": np.dtype(out_dtype).type,
-    }
-    for number, operand in enumerate(epilogue.stage_operands):
-        if operand.kind != "number":
-            known[f"element_{number}"] = stored_type(operand.dtype)
-            known[f"widen_{number}"] = WIDEN.get(operand.dtype)
-            known[f"narrow_{number}"] = NARROW.get(operand.dtype, stored_type(operand.dtype))
-    for number, stage in enumerate(epilogue.stages):
-        function = stage.make_function(LITERALS[dtype], device_function, FUNCTIONS)
-        known[f"stage_{number}"] = function
-    columns = range(width or 1)
-    lines = _reading(epilogue.stage_operands, columns)
-    results, outputs = [], []
-    for column in columns:
-        value = "values" if width is None else f"values[{column}]"
-        computing, result, kept = _computing(epilogue, value, column)
-        lines += computing
-        results.append(f"as_result({result})")
-        outputs.append(kept)
-    lines += _writing(epilogue.stage_operands, outputs)
-    lines.append(f"return {results[0] if width is None else _tuple(results)}")
-    source = "def finish(values, matrix, row, col, extra):\n    " + "\n    ".join(lines)
-    exec(source, known)
-    return device_function(known["finish"])
+    if width is None:
+        finish_one = make_finish(epilogue, dtype, out_dtype, 1)
+        return device_function(
+            lambda value, matrix, row, col, extra: finish_one((value,), matrix, row, col, extra)[0]
+        )
+    stages, operands = epilogue.stages, epilogue.stage_operands
+    is_transposed = epilogue.is_transposed
+    functions = tuple(s.make_function(LITERALS[dtype], device_function, FUNCTIONS) for s in stages)
+    inputs = tuple(i for i, operand in enumerate(operands) if operand.kind != "output")
+    outputs = tuple(i for i, operand in enumerate(operands) if operand.kind == "output")
+    readers = tuple(_make_reader(operands[i], width) for i in inputs)
+    writers = tuple(_make_writer(operands[i], width) for i in outputs)
+    # The inputs of a stage are those from its first up to the next stage's first.
+    first_inputs = tuple(accumulate((len(stage.parameters) for stage in stages), initial=0))
+    output_counts = tuple(len(stage.outputs) for stage in stages)
+    count = len(outputs)
+    as_result = np.dtype(out_dtype).type
+
+    def finish(values, matrix, row, col, extra):
+        read = ()
+        for i in static_range(len(inputs)):
+            read = read + (readers[i](matrix, row, col, extra[inputs[i]]),)
+        results, kept = (), ()
+        for column in static_range(width):
+            value = values[column]
+            for stage in static_range(len(output_counts)):
+                arguments = (col + column, row) if is_transposed else (row, col + column)
+                for i in static_range(first_inputs[stage], first_inputs[stage + 1]):
+                    arguments = arguments + (read[i][column],)
+                value = functions[stage](value, *arguments)
+                if output_counts[stage] > 0:
+                    returned = exactly(1 + output_counts[stage], value)
+                    value, kept = returned[0], kept + returned[1:]
+            results = results + (as_result(value),)
+        for i in static_range(count):
+            writers[i](kept[i::count], matrix, row, col, extra[outputs[i]])
+        return results
+
+    return device_function(unroll(finish))
 
 
 def make_prefetch(
@@ -85,7 +98,6 @@ def make_prefetch(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import global_address, prefetch_line
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     operands = epilogue.stage_operands if epilogue is not None else ()
     numbers = tuple(
@@ -115,85 +127,64 @@ def make_prefetch(
     return device_function(unroll(prefetch))
 
 
-def _reading(operands: Any, columns: range) -> list[str]:
-    """Statements that define operand_N: a number, or a tuple of an element for each column."""
-    lines = []
-    for number, operand in enumerate(operands):
-        if operand.kind == "number":
-            lines.append(f"operand_{number} = extra[{number}]")
-            continue
-        pointer, index, step = f"pointer_{number}", f"index_{number}", f"step_{number}"
-        rows = "row * row_step + " if operand.has_rows else ""
-        cols = "col" if operand.access == "vector" else f"col * {step}"
-        lines += [
-            f"{pointer}, batch_step, row_step, {step} = extra[{number}]",
-            f"{index} = matrix * batch_step + {rows}{cols}",
-        ]
-        if operand.kind == "output":
-            continue
-        if operand.access == "vector":
-            count = _vector_width(operand, columns)
-            elements = " + ".join(
-                f"read_vector(element_{number}, {count}, {pointer}, {index} + {first})"
-                for first in columns[::count]
-            )
-        elif operand.access == "same":
-            lines.append(f"same_{number} = {pointer}[{index}]")
-            elements = _tuple([f"same_{number}" for _ in columns])
-        else:
-            elements = _tuple([f"{pointer}[{index} + {column} * {step}]" for column in columns])
-        lines.append(f"operand_{number} = {elements}")
-        if operand.dtype in NARROW:
-            widened = [f"widen_{number}(operand_{number}[{column}])" for column in columns]
-            lines.append(f"operand_{number} = {_tuple(widened)}")
-    return lines
+def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
+    """Device function that reads an operand for `width` neighbours: a tuple, widened."""
+    is_number, access = operand.kind == "number", operand.access
+    scalar, count = stored_type(operand.dtype), _vector_width(operand, width)
+    widen = WIDEN[operand.dtype] if operand.dtype in NARROW else scalar
+    locate = _make_locate(operand)
+
+    def read(matrix, row, col, operand):
+        stored, elements = (), ()
+        if not is_number:
+            pointer, index, step = locate(matrix, row, col, operand)
+            for first in static_range(0, width, count):
+                if access == "vector":
+                    stored = stored + read_vector(scalar, count, pointer, index + first)
+                else:
+                    place = index if access == "same" else index + first * step
+                    stored = stored + (pointer[place],)
+        for column in static_range(width):
+            elements = elements + (operand if is_number else widen(stored[column]),)
+        return elements
+
+    return device_function(unroll(read))
 
 
-def _computing(epilogue: Any, value: str, column: int) -> tuple[list[str], str, dict[int, str]]:
-    """Statements for the element of one column, its result, and outputs by their number."""
-    place = f"col + {column}, row" if epilogue.is_transposed else f"row, col + {column}"
-    lines, outputs, number = [], {}, 0
-    for position, stage in enumerate(epilogue.stages):
-        inputs = [value, place]
-        for operand in epilogue.stage_operands[number : number + len(stage.parameters)]:
-            inputs.append(
-                f"operand_{number}" if operand.kind == "number" else f"operand_{number}[{column}]"
-            )
-            number += 1
-        value = f"value_{position}_{column}"
-        returned = [value]
-        for _ in stage.outputs:
-            returned.append(f"{value}_{number}")
-            outputs[number] = f"narrow_{number}({value}_{number})"
-            number += 1
-        # numba refuses to unpack another number of values.
-        lines.append(f"{', '.join(returned)} = stage_{position}({', '.join(inputs)})")
-    return lines, value, outputs
+def _make_writer(operand: Any, width: int) -> Callable[..., None]:
+    """Device function that narrows values of neighbours and writes them to an output."""
+    narrow = NARROW.get(operand.dtype, stored_type(operand.dtype))
+    count = _vector_width(operand, width)
+    locate = _make_locate(operand)
+
+    def write(values, matrix, row, col, operand):
+        pointer, index, step = locate(matrix, row, col, operand)
+        elements = ()
+        for column in static_range(width):
+            elements = elements + (narrow(values[column]),)
+        for first in static_range(0, width, count):
+            if count > 1:
+                store_vector(pointer, index + first, elements[first : first + count])
+            else:
+                pointer[index + first * step] = elements[first]
+
+    return device_function(unroll(write))
 
 
-def _writing(operands: Any, outputs: list[dict[int, str]]) -> list[str]:
-    """Statements that write auxiliary outputs, given for each column by their number."""
-    lines = []
-    columns = range(len(outputs))
-    for number in outputs[0]:
-        elements = [output[number] for output in outputs]
-        pointer, index = f"pointer_{number}", f"index_{number}"
-        count = _vector_width(operands[number], columns)
-        if operands[number].access == "vector" and count > 1:
-            for first in columns[::count]:
-                vector = _tuple(elements[first : first + count])
-                lines.append(f"store_vector({pointer}, {index} + {first}, {vector})")
-        else:
-            for column, element in enumerate(elements):
-                lines.append(f"{pointer}[{index} + {column} * step_{number}] = {element}")
-    return lines
+def _make_locate(operand: Any) -> Callable[..., Any]:
+    """Device function: an array's pointer, index of an element, step to its neighbour."""
+    has_rows, is_vector = operand.has_rows, operand.access == "vector"
+
+    def locate(matrix, row, col, array):
+        pointer, batch_step, row_step, col_step = array
+        step = 1 if is_vector else col_step
+        start = matrix * batch_step + (row * row_step if has_rows else 0)
+        return pointer, start + col * step, step
+
+    return device_function(unroll(locate))
 
 
-def _vector_width(operand: Any, columns: range) -> int:
+def _vector_width(operand: Any, width: int) -> int:
     """Elements of an operand that are read or written in one access: PTX has vectors of four."""
     item_bytes = np.dtype(stored_type(operand.dtype)).itemsize
-    return min(len(columns), VECTOR_BYTES // item_bytes, 4)
-
-
-def _tuple(elements: list[str]) -> str:
-    return f"({', '.join(elements)},)"
+    return min(width, VECTOR_BYTES // item_bytes, 4) if operand.access == "vector" else 1

@@ -35,6 +35,9 @@ if _config.ENABLE_CUDASIM:
         for i, value in enumerate(values):
             array[index + i] = value
 
+    def exactly(count: int, values: Any) -> Any:
+        return values
+
     def zeros(scalar: Any, count: int) -> Any:
         return (scalar(0),) * count
 
@@ -192,6 +195,13 @@ else:
             return context.get_dummy_value()
 
         return signature(types.void, array, index, values), generate
+
+    @intrinsic
+    def exactly(typing_context, count, values):
+        """The same tuple; the kernel does not compile if it has another number of elements."""
+        if not isinstance(values, types.BaseTuple) or len(values) != literal(count):
+            return None
+        return signature(values, count, values), lambda context, builder, sig, args: args[1]
 
     @intrinsic
     def zeros(typing_context, scalar, count):

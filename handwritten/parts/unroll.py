@@ -15,6 +15,8 @@ of a parameter, casts whatever is assigned to it, here and later: `left: int32 =
 Steps. A function inside a kernel that takes nothing and returns nothing, such as `fetch`, is put in
 the place of its calls.
 
+Functions. A tuple of device functions is indexed by a loop counter: `readers[i](extra[i])`.
+
 Operands. A `gemm_kernel` takes a, b, c and out, each with `data`, `batch`, `row` and `col`: a
 pointer and the strides of its matrices, rows and columns, in elements. The launched kernel has a
 parameter for each. As an argument, such as in `store(c, out)`, an operand is an `Operand`.
@@ -103,8 +105,18 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
         definition.args.args = [ast.copy_location(ast.arg(name), arguments[0]) for name in _FLAT]
         definition = _Operands().visit(definition)
         known["Operand"] = Operand
+    # Functions of tuples get names of their own: in numba, a tuple of functions is experimental.
+    known |= {
+        f"{name}[{index}]": entry
+        for name, entries in known.items()
+        if isinstance(entries, tuple)
+        for index, entry in enumerate(entries)
+        if callable(entry)
+    }
     variable = {argument.arg for argument in definition.args.args} | _assigned(definition)
-    constants = {name: value for name, value in known.items() if name not in variable}
+    constants = {
+        name: value for name, value in known.items() if name.partition("[")[0] not in variable
+    }
     unrolled = _Unroller(constants).visit(definition)
     # Numbers of lines stay those of the file, so that numba's errors point to the kernel's source.
     ast.increment_lineno(unrolled, function.__code__.co_firstlineno - 1)
@@ -230,6 +242,14 @@ class _Unroller(ast.NodeTransformer):
             if is_known and _is_literal(value):
                 return ast.copy_location(_literal(value), node)
         return super().visit(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        self.generic_visit(node)
+        if isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Constant):
+            name = f"{node.value.id}[{node.slice.value!r}]"
+            if name in self._constants:
+                return ast.copy_location(ast.Name(name, node.ctx), node)
+        return node
 
     def visit_For(self, node: ast.For) -> Any:
         loop = node.iter
