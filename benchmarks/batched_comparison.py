@@ -37,19 +37,19 @@ class BatchedCase:
     """Batch of matrices of equal sizes, or of different ones.
 
     Attributes:
-        way: "strided" or "broadcast" (b is one matrix) for a batch in one array, "list" for a list
-            of arrays.
+        layout: "strided" or "broadcast" (b is one matrix) for a batch in one array, "list" for a
+            list of arrays.
         sizes: m, n and k of each problem, which repeat until there are `batch`.
     """
 
     dtype: str
     batch: int
     sizes: tuple[tuple[int, int, int], ...]
-    way: str = "strided"
+    layout: str = "strided"
 
     def __str__(self) -> str:
         shapes = "_".join("x".join(map(str, size)) for size in self.sizes)
-        return f"{self.dtype}-{self.way}-{self.batch}x{shapes}"
+        return f"{self.dtype}-{self.layout}-{self.batch}x{shapes}"
 
     @property
     def problems(self) -> list[tuple[int, int, int]]:
@@ -63,7 +63,7 @@ class BatchedCase:
     def bytes_moved(self) -> int:
         """Each operand read once, each result written once."""
         elements = sum(m * k + m * n for m, n, k in self.problems)
-        if self.way == "broadcast":
+        if self.layout == "broadcast":
             (_, n, k) = self.sizes[0]
             elements += k * n
         else:
@@ -89,7 +89,7 @@ class Measurement:
 
 
 def measure(case: BatchedCase, timer: Timer) -> Measurement:
-    """Check every way on small integers, then time those that pass, interleaved."""
+    """Check every call on small integers, then time those that pass, interleaved."""
     result = Measurement()
     makers: dict[str, Callable[..., Call]] = {OWN: own_call}
     if not SMOKE:
@@ -107,7 +107,7 @@ def measure(case: BatchedCase, timer: Timer) -> Measurement:
             calls[name] = [call]
         else:
             result.wrong.append(name)
-    if OWN in calls and case.way != "list":
+    if OWN in calls and case.layout != "list":
         explanation = calls[OWN][0].explain()  # type: ignore[attr-defined]
         result.config = f"{explanation.implementation} {explanation.config}"
     call_s = {name: timer(of_name) for name, of_name in calls.items()}
@@ -125,12 +125,12 @@ def operands(case: BatchedCase, rng: Any) -> tuple[Any, Any, Any]:
     def integers(*shape: int) -> Any:
         return rng.integers(-3, 4, shape).astype(case.dtype)
 
-    if case.way == "list":
+    if case.layout == "list":
         a = [integers(m, k) for m, _, k in case.problems]
         b = [integers(k, n) for _, n, k in case.problems]
         return a, b, [xp.empty((m, n), case.dtype) for m, n, _ in case.problems]
     ((m, n, k),) = case.sizes
-    b = integers(k, n) if case.way == "broadcast" else integers(case.batch, k, n)
+    b = integers(k, n) if case.layout == "broadcast" else integers(case.batch, k, n)
     return integers(case.batch, m, k), b, xp.empty((case.batch, m, n), case.dtype)
 
 
@@ -145,13 +145,13 @@ def is_exact(call: Call, a: Any, b: Any, out: Any) -> bool:
 
 
 def own_call(case: BatchedCase, a: Any, b: Any, out: Any) -> Call:
-    if case.way == "list":
+    if case.layout == "list":
         return dxgemm.plan_grouped(a, b, out=out)
     return dxgemm.plan(a, b, out=out)
 
 
 def cublas_call(case: BatchedCase, a: Any, b: Any, out: Any) -> Call:
-    if case.way != "list":
+    if case.layout != "list":
         return dxgemm.plan(a, b, out=out, implementation="cublas")
     if len(case.sizes) == 1:
         return pointer_batch(case, a, b, out)
@@ -192,13 +192,13 @@ def pointer_batch(
 
 
 def torch_call(case: BatchedCase, a: Any, b: Any, out: Any) -> Call:
-    if case.way == "list":
+    if case.layout == "list":
         raise NotImplementedError("torch.bmm takes no lists")
     try:
         import torch
     except ImportError:
         raise NotImplementedError("torch is not installed") from None
     first, second, target = (torch.from_dlpack(array) for array in (a, b, out))
-    if case.way == "broadcast":
+    if case.layout == "broadcast":
         second = second.expand(case.batch, -1, -1)
     return lambda: torch.bmm(first, second, out=target)

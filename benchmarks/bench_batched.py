@@ -33,9 +33,9 @@ def list_cases() -> list[BatchedCase]:
     if SMOKE:
         sizes = ((4, 4, 4), (5, 3, 2))
         return [
-            BatchedCase(dtype, 3, sizes if way == "list" else sizes[:1], way)
+            BatchedCase(dtype, 3, sizes if layout == "list" else sizes[:1], layout)
             for dtype in dtypes
-            for way in ("strided", "broadcast", "list")
+            for layout in ("strided", "broadcast", "list")
         ]
     batches = [
         BatchedCase(dtype, batch, ((n, n, n),))
@@ -74,7 +74,7 @@ def bench_batched(benchmark: Any, measurement: Any, case: BatchedCase, name: str
         k=k,
         batch=case.batch,
         sizes=case.sizes,
-        way=case.way,
+        way=case.layout,
         arrangement="row_row_row",
         epilogue="none",
         implementation=name,

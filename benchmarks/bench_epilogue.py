@@ -26,12 +26,12 @@ from comparison import SMOKE, row
 from fused_comparison import AUTOMATIC, BASELINES, Comparison, FusedCase, problems_of
 from interleave import replay, replay_clock
 from reduced_comparison import (
+    PATHS,
     REDUCERS,
     REDUCING_BASELINES,
-    WAYS,
     ReducedCase,
     ReducedComparison,
-    way_of,
+    path_of,
 )
 
 import dxgemm
@@ -189,7 +189,7 @@ def reduced_comparison() -> ReducedComparison:
     return ReducedComparison()
 
 
-@pytest.mark.parametrize("name", [*WAYS, *REDUCING_BASELINES])
+@pytest.mark.parametrize("name", [*PATHS, *REDUCING_BASELINES])
 @pytest.mark.parametrize("case", list_reduced_cases(), ids=str)
 def bench_reduction(
     benchmark: Any, reduced_comparison: ReducedComparison, case: ReducedCase, name: str
@@ -201,10 +201,10 @@ def bench_reduction(
     if attempt.refusal:
         pytest.skip(attempt.refusal)
     benchmark.group = str(case)
-    implementation, config, way = name, None, None
-    if name in WAYS:
+    implementation, config, path = name, None, None
+    if name in PATHS:
         implementation, config = attempt.explanation.implementation, attempt.explanation.config
-        way = way_of(attempt.explanation)
+        path = path_of(attempt.explanation)
     seconds = measurement.seconds(name)
     rivals = [
         measurement.seconds(rival) for rival in REDUCING_BASELINES if rival in measurement.samples_s
@@ -212,9 +212,9 @@ def bench_reduction(
     benchmark.extra_info.update(
         row(case, implementation, config, {implementation: measurement.samples_s[name]}),
         epilogue=case.reduction,
-        way=way,
+        way=path,
         is_automatic=name == AUTOMATIC,
         vs_cublas=min(rivals) / seconds if rivals else None,
-        vs_plain=measurement.seconds((name, "plain")) / seconds if way else None,
+        vs_plain=measurement.seconds((name, "plain")) / seconds if path else None,
     )
     replay(benchmark, measurement.samples_s[name])

@@ -17,8 +17,8 @@ from comparison import SMOKE, make_timer, row
 from interleave import replay, replay_clock
 from precision_comparison import (
     DATA,
-    ERROR_WAYS,
-    TIMED_WAYS,
+    ERROR_VARIANTS,
+    TIMED_VARIANTS,
     PrecisionCase,
     measure,
     most_error,
@@ -26,11 +26,11 @@ from precision_comparison import (
 from result_files import DEPTH_LINES
 
 if SMOKE:
-    SCHEME_WAYS: Mapping[str, Any] = {}
+    SCHEME_VARIANTS: Mapping[str, Any] = {}
 else:
     from scheme_products import STUDIES, scheme_product
 
-    SCHEME_WAYS = {str(study): scheme_product(study) for study in STUDIES}
+    SCHEME_VARIANTS = {str(study): scheme_product(study) for study in STUDIES}
 
 SIZES = {"float32": (1024, 1536, 2048, 3000, 4096, 8192), "float64": (2048, 4096, 8192)}
 REFUSED_SIZES = (1024, 2048, 4096)
@@ -40,56 +40,60 @@ STUDY_SIZES = ((4096, 4096, 4096), (256, 256, 65536))
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 
-def ways_of_cases() -> dict[PrecisionCase, Mapping[str, Any]]:
+def variants_of_cases() -> dict[PrecisionCase, Mapping[str, Any]]:
     """Problems and precisions."""
-    ways: dict[PrecisionCase, Mapping[str, Any]] = {}
+    variants: dict[PrecisionCase, Mapping[str, Any]] = {}
     if SMOKE:
-        for dtype, of_dtype in TIMED_WAYS.items():
-            ways |= {PrecisionCase(dtype, 5, 6, 8, data=data): of_dtype for data in DATA}
-        return ways
+        for dtype, of_dtype in TIMED_VARIANTS.items():
+            variants |= {PrecisionCase(dtype, 5, 6, 8, data=data): of_dtype for data in DATA}
+        return variants
     for dtype, sizes in SIZES.items():
         for size in [*((n, n, n) for n in sizes), (4096, 16384, 4096)]:
-            ways[PrecisionCase(dtype, *size)] = TIMED_WAYS[dtype]
+            variants[PrecisionCase(dtype, *size)] = TIMED_VARIANTS[dtype]
         for n in REFUSED_SIZES:
             case = PrecisionCase(dtype, n, n, n, data="elements over 60 binades")
-            ways[case] = ERROR_WAYS[dtype]
+            variants[case] = ERROR_VARIANTS[dtype]
         for data in DATA:
             for k in DEPTHS:
                 case = PrecisionCase(dtype, DEPTH_LINES, DEPTH_LINES, k, data=data)
-                ways[case] = ERROR_WAYS[dtype]
+                variants[case] = ERROR_VARIANTS[dtype]
     for size in STUDY_SIZES:
         for data in ("normal", "uniform(0, 1)"):
             case = PrecisionCase("float32", *size, data=data)
-            ways[case] = {**ways.get(case, ERROR_WAYS["float32"]), **SCHEME_WAYS}
-    return ways
+            variants[case] = {**variants.get(case, ERROR_VARIANTS["float32"]), **SCHEME_VARIANTS}
+    return variants
 
 
-WAYS = ways_of_cases()
+VARIANTS = variants_of_cases()
 
 
 @pytest.fixture(scope="module")
 def measurement() -> Any:
-    """Measures a case when it is first asked for; its ways follow each other."""
+    """Measures a case when it is first asked for; its variants follow each other."""
     timer = make_timer()
-    return cache(lambda case: measure(case, WAYS[case], timer))
+    return cache(lambda case: measure(case, VARIANTS[case], timer))
 
 
 @pytest.mark.parametrize(
-    ("case", "way"),
-    [pytest.param(case, way, id=f"{case}-{way}") for case in WAYS for way in WAYS[case]],
+    ("case", "variant"),
+    [
+        pytest.param(case, variant, id=f"{case}-{variant}")
+        for case in VARIANTS
+        for variant in VARIANTS[case]
+    ],
 )
-def bench_precision(benchmark: Any, measurement: Any, case: PrecisionCase, way: str) -> None:
+def bench_precision(benchmark: Any, measurement: Any, case: PrecisionCase, variant: str) -> None:
     measured = measurement(case)
-    result = measured[way]
+    result = measured[variant]
     if result.refusal is not None:
         pytest.skip(result.refusal)
-    if not result.max_error <= most_error(case, way, result.is_native):
-        pytest.fail(f"{way} is wrong by {result.max_error:.3g} units for {case}", pytrace=False)
+    if not result.max_error <= most_error(case, variant, result.is_native):
+        pytest.fail(f"{variant} is wrong by {result.max_error:.3g} units for {case}", pytrace=False)
     benchmark.group = str(case)
     samples_s = {name: other.samples_s for name, other in measured.items() if other.samples_s}
     benchmark.extra_info.update(
-        row(case, way, result.config, samples_s),
-        way=way,
+        row(case, variant, result.config, samples_s),
+        way=variant,
         implementation=result.implementation,
         is_native=result.is_native,
         max_error=result.max_error,

@@ -1,4 +1,4 @@
-"""Several ways to compute one problem: each checked first, then all timed, interleaved.
+"""Several implementations of one problem: each checked first, then all timed, interleaved.
 
 A `Trial` checks an implementation bit-exactly on integers and takes a first time. `interleaved`
 times those that passed on random operands. Consecutive calls take different operands, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from charts import COLORS, Series, line_chart
 from result_files import DEPTH_LINES, Results, accuracy_sections, distinct, extras
-from tables import PRECISION_ERRORS, way_text
+from tables import PRECISION_ERRORS, variant_text
 
 
 def accuracy_charts(results: Results) -> dict[str, str]:
@@ -28,10 +28,10 @@ def precision_charts(results: Results) -> dict[str, str]:
     for dtype, data in distinct((row["dtype"], row["data"]) for row in of_depth):
         rows = [row for row in of_depth if (row["dtype"], row["data"]) == (dtype, data)]
         lines = []
-        for way in PRECISION_ERRORS[dtype]:
-            points = sorted((row["k"], row["max_error"]) for row in rows if row["way"] == way)
+        for variant in PRECISION_ERRORS[dtype]:
+            points = sorted((row["k"], row["max_error"]) for row in rows if row["way"] == variant)
             if points:
-                lines.append(Series(way_text(way), points, color=way))
+                lines.append(Series(variant_text(variant), points, color=variant))
         title = f"{dtype}, {data}"
         if lines:
             charts[title] = line_chart(title, lines, "k", "largest error, eps |A| |B|", log_y=True)

@@ -117,36 +117,38 @@ def _halves(x: Any) -> tuple[Any, Any]:
     return upper, x - upper
 
 
-def most_error(case: PrecisionCase, way: str, is_native: bool) -> float:
-    """The bound of a way on the error of an element, in `UNITS`.
+def most_error(case: PrecisionCase, variant: str, is_native: bool) -> float:
+    """Bound of a variant on the error of an element, in `UNITS`.
 
     Args:
         is_native: True if the validity check failed, so that the native kernel answered.
     """
-    if way == "tf32":  # two operands with 11 bits, and sums that are cut off
+    if variant == "tf32":  # two operands with 11 bits, and sums that are cut off
         return 2.0**13 + case.k
-    if is_native or not way.startswith("emulated"):
+    if is_native or not variant.startswith("emulated"):
         return case.k / 2 + 1  # Higham, "Accuracy and Stability of Numerical Algorithms", 3.5
     if case.dtype == "float32":
         return 8.0
-    precision = way.partition(",")[0]
+    precision = variant.partition(",")[0]
     problem = contiguous_problem("float64", case.m, case.n, case.k, precision=precision)
     bits = operand_bits(moduli_count(problem), case.k)
     return 2.0 ** (LOST_BITS - bits) / UNITS["float64"] + 0.5
 
 
-def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[str, Measurement]:
-    """The error of each way on the same operands, then their times, interleaved.
+def measure(
+    case: PrecisionCase, variants: Mapping[str, Any], timer: Timer
+) -> dict[str, Measurement]:
+    """The error of each variant on the same operands, then their times, interleaved.
 
     Args:
-        ways: by name, (a, b, out) -> a call; it may say by `explain()` what it computes with.
+        variants: by name, (a, b, out) -> a call; it may say by `explain()` what it computes with.
     """
     rng = xp.random.default_rng(0)
     sets = [_operands(case, rng)]
     exact = exact_product(*sets[0][:2])
     measured: dict[str, Measurement] = {}
     calls: dict[str, list[Call]] = {}
-    for name, make in ways.items():
+    for name, make in variants.items():
         measured[name] = result = Measurement()
         try:
             call = make(*sets[0])
@@ -159,7 +161,7 @@ def measure(case: PrecisionCase, ways: Mapping[str, Any], timer: Timer) -> dict[
     count = max(map(calls_in_sample, call_s.values()), default=1)
     sets += [_operands(case, rng) for _ in range(sets_of_operands(case, count) - 1)]
     for name in calls:
-        calls[name] += [ways[name](*operands) for operands in sets[1:]]
+        calls[name] += [variants[name](*operands) for operands in sets[1:]]
     for name, samples_s in take_turns(calls, call_s, timer, LONGEST_S).items():
         measured[name].samples_s = samples_s
     return measured
@@ -184,19 +186,19 @@ def _operands(case: PrecisionCase, rng: Any) -> tuple[Any, Any, Any]:
 
 
 def plan(**options: Any) -> Callable[[Any, Any, Any], dxgemm.Plan]:
-    """A way: a plan with these options."""
+    """Variant: a plan with these options."""
     return lambda a, b, out: dxgemm.plan(a, b, out=out, **options)
 
 
 def plan_emulated(precision: str = "emulated") -> Callable[[Any, Any, Any], dxgemm.Plan]:
-    """A way: by parts, even where the choice would be another."""
+    """Variant: emulated, even where the choice would be another."""
     return lambda a, b, out: dxgemm.plan(
         a, b, out=out, precision=precision, implementation=_multiplier_of_parts(a)
     )
 
 
 def plan_prepared(a: Any, b: Any, out: Any) -> dxgemm.Plan:
-    """A way: b has been split before."""
+    """Variant: emulated, with b prepared."""
     prepared = dxgemm.prepare(b)
     return dxgemm.plan(a, prepared, out=out, implementation=_multiplier_of_parts(a))
 
@@ -205,7 +207,7 @@ def _multiplier_of_parts(a: Any) -> str | None:
     return None if SMOKE else IMPLEMENTATIONS[str(a.dtype)]  # the simulator has none
 
 
-ERROR_WAYS = {
+ERROR_VARIANTS = {
     "float32": {
         "cublas": plan(implementation="cublas"),
         "float32": plan(),
@@ -220,10 +222,10 @@ ERROR_WAYS = {
         "emulated13": plan_emulated("emulated13"),
     },
 }
-TIMED_WAYS = {
-    "float32": {**ERROR_WAYS["float32"], "emulated, b prepared": plan_prepared},
+TIMED_VARIANTS = {
+    "float32": {**ERROR_VARIANTS["float32"], "emulated, b prepared": plan_prepared},
     "float64": {
-        **ERROR_WAYS["float64"],
+        **ERROR_VARIANTS["float64"],
         "emulated15": plan_emulated("emulated15"),
         "emulated17": plan_emulated("emulated17"),
         "emulated, b prepared": plan_prepared,

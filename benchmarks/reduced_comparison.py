@@ -29,7 +29,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.testing import inputs
 from dxgemm.tuning.sampling import calls_in_sample
 
-WAYS = {AUTOMATIC: None, "fused": True, "unfused": False}
+PATHS = {AUTOMATIC: None, "fused": True, "unfused": False}
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ REDUCING_BASELINES = {
 }
 
 
-def way_of(explanation: dxgemm.Explanation) -> str:
+def path_of(explanation: dxgemm.Explanation) -> str:
     """ "fused" or "unfused", as a plan says of itself."""
     return "fused" if ", fused" in explanation.reduction else "unfused"
 
@@ -249,7 +249,7 @@ class ReducedComparison:
         self._measurement = Measurement()
 
     def measure(self, case: ReducedCase) -> Measurement:
-        """Check and time every way and baseline, and the plain products of the ways."""
+        """Check and time every path and baseline, and the plain products of the paths."""
         if case != self._case:
             self._case, self._measurement = case, self._measure(case)
         return self._measurement
@@ -259,14 +259,14 @@ class ReducedComparison:
         gate = Gate(case, self._timer)
         makers: dict[Any, Callable[[ReducedCase, Operands], Call]] = {}
         call_s = {}
-        for name, fused in WAYS.items():
+        for name, fused in PATHS.items():
             attempt = result.attempts[name] = gate.attempt(name, own_call(None, fused))
             if attempt.refusal or attempt.is_wrong:
                 continue
-            way, automatic = way_of(attempt.explanation), result.attempts[AUTOMATIC]
-            if name != AUTOMATIC and (attempt.implementation, way) == (
+            path, automatic = path_of(attempt.explanation), result.attempts[AUTOMATIC]
+            if name != AUTOMATIC and (attempt.implementation, path) == (
                 automatic.implementation,
-                automatic.explanation and way_of(automatic.explanation),
+                automatic.explanation and path_of(automatic.explanation),
             ):
                 attempt.refusal = "the automatic choice is the same"
                 continue
@@ -275,7 +275,7 @@ class ReducedComparison:
                 attempt.refusal = without.refusal or "its plain product is wrong"
                 continue
             makers |= {
-                name: own_call(attempt.implementation, way == "fused"),
+                name: own_call(attempt.implementation, path == "fused"),
                 (name, "plain"): plain_call(attempt.implementation),
             }
             call_s |= {name: attempt.call_s, (name, "plain"): without.call_s}

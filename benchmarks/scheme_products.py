@@ -65,7 +65,7 @@ STUDIES = (
 
 
 def scheme_problem(m: int, n: int, k: int) -> Any:
-    """Problem of K-major a and b, whose epilogue takes the factors and the verdict."""
+    """Problem of K-major a and b, whose epilogue takes factors and the validity flag."""
     problem = contiguous_problem("float32", m, n, k, precision="emulated")
     epilogue = Fusion((), buffers("float32", "float32", "int32"))
     return replace(problem, b=Strides(0, 1, k), epilogue=epilogue)
@@ -100,9 +100,9 @@ class SchemeProduct:
             a.device.id,
             emulated_float32.KERNEL.tensor_maps(config, problem, *spec.variant),
         )
-        scheme, verdict = SCHEMES[study.scheme], cp.zeros(1, "int32")
+        scheme, flag = SCHEMES[study.scheme], cp.zeros(1, "int32")
         (a_parts, a_factors), (b_parts, b_factors) = (_split(x, scheme) for x in (a, b.T))
-        self._arrays = a_parts, b_parts, a_factors, b_factors, verdict, out
+        self._arrays = a_parts, b_parts, a_factors, b_factors, flag, out
         given = (x for array in self._arrays[2:5] for x in (array.data.ptr, array.size))
         pointers = a_parts.data.ptr, b_parts.data.ptr, out.data.ptr, out.data.ptr
         self._run = launch.fixed(*pointers, 1.0, 0.0, tuple(given))

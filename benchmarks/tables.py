@@ -48,7 +48,7 @@ BASELINES = {
     "cublas_torch": "cuBLAS and torch's operations",
     "cublaslt": "cuBLASLt's own epilogue",
 }
-WAYS = ("fused", "unfused")  # of reductions: in the product's kernel, and in one of its own
+PATHS = ("fused", "unfused")  # of reductions: in the product's kernel, and in one of its own
 # What reduces a result otherwise, likewise.
 REDUCING_BASELINES = {
     "cublas_cupy_reduction": "cuBLAS and CuPy",
@@ -191,7 +191,7 @@ def square_rows(suites: dict[str, Results]) -> list[Extra]:
     rows = [
         row
         for row in (extras(suites["gemm"]) if "gemm" in suites else [])
-        if row["implementation"] not in (*OTHERS, "batch_invariant", "batch_invariant")
+        if row["implementation"] not in (*OTHERS, "batch_invariant")
     ]
     kinds = set(SPEED_KINDS) - {(row["dtype"], row["precision"]) for row in rows}
     rows += [
@@ -344,7 +344,7 @@ def reduction_rows(results: Results) -> list[Part]:
     for key, rows in cases.items():
         others = [row for row in rows if row["way"] is None]
         other = min(others, key=lambda row: row["gpu_us"], default=None)
-        fused, unfused = (next((row for row in rows if row["way"] == way), None) for way in WAYS)
+        fused, unfused = (next((row for row in rows if row["way"] == path), None) for path in PATHS)
         automatic = next((row for row in rows if row["is_automatic"]), None)
         kernel = fused or unfused
         lines.append(
@@ -500,18 +500,18 @@ PRECISION_ERRORS = {
 }
 
 
-def way_text(way: str) -> str:
+def variant_text(variant: str) -> str:
     """The name of a column."""
-    count = way.removeprefix("emulated")
-    if way.startswith("emulated") and count.isdigit():
+    count = variant.removeprefix("emulated")
+    if variant.startswith("emulated") and count.isdigit():
         return f"{count} moduli"
-    return way.replace("cublas", "cuBLAS")
+    return variant.replace("cublas", "cuBLAS")
 
 
 def precision_cases(
     results: Results, dtype: str, data: Sequence[str] = ()
 ) -> dict[tuple[str, str], dict[str, Extra]]:
-    """The rows of each case by way, where the operands are such; of all kinds of data if none."""
+    """Rows of each case by variant, for operands of these kinds of data; of all kinds if none."""
     cases: dict[tuple[str, str], dict[str, Extra]] = {}
     for row in extras(results):
         if row["dtype"] == dtype and (not data or row["data"] in data):
@@ -524,12 +524,12 @@ def precision_rates(results: Results) -> list[Part]:
     parts: list[Part] = []
     for dtype in distinct(row["dtype"] for row in extras(results)):
         columns, lines = PRECISION_RATES[dtype], []
-        for (_, size), ways in precision_cases(results, dtype, ["normal"]).items():
-            if PREPARED in ways:
-                rates = [figure(ways[w]["tflops"]) if w in ways else "" for w in columns]
-                compared = [ratio(ways[w]["vs_cublas"]) for w in ("emulated", PREPARED)]
+        for (_, size), variants in precision_cases(results, dtype, ["normal"]).items():
+            if PREPARED in variants:
+                rates = [figure(variants[w]["tflops"]) if w in variants else "" for w in columns]
+                compared = [ratio(variants[w]["vs_cublas"]) for w in ("emulated", PREPARED)]
                 lines.append([size, *rates, *compared])
-        header = ["m x n x k", *map(way_text, columns)]
+        header = ["m x n x k", *map(variant_text, columns)]
         header += ["emulated x cuBLAS", "b prepared x cuBLAS"]
         parts.append(Table(f"{dtype} products by precision, TFLOP/s:", header, lines))
     return parts

@@ -136,7 +136,7 @@ def allow_shared_memory(kernel: Any, arguments: tuple[Any, ...], smem_bytes: int
 
 
 def measure(size: int, dtype: str) -> list[tuple[str, ...]]:
-    """Rows of the table: both ways with square matrices of one size.
+    """Rows of the table: both pipelines with square matrices of one size.
 
     Raises:
         ArithmeticError: a result differs from NumPy's.

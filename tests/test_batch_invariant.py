@@ -127,7 +127,9 @@ def test_what_is_named_is_kept(configs_of_a_gpu):
     assert chosen(problem, "naive")[0] == "naive"
     config = next(config for config in tuned.configs("float32") if config.split_k == 1)
     assert chosen(problem, ("tuned", config)) == ("tuned", config, 1)
-    with pytest.raises(errors.UnsupportedProblemError, match="order slices of k are added"):
+    with pytest.raises(
+        errors.UnsupportedProblemError, match="order in which split-K slices are added"
+    ):
         chosen(problem, ("tuned", config, 4))
 
 
@@ -204,7 +206,7 @@ def test_a_row_has_the_same_bits_alone_and_in_batches(home, kind, n):
         assert shared[1].tobytes() == compute(a[1], b[0]).tobytes(), count
 
 
-SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, slices of k
+SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, split-K slices
 BITS = """
 import hashlib, sys
 import numpy as np, cupy, dxgemm

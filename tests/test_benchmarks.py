@@ -161,8 +161,8 @@ EPILOGUE = results_of(
     ]
 )
 REDUCTIONS = [
-    epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=way, **changes)
-    for name, us, ratio, way, changes in (
+    epilogue_row(name, 1e3 / us, ratio, epilogue="sum(axis=1)", way=path, **changes)
+    for name, us, ratio, path, changes in (
         ("tuned", 20.0, 1.5, "fused", {"vs_plain": 0.75}),
         ("wgmma", 40.0, 0.75, "unfused", {"is_automatic": False}),
         ("cublas_cupy_reduction", 30.0, 1.0, None, OTHER),
@@ -319,10 +319,10 @@ def test_reductions_are_shown_fused_and_unfused_against_the_quickest_other() -> 
     assert tables.reduction_rows(EPILOGUE) == []
 
 
-def batched_row(implementation: str, way: str, batch: int, vs_cublas: float) -> dict[str, Any]:
-    sizes = [[32, 32, 32]] if way == "strided" else [[4, 4, 4], [8, 8, 8]]
+def batched_row(implementation: str, layout: str, batch: int, vs_cublas: float) -> dict[str, Any]:
+    sizes = [[32, 32, 32]] if layout == "strided" else [[4, 4, 4], [8, 8, 8]]
     return {
-        "dtype": "float32", "m": 32, "way": way, "batch": batch, "sizes": sizes,
+        "dtype": "float32", "m": 32, "way": layout, "batch": batch, "sizes": sizes,
         "implementation": implementation, "config": None, "gpu_us": 10.0, "tflops": 2.0,
         "gbytes_per_s": 500.0, "vs_cublas": vs_cublas,
     }  # fmt: skip
@@ -456,10 +456,11 @@ def test_pages_show_the_suites_that_there_are() -> None:
     assert pages.suite_text([{"gemm": GEMM}], "epilogue", tables.epilogue) == pages.NO_RESULTS
 
 
-def precision_row(way: str, **changes: Any) -> dict[str, Any]:
-    """A way of computing 1024^3 in float32, unless `changes` says otherwise."""
+def precision_row(variant: str, **changes: Any) -> dict[str, Any]:
+    """Row of a variant of 1024^3 in float32, unless `changes` says otherwise."""
     own = {
-        "data": "normal", "way": way, "is_native": False, "max_error": 0.7512, "rms_error": 0.1234,
+        "data": "normal", "way": variant, "is_native": False,
+        "max_error": 0.7512, "rms_error": 0.1234,
     }  # fmt: skip
     return {**gemm_row("emulated_float32", 120.0, 3.0), **own, **changes}
 

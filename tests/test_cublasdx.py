@@ -190,7 +190,7 @@ def test_a_config_is_for_one_dtype():
             assert fits == (config.dtype == dtype)
 
 
-def test_the_copy_engine_states_what_it_cannot_do():
+def test_tma_states_what_it_cannot_do():
     assert pipeline_tma.KERNEL.supports(problem("float16", 64, 64, 64)) is None
     assert "16 bytes" in pipeline_tma.KERNEL.supports(problem("float16", 64, 64, 63))
     assert "16 bytes" in pipeline_tma.KERNEL.supports(
@@ -233,7 +233,7 @@ def test_without_measurements_int8_is_predicted_fastest_on_tensor_cores(give_tab
 
 
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
-def test_the_copy_engine_takes_tf32_along_k(a_order, b_order):
+def test_tma_takes_tf32_along_k(a_order, b_order):
     reason = pipeline_tma.KERNEL.supports(arranged("float32", a_order, b_order, precision="tf32"))
     assert (reason is None) == ((a_order, b_order) == ("row", "col"))
 

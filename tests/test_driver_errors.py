@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from plan_ways import ALPHA, BETA, WAYS
+from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors
@@ -318,8 +318,8 @@ def test_a_kernel_of_more_shared_memory_than_there_is_is_not_loaded(cupy):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", WAYS)
-def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
+@pytest.mark.parametrize("call", CALLS)
+def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, call):
     class Interrupted(Exception):
         pass
 
@@ -328,7 +328,7 @@ def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
 
     values = operands("integers", (129, 33), (33, 65), (129, 65), "float32")
     arrays = [cupy.asarray(value) for value in values]
-    options = WAYS[way].options()
+    options = CALLS[call].options()
     plan = dxgemm.plan(*arrays, ALPHA, BETA, **options)
 
     interrupted = 0
@@ -349,7 +349,7 @@ def test_interrupted_calls_leave_a_right_result_to_the_next(cupy, way):
     assert interrupted > 50
     for run in (plan, lambda: dxgemm.gemm(*arrays, ALPHA, BETA, **options)):
         arrays[2].set(values[2])
-        np.testing.assert_array_equal(run().get(), WAYS[way].expected(*values))
+        np.testing.assert_array_equal(run().get(), CALLS[call].expected(*values))
 
 
 STICKY = """

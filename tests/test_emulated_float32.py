@@ -1,4 +1,4 @@
-"""float32 precision="emulated": the parts and the verdict, by a model in NumPy."""
+"""float32 precision="emulated": the parts and the validity check, by a model in NumPy."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_range_of_a_row(home, exponent, fits):
 
 
 @pytest.mark.parametrize(
-    ("a_status", "b_status", "k", "verdict"),
+    ("a_status", "b_status", "k", "flag"),
     [
         ([(0, 0)], [(0, 0)], 8, 0),
         ([(8, 0)], [(8, 0)], 8, 0),  # strict, however weak
@@ -85,14 +85,14 @@ def test_the_range_of_a_row(home, exponent, fits):
         ([(UNFIT, 0)], [(UNFIT, 0)], 2**31 - 1, 1),
     ],
 )
-def test_the_verdict(home, a_status, b_status, k, verdict):
+def test_the_validity_check(home, a_status, b_status, k, flag):
     buffers = [home.send(np.array(status, np.int32)) for status in (a_status, b_status)]
     found, count = (home.send(np.full(1, 7, np.int32)) for _ in range(2))
     problem = validity_problem(k, len(a_status), len(b_status))
     launch = launch_kernel(validity_spec(problem), problem, 1, device_facts(0).arch, 0)
     extra = [x for array in (*buffers, found, count) for x in (pointer_of(array), array.size)]
     launch(*(pointer_of(found),) * 4, 0, 0, 0, tuple(extra))
-    assert (home.fetch(found)[0], home.fetch(count)[0]) == (verdict, 7 + verdict)
+    assert (home.fetch(found)[0], home.fetch(count)[0]) == (flag, 7 + flag)
 
 
 def exact(a, b):

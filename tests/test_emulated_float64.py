@@ -1,4 +1,4 @@
-"""float64 precision="emulated": remainders, verdict and reconstruction, by a model in NumPy."""
+"""float64 precision="emulated": residues, validity check, reconstruction, by a model in NumPy."""
 
 from __future__ import annotations
 
@@ -215,12 +215,12 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     problem = replace(problem, epilogue=spec.epilogue)
     launch = launch_kernel(spec, problem, blocks, device_facts(0).arch, 0)
     sent = [home.send(x) for x in (stored.ravel(), *factors, c)]
-    for verdict in (1, 0):
-        flag, out = home.send(np.full(1, verdict, np.int32)), home.send(np.full(size, 7.0))
+    for has_failed in (1, 0):
+        flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(np.full(size, 7.0))
         extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
         pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
         launch(*pointers, 0.5, 2.0, 0, tuple(extra))
-        if verdict:
+        if has_failed:
             assert (home.fetch(out) == 7).all()
     exact = np.array([[float(x) for x in row] for row in integers])
     exact *= factors[0][:m, None] * factors[1][:n]
@@ -250,11 +250,11 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
             np.int8
         )
     sent, out = home.send(by_modulus.ravel()), home.send(np.zeros((m, n)))
-    verdict = home.send(np.zeros(1, np.int32))
+    flag = home.send(np.zeros(1, np.int32))
     spec = reconstruct_spec(problem)
     blocks = reconstruct.KERNEL.block_count(spec.config, problem)
     launch = launch_kernel(spec, replace(problem, epilogue=spec.epilogue), blocks, arch, 0)
-    extra = pointer_of(sent), sent.size, *factors, pointer_of(verdict), 1
+    extra = pointer_of(sent), sent.size, *factors, pointer_of(flag), 1
     launch(*(pointer_of(out),) * 4, 1.0, 0.0, 0, extra)
     bits = residue_model.operand_bits(count, k)
     expected = residue_model.residue_product(scale_rows(a, bits), scale_rows(b.T, bits), count)

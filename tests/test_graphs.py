@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plan_ways import ALPHA, BETA, WAYS
+from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors, reductions
@@ -82,19 +82,19 @@ def test_a_graph_of_every_sort_of_kernel(implementation, kind, cupy):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("way", WAYS)
-def test_a_replay_computes_what_the_arrays_hold_by_then(library, way, cupy):
+@pytest.mark.parametrize("call", CALLS)
+def test_a_replay_computes_what_the_arrays_hold_by_then(library, call, cupy):
     first = operands("integers", *SHAPES, "float32")
     second = tuple(2 * values for values in first)
     arrays = [cupy.asarray(values) for values in first]
-    plan = dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())
+    plan = dxgemm.plan(*arrays, ALPHA, BETA, **CALLS[call].options())
     replay = graph_of(library, plan)
     for values in (first, second, first):
         for array, new in zip(arrays, values):
             array.set(new)
         replay()
         found = plan.result.get()
-        np.testing.assert_array_equal(found, WAYS[way].expected(*values))
+        np.testing.assert_array_equal(found, CALLS[call].expected(*values))
 
 
 def shift_by(number):
@@ -141,7 +141,7 @@ def test_other_threads_make_and_drop_plans_during_a_capture(library, cupy):
 
     def make_and_drop():
         with stream:
-            for options in (WAYS["slices of k"].options(), {"epilogue": shift}):
+            for options in (CALLS["split-K slices"].options(), {"epilogue": shift}):
                 dxgemm.plan(*others, ALPHA, BETA, **options)()
             dxgemm.plan_grouped(others[:1], others[1:2], others[2:])()
 
@@ -156,11 +156,11 @@ def test_other_threads_make_and_drop_plans_during_a_capture(library, cupy):
     assert_right(c.get(), *FIRST, ALPHA, BETA)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, way, cupy):
+@pytest.mark.parametrize("call", CALLS)
+def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, call, cupy):
     driver = pytest.importorskip("cuda.bindings.driver")
     arrays = [cupy.asarray(values) for values in FIRST]
-    dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())  # loads what stays loaded
+    dxgemm.plan(*arrays, ALPHA, BETA, **CALLS[call].options())  # loads what stays loaded
     allocations = []
 
     class Count(cupy.cuda.MemoryHook):
@@ -180,7 +180,7 @@ def test_a_plan_allocates_nothing_and_a_dropped_one_leaves_nothing(monkeypatch, 
         if name.startswith(("cuMemAlloc", "cuMemFree", "cuMemHostAlloc")):
             monkeypatch.setattr(driver, name, counted(name, getattr(driver, name)))
     with Count():
-        plan = dxgemm.plan(*arrays, ALPHA, BETA, **WAYS[way].options())
+        plan = dxgemm.plan(*arrays, ALPHA, BETA, **CALLS[call].options())
         made = list(allocations)
         for _ in range(5):
             plan()
@@ -226,7 +226,7 @@ def test_a_captured_reduction_takes_its_workspace_along(cupy):
 
 
 def test_a_graph_and_later_calls_have_workspaces_of_their_own(cupy):
-    options = WAYS["slices of k"].options()
+    options = CALLS["split-K slices"].options()
     captured = operands("integers", *Case("float32", 600, 600, 2000).shapes, "float32")
     later = tuple(2 * values for values in captured)
     arrays, others = (list(map(cupy.asarray, values)) for values in (captured, later))

@@ -208,7 +208,7 @@ def test_c_may_be_read_in_place_of_out():
         ([("col16", "row16"), ("col", "row")], ("col", "row")),
     ],
 )
-def test_a_kernel_reads_all_operands_in_one_way(operands, modes):
+def test_a_kernel_reads_all_operands_in_one_layout(operands, modes):
     assert grouped.modes(operands) == modes
 
 

@@ -63,7 +63,7 @@ def stored(values, dtype, transposed):
 
 
 def swizzled(rows):
-    """Rows of 128 bytes as the copy engine leaves them: 16-byte pieces permuted."""
+    """Rows of 128 bytes as TMA leaves them: 16-byte pieces permuted."""
     pieces = rows.reshape(len(rows), 8, 4)
     places = np.arange(8) ^ (np.arange(len(rows)) % 8)[:, None]
     return np.take_along_axis(pieces, places[..., None], 1).reshape(len(rows), 32)
@@ -117,7 +117,7 @@ def test_a_box_of_three_dimensions_stays_in_its_matrix(run):
 
 
 @pytest.mark.gpu
-def test_the_copy_engine_rounds_to_tf32(run):
+def test_tma_rounds_to_tf32(run):
     a = np.random.default_rng(0).standard_normal((TILE, 32)).astype(np.float32)
     maps = (TensorMap("a", "tfloat32", (32, TILE), (128,), (32, TILE)), None)
     out = run("copy", "2", a=a, maps=maps, out_items=TILE * 32, m=0, n=0).reshape(TILE, 32)

@@ -53,8 +53,8 @@ def make_call(data: str, m: int, n: int, k: int, kind: str, **factors: float) ->
 @pytest.mark.parametrize("fault, kind", FAULTY)
 def test_every_fault_is_flagged(fault, shape, kind):
     call = make_call("random", *shape, kind)
-    verdict = judge(call, fault(call))
-    assert verdict.failures and verdict.ratio > 1, verdict
+    comparison = judge(call, fault(call))
+    assert comparison.failures and comparison.ratio > 1, comparison
 
 
 @pytest.mark.parametrize("kind", KINDS)

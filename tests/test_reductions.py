@@ -45,8 +45,8 @@ SORTS = ("sum", "argmin", "smallest")
 
 
 @dataclass(frozen=True)
-class Way:
-    """Implementation of a reduced product.
+class ReductionPath:
+    """Path of a reduced product: the kernel that multiplies, fused or unfused.
 
     Attributes:
         implementation: name of the kernel that multiplies; None to choose.
@@ -110,16 +110,16 @@ class Way:
 
 
 FORMS = {None: "fastest", True: ", fused", False: "unfused"}
-AUTOMATIC = Way()
+AUTOMATIC = ReductionPath()
 gemm = partial(AUTOMATIC.gemm, "float32")
 
 
-def ways(*implementations: str) -> list[Any]:
+def paths(*implementations: str) -> list[Any]:
     """The automatic choice; on a GPU also each implementation, fused and unfused."""
-    forced = [Way(name, fused) for name in implementations for fused in (True, False)]
+    forced = [ReductionPath(name, fused) for name in implementations for fused in (True, False)]
     return [
         pytest.param(AUTOMATIC, id=str(AUTOMATIC)),
-        *(pytest.param(way, id=str(way), marks=pytest.mark.gpu) for way in forced),
+        *(pytest.param(path, id=str(path), marks=pytest.mark.gpu) for path in forced),
     ]
 
 
@@ -131,10 +131,10 @@ class Case:
     axis: int | None
     k: int | None = None
 
-    def bind(self, way: Way = AUTOMATIC, out: Any = None) -> Any:
+    def bind(self, path: ReductionPath = AUTOMATIC, out: Any = None) -> Any:
         counts = () if self.k is None else (self.k,)
         reduction = getattr(reductions, self.name)(*counts, axis=self.axis, out=out)
-        return replace(reduction, fused=way.fused)
+        return replace(reduction, fused=path.fused)
 
     def value_dtype(self, dtype: str) -> str:
         """Dtype of the values of a result, by the dtype of the reduced matrix."""
@@ -226,36 +226,38 @@ def replaced(value, row, col, by: Matrix):
 def reduced(home):
     """Reduces values of (m, n) or (batch, m, n), as they are, to a tuple of NumPy arrays."""
 
-    def reduced(values: np.ndarray, case: Case, way: Way = AUTOMATIC) -> tuple[np.ndarray, ...]:
+    def reduced(
+        values: np.ndarray, case: Case, path: ReductionPath = AUTOMATIC
+    ) -> tuple[np.ndarray, ...]:
         *batch, m, n = values.shape
         a, b = np.zeros((*batch, m, 1), values.dtype), np.zeros((1, n), values.dtype)
-        dtype, chain = values.dtype.name, replaced(home.send(values)) | case.bind(way)
-        pinned = way.pinned(dtype)
-        result = way.gemm(dtype, chain, home.send(a), home.send(b), implementation=pinned)
+        dtype, chain = values.dtype.name, replaced(home.send(values)) | case.bind(path)
+        pinned = path.pinned(dtype)
+        result = path.gemm(dtype, chain, home.send(a), home.send(b), implementation=pinned)
         return fetched(home, result)
 
     return reduced
 
 
 @pytest.mark.parametrize("kind", KIND_NAMES)
-@pytest.mark.parametrize("way", ways(*FUSING))
+@pytest.mark.parametrize("path", paths(*FUSING))
 @pytest.mark.parametrize("name", NAMES)
-def test_every_reduction_of_every_kind(make, home, name, way, kind):
-    way.skip_unless_it_computes(kind)
-    if way.kind(kind) != kind:
-        pytest.skip(f"the same is tested as {way.kind(kind)}")
-    if name not in SORTS and not way.is_full(kind):
+def test_every_reduction_of_every_kind(make, home, name, path, kind):
+    path.skip_unless_it_computes(kind)
+    if path.kind(kind) != kind:
+        pytest.skip(f"the same is tested as {path.kind(kind)}")
+    if name not in SORTS and not path.is_full(kind):
         pytest.skip("one reduction of each sort is enough")
     wanted = KINDS[kind]
-    a_layout, b_layout, _ = way.layouts(kind)
-    has_all_sizes = way.is_full(kind) and (simulator_enabled() or name in SORTS)
+    a_layout, b_layout, _ = path.layouts(kind)
+    has_all_sizes = path.is_full(kind) and (simulator_enabled() or name in SORTS)
     for m, n, k in SIZES if has_all_sizes else SIZES[:1]:
         a, a_sent = make((m, k), wanted.dtype, a_layout)
         b, b_sent = make((k, n), wanted.dtype, b_layout)
         c, c_sent = make((m, n), wanted.out_dtype, "row@1")
         for axis, addend, beta in ((None, None, 0.0), (0, c_sent, 2.0), (1, c_sent, -1.0)):
             case = case_of(name, axis, m, n)
-            result = way.gemm(kind, case, a_sent, b_sent, addend, -2.0, beta)
+            result = path.gemm(kind, case, a_sent, b_sent, addend, -2.0, beta)
             values = -2.0 * (a.astype(float) @ b.astype(float)) + beta * c.astype(float)
             assert_equal(
                 fetched(home, result),
@@ -279,7 +281,7 @@ def test_every_implementation_leaves_its_product_to_be_reduced(make, home, imple
     for case in (Case("argmin", 1), Case("sum", 0), Case("smallest", None, 2)):
         try:
             options = {"implementation": implementation.name, "precision": wanted.precision}
-            epilogue = case.bind(Way(fused=False))
+            epilogue = case.bind(ReductionPath(fused=False))
             result = dxgemm.gemm(a_sent.array, b_sent.array, epilogue=epilogue, **options)
         except errors.UnsupportedProblemError as refusal:
             assert not implementation.is_own, refusal
@@ -294,16 +296,16 @@ def test_only_some_implementations_fuse(make, implementation):
     a_layout, b_layout, _ = fitting_layouts(implementation, "float32")
     a, b = make((4, 8), "float32", a_layout)[1], make((8, 4), "float32", b_layout)[1]
     with pytest.raises(errors.UnsupportedProblemError, match=implementation.name):
-        Way(implementation.name, True).gemm("float32", Case("argmin", 1), a, b)
+        ReductionPath(implementation.name, True).gemm("float32", Case("argmin", 1), a, b)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
-def test_a_chain_comes_first(make, home, way, dtype):
-    way.skip_unless_it_computes(dtype)
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core", "emulated_float32"))
+def test_a_chain_comes_first(make, home, path, dtype):
+    path.skip_unless_it_computes(dtype)
     m, n, k = RAGGED
     sums = KINDS[dtype].scalar_dtype
-    a_layout, b_layout, _ = way.layouts(dtype)
+    a_layout, b_layout, _ = path.layouts(dtype)
     a, a_sent = make((m, k), dtype, a_layout)
     b, b_sent = make((k, n), dtype, b_layout)
     row, row_sent = make((1, n), sums)
@@ -315,9 +317,9 @@ def test_a_chain_comes_first(make, home, way, dtype):
             | epilogues.keep(kept=kept_sent.array)
             | epilogues.relu
             | epilogues.residual(matrix_sent.array)
-            | case.bind(way)
+            | case.bind(path)
         )
-        result = way.gemm(dtype, chain, a_sent, b_sent)
+        result = path.gemm(dtype, chain, a_sent, b_sent)
         kept = a.astype(float) @ b.astype(float) + row.astype(float)
         values = np.maximum(kept, 0.0) + matrix
         assert_equal(fetched(home, result), case.expected(values, sums), case)
@@ -369,19 +371,19 @@ def test_on_host_knows_special_values(case, axis, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core", "emulated_float32"))
 @pytest.mark.parametrize("axis", AXES)
-def test_special_values(reduced, axis, way, dtype):
-    way.skip_unless_it_computes(dtype)
-    if not way.is_full(dtype):
+def test_special_values(reduced, axis, path, dtype):
+    path.skip_unless_it_computes(dtype)
+    if not path.is_full(dtype):
         pytest.skip("the simulator, or another dtype, is enough")
     for case in SPECIAL_INDICES:
         values, indices = special_along(case, axis)
-        found = reduced(values.astype(dtype), replace(case, axis=axis), way)
+        found = reduced(values.astype(dtype), replace(case, axis=axis), path)
         np.testing.assert_array_equal(found[-1], indices, str(case))
     for name in ("sum", "min", "max", "abs_max", "norm"):
         case = Case(name, axis)
-        found = reduced(values.astype(dtype), case, way)
+        found = reduced(values.astype(dtype), case, path)
         assert_equal(found, case.expected(values.astype(dtype)), case)
 
 
@@ -396,11 +398,11 @@ def special_along(case: Case, axis: int | None) -> tuple[np.ndarray, np.ndarray]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core", "emulated_float32"))
-def test_special_values_in_every_tile(reduced, way, dtype):
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core", "emulated_float32"))
+def test_special_values_in_every_tile(reduced, path, dtype):
     """Few different values make most of them ties; some lines hold only NaN or infinity."""
-    way.skip_unless_it_computes(dtype)
-    if not way.is_full(dtype):
+    path.skip_unless_it_computes(dtype)
+    if not path.is_full(dtype):
         pytest.skip("the simulator, or another dtype, is enough")
     rng = np.random.default_rng(2)
     m, n = (5, 9) if simulator_enabled() else (300, 513)
@@ -408,13 +410,13 @@ def test_special_values_in_every_tile(reduced, way, dtype):
     values[0, n - 1] = values[1, 0] = values[m - 1, n // 2] = NAN
     values[2], values[3], values[4] = NAN, INF, -INF
     for case in all_cases(m, n):
-        assert_equal(reduced(values, case, way), case.expected(values), case)
+        assert_equal(reduced(values, case, path), case.expected(values), case)
     with_nan = values.copy()
     with_nan[:, ::3] = NAN
     for name in ("argmax", "smallest"):
         for axis in AXES:
             case = case_of(name, axis, m, n)
-            assert_equal(reduced(with_nan, case, way), case.expected(with_nan), case)
+            assert_equal(reduced(with_nan, case, path), case.expected(with_nan), case)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
@@ -450,9 +452,9 @@ def test_axes_count_from_the_end_too(reduced):
         assert_equal(found, case.expected(values), case)
 
 
-@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
-def test_batches(make, home, way):
-    way.skip_unless_it_computes("float32")
+@pytest.mark.parametrize("path", paths("tuned", "emulated_float32"))
+def test_batches(make, home, path):
+    path.skip_unless_it_computes("float32")
     m, n, k = RAGGED
     for batch in (1, 3):
         a, a_sent = make((batch, m, k), "float32")
@@ -461,20 +463,20 @@ def test_batches(make, home, way):
         rows, rows_sent = make((batch, n), "float32")
         values = a @ b + 2 * c + rows[:, None, :]
         for case in (Case("argmax", 1), Case("sum", 0), Case("smallest", None, 2)):
-            chain = epilogues.bias(rows_sent.array) | case.bind(way)
-            result = way.gemm("float32", chain, a_sent, b_sent, c_sent, beta=2.0)
+            chain = epilogues.bias(rows_sent.array) | case.bind(path)
+            result = path.gemm("float32", chain, a_sent, b_sent, c_sent, beta=2.0)
             assert_equal(fetched(home, result), case.expected(values), case)
         c_sent.assert_unchanged()
 
 
 @pytest.mark.parametrize("layout", ["row_aligned", "row@1", "col"])
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core"))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_matrix_is_stored_if_out_is_passed(make, home, dtype, way, layout):
+def test_the_matrix_is_stored_if_out_is_passed(make, home, dtype, path, layout):
     """A column-major out is stored too, for which a kernel computes the transposed product."""
-    way.skip_unless_it_computes(dtype)
+    path.skip_unless_it_computes(dtype)
     m, n, k = RAGGED
-    a_layout, b_layout, _ = way.layouts(dtype)
+    a_layout, b_layout, _ = path.layouts(dtype)
     a, a_sent = make((m, k), dtype, a_layout)
     b, b_sent = make((k, n), dtype, b_layout)
     c, c_sent = make((m, n), dtype)
@@ -484,26 +486,26 @@ def test_the_matrix_is_stored_if_out_is_passed(make, home, dtype, way, layout):
         for axis in AXES:
             case = case_of(name, axis, m, n)
             out_sent = make((m, n), dtype, layout)[1]
-            chain = epilogues.bias(row_sent.array[0]) | case.bind(way)
+            chain = epilogues.bias(row_sent.array[0]) | case.bind(path)
             operands = a_sent, b_sent, c_sent, 2.0, -1.0
-            result = way.gemm(dtype, chain, *operands, out=out_sent.array)
+            result = path.gemm(dtype, chain, *operands, out=out_sent.array)
             assert_equal(fetched(home, result), case.expected(values), case)
             np.testing.assert_array_equal(out_sent.fetch(), values)
     c_sent.assert_unchanged()
 
 
-@pytest.mark.parametrize("way", ways(*FUSING))
+@pytest.mark.parametrize("path", paths(*FUSING))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_random_data_is_reduced_as_it_is_stored(home, way, dtype):
-    way.skip_unless_it_computes(dtype)
-    if not way.reduces_what_it_stores():
+def test_random_data_is_reduced_as_it_is_stored(home, path, dtype):
+    path.skip_unless_it_computes(dtype)
+    if not path.reduces_what_it_stores():
         pytest.skip("it reduces only what it does not store")
     m, n, k = (6, 7, 3) if simulator_enabled() else (385, 641, 130)
     rng = np.random.default_rng(5)
     a, b = (home.send(rng.normal(size=shape).astype(dtype)) for shape in ((m, k), (k, n)))
     for case in (Case("argmin", 1), Case("largest", 0, 3), Case("smallest", None, 8)):
         out = home.send(np.full((m, n), NAN, dtype))
-        found = fetched(home, way.gemm(dtype, case, a, b, out=out))
+        found = fetched(home, path.gemm(dtype, case, a, b, out=out))
         assert_equal(found, case.expected(home.fetch(out)), case)
 
 
@@ -543,16 +545,16 @@ def test_int8_behind_functions_needs_the_dtype_of_out(make, home):
         np.testing.assert_array_equal(out_sent.fetch(), values)
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
-def test_results_are_written_where_asked(make, way):
+@pytest.mark.parametrize("path", paths("tuned"))
+def test_results_are_written_where_asked(make, path):
     m, n, k = RAGGED
     a, a_sent = make((m, k), "float32")
     b, b_sent = make((k, n), "float32")
 
     def check(case: Case, *results: tuple[Padded, Any]) -> None:
         arrays = tuple(array for _, array in results)
-        reduction = case.bind(way, out=arrays if case.name in SORTED else arrays[0])
-        result = way.gemm("float32", reduction, a_sent, b_sent)
+        reduction = case.bind(path, out=arrays if case.name in SORTED else arrays[0])
+        result = path.gemm("float32", reduction, a_sent, b_sent)
         for returned, array in zip(parts_of(result), arrays, strict=True):
             assert returned is array
         for (sent, array), wanted in zip(results, case.expected(a @ b), strict=True):
@@ -600,67 +602,67 @@ def test_of_nothing(reduced):
                     reduced(values, case)
 
 
-@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
-def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, way):
-    way.skip_unless_it_computes("float32")
+@pytest.mark.parametrize("path", paths("tuned", "emulated_float32"))
+def test_sums_of_float32_round_in_runs_of_256_at_most(reduced, path):
+    path.skip_unless_it_computes("float32")
     rng = np.random.default_rng(6)
     values = rng.normal(size=(5, 9) if simulator_enabled() else (1003, 3001)).astype(np.float32)
     for axis in AXES:
         case = Case("sum", axis)
-        (found,) = reduced(values, case, way)
+        (found,) = reduced(values, case, path)
         (exact,) = case.expected(values, "float64")
         (magnitude,) = case.expected(abs(values), "float64")
         limit = 256 * 2.0**-24 * magnitude + 2.0**-24 * abs(exact)
         assert np.all(abs(found - exact) <= limit), case
 
 
-@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
-def test_sums_of_float32_are_exact_where_those_of_runs_are(reduced, way):
+@pytest.mark.parametrize("path", paths("tuned", "emulated_float32"))
+def test_sums_of_float32_are_exact_where_those_of_runs_are(reduced, path):
     """Integers of which 256, simulated 16, fit float32 together; longer sums do not, but cancel."""
-    way.skip_unless_it_computes("float32")
+    path.skip_unless_it_computes("float32")
     rng = np.random.default_rng(9)
     rows, columns, bits = (3, 75, 20) if simulator_enabled() else (501, 3001, 16)
     upper = rng.integers(2 ** (bits - 1), 2**bits, (rows, columns))
     values = np.concatenate([upper, 1 - rng.permuted(upper, axis=1)]).astype(np.float32)
     for axis in AXES:
         case = Case("sum", axis)
-        assert_equal(reduced(values, case, way), case.expected(values), case)
+        assert_equal(reduced(values, case, path), case.expected(values), case)
 
 
-@pytest.mark.parametrize("way", ways("tuned", "tensor_core"))
-def test_sums_of_float64(reduced, way):
-    way.skip_unless_it_computes("float64")
+@pytest.mark.parametrize("path", paths("tuned", "tensor_core"))
+def test_sums_of_float64(reduced, path):
+    path.skip_unless_it_computes("float64")
     shape = (3, 40) if simulator_enabled() else (1003, 3001)
     values = np.random.default_rng(7).normal(size=shape)
     for axis in AXES:
-        (found,) = reduced(values, Case("sum", axis), way)
+        (found,) = reduced(values, Case("sum", axis), path)
         exact = np.sum(values.astype(np.longdouble), axis=axis)
         length = values.size if axis is None else values.shape[axis]
         limit = length * 2.0**-53 * np.sum(abs(values), axis=axis)
         assert np.all(abs(found - exact) <= limit), axis
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
-def test_norms_neither_overflow_nor_vanish(reduced, way):
+@pytest.mark.parametrize("path", paths("tuned"))
+def test_norms_neither_overflow_nor_vanish(reduced, path):
     values = np.float32([[3e30, 4e30], [3e-30, -4e-30], [0.0, 0.0]])
     for axis in (1, 0):
         values_along = values if axis == 1 else values.T
-        (found,) = reduced(values_along, Case("norm", axis), way)
+        (found,) = reduced(values_along, Case("norm", axis), path)
         np.testing.assert_allclose(found, np.float32([5e30, 5e-30, 0.0]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("way", ways(*FUSING))
+@pytest.mark.parametrize("path", paths(*FUSING))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_run_gives_the_same_bits(home, way, dtype):
-    way.skip_unless_it_computes(dtype)
+def test_every_run_gives_the_same_bits(home, path, dtype):
+    path.skip_unless_it_computes(dtype)
     m, n, k, runs = (5, 9, 3, 2) if simulator_enabled() else (1025, 2049, 65, 20)
     rng = np.random.default_rng(8)
     a, b = (home.send(rng.normal(size=shape).astype(dtype)) for shape in ((m, k), (k, n)))
-    options = {"implementation": way.implementation, "precision": way.precision(dtype)}
+    options = {"implementation": path.implementation, "precision": path.precision(dtype)}
     for case in (Case("sum", 1), Case("sum", 0), Case("norm", None)):
-        plan = dxgemm.plan(a, b, epilogue=case.bind(way), **options)
+        plan = dxgemm.plan(a, b, epilogue=case.bind(path), **options)
         found = {home.fetch(plan()).tobytes() for _ in range(runs)}
-        result = dxgemm.gemm(a, b, epilogue=case.bind(way), **options)
+        result = dxgemm.gemm(a, b, epilogue=case.bind(path), **options)
         assert found == {home.fetch(result).tobytes()}, case
 
 
@@ -694,19 +696,19 @@ def test_plans_of_one_layout_do_not_share_their_results(make, home):
         assert_equal(fetched(home, result), case.expected(alpha * (a @ b)), alpha)
 
 
-@pytest.mark.parametrize("way", ways("tuned"))
-def test_explain_names_the_reduction_and_its_way(make, way):
+@pytest.mark.parametrize("path", paths("tuned"))
+def test_explain_names_the_reduction_and_its_path(make, path):
     m, n, k = RAGGED
     a, b = make((m, k), "float32")[1].array, make((k, n), "float32")[1].array
-    options = {"implementation": way.implementation}
+    options = {"implementation": path.implementation}
     for case in (Case("argmin", 1), Case("smallest", None, 2)):
-        chain = epilogues.relu | case.bind(way)
+        chain = epilogues.relu | case.bind(path)
         for explanation in (
             dxgemm.explain(a, b, epilogue=chain, **options),
             dxgemm.plan(a, b, epilogue=chain, **options).explain(),
         ):
             assert case.name in explanation.reduction
-            form = "unfused" if simulator_enabled() else FORMS[way.fused]
+            form = "unfused" if simulator_enabled() else FORMS[path.fused]
             assert form == "fastest" or form in explanation.reduction
             assert explanation.reduction in str(explanation)
     assert dxgemm.explain(a, b).reduction is None
@@ -827,16 +829,16 @@ def test_results_on_another_gpu_are_refused(home, cupy):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ways("tuned", "emulated_float32"))
-def test_very_many_rows(make, home, way):
-    way.skip_unless_it_computes("float32")
+@pytest.mark.parametrize("path", paths("tuned", "emulated_float32"))
+def test_very_many_rows(make, home, path):
+    path.skip_unless_it_computes("float32")
     m, n, k = 100_352, 129, 8
     a, a_sent = make((m, k), "float32")
     b, b_sent = make((k, n), "float32")
     for name in ("argmin", "sum", "largest"):
         for axis in AXES:
             case = case_of(name, axis, m, n)
-            found = fetched(home, way.gemm("float32", case, a_sent, b_sent))
+            found = fetched(home, path.gemm("float32", case, a_sent, b_sent))
             assert_equal(found, case.expected(a @ b), case)
 
 
@@ -847,20 +849,20 @@ def test_more_elements_than_32_bits_count(implementation, cupy):
     m, n = 65_600, 32_800
     a, b = cupy.zeros((m, 1), "float32"), cupy.zeros((1, n), "float32")
     a[-1] = b[0, -1] = 1.0
-    way = Way(implementation, True)
-    way.skip_unless_it_computes("float32")
+    path = ReductionPath(implementation, True)
+    path.skip_unless_it_computes("float32")
     for case, expected in (
         (Case("argmax", None), [m - 1, n - 1]),
         (Case("argmin", None), [0, 0]),
         (Case("sum", None), 1.0),
     ):
-        found = way.gemm("float32", case, a, b)
+        found = path.gemm("float32", case, a, b)
         np.testing.assert_array_equal(found.get(), expected, str(case))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ways("tuned"))
-def test_sums_beyond_what_float32_counts(way, cupy):
+@pytest.mark.parametrize("path", paths("tuned"))
+def test_sums_beyond_what_float32_counts(path, cupy):
     a, b = cupy.ones((8192, 1), "float32"), cupy.ones((1, 8192), "float32")
-    assert float(way.gemm("float32", Case("sum", None), a, b)) == 2.0**26
-    assert float(way.gemm("float32", Case("norm", None), a, b)) == 2.0**13
+    assert float(path.gemm("float32", Case("sum", None), a, b)) == 2.0**26
+    assert float(path.gemm("float32", Case("norm", None), a, b)) == 2.0**13

@@ -140,7 +140,7 @@ def test_a_built_kernel_is_explained_line_by_line():
         "tile            42.7 FLOP a byte",
         "kernel          209 registers a thread, 133120 bytes",
         "occupancy       8 of 64 warps on an SM, as 1 block; more would not fit its registers and",
-        "waves           3.88: 512 tiles in 4 rounds; the last one takes as long as a full one, so "
+        "waves           3.88: 512 tiles in 4 waves; the last one takes as long as a full one, so "
         "that 97% of the time is used",
         "in flight       37632 bytes on their way to an SM; full bandwidth over 600 ns of latency "
         "takes 21818",

@@ -1,4 +1,4 @@
-"""Split-k through a workspace: the sums of slices of k, added by a kernel of their own."""
+"""Split-K with a workspace: sums of slices, added by a kernel of its own."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_slices(contract, implementation, config, kind, slices):
 @pytest.mark.parametrize("implementation, config, kind", SLICING)
 def test_slices_are_conventional_arithmetic(home, implementation, config, kind):
     def multiply(a, b):
-        way = (implementation.name, config, 5)
-        return home.fetch(dxgemm.gemm(home.send(a), home.send(b), implementation=way))
+        pinned = (implementation.name, config, 5)
+        return home.fetch(dxgemm.gemm(home.send(a), home.send(b), implementation=pinned))
 
     a, b, is_zero = planted_zeros(200, 201, 1000, kind)
     assert ((multiply(a, b) == 0) == is_zero).all()

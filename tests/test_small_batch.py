@@ -16,8 +16,8 @@ from dxgemm.problem.define import contiguous_problem
 
 CONFIGS = small_batch.KERNEL.configs
 SIZES = [config.tile_m for config in CONFIGS]
-WAYS = [(config, dtype) for config in CONFIGS for dtype in ("float32", "float64")]
-WAYS += [(config, "float64") for config in tensor_batch.KERNEL.configs]
+CONFIGS_AND_DTYPES = [(config, dtype) for config in CONFIGS for dtype in ("float32", "float64")]
+CONFIGS_AND_DTYPES += [(config, "float64") for config in tensor_batch.KERNEL.configs]
 
 
 def test_a_block_has_threads_enough_for_its_matrices():
@@ -54,7 +54,7 @@ def test_a_kernel_knows_of_an_a_for_all_and_of_rows_far_apart():
         assert file.KERNEL.variant(config, far) == ("row16", "row16", "far")
 
 
-@pytest.mark.parametrize("config, dtype", WAYS, ids=str)
+@pytest.mark.parametrize("config, dtype", CONFIGS_AND_DTYPES, ids=str)
 def test_lines_and_matrices_begin_at_multiples_of_16_bytes(config, dtype):
     if isinstance(config, Config):
         lengths = config.tile_m, config.tile_n, config.tile_k
@@ -73,7 +73,7 @@ def test_rows_are_read_one_two_or_four_at_a_time(config):
         assert rows in (1, 2, 4) and rows <= most and config.thread_m % rows == 0
 
 
-@pytest.mark.parametrize("config, dtype", WAYS, ids=str)
+@pytest.mark.parametrize("config, dtype", CONFIGS_AND_DTYPES, ids=str)
 def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config, dtype):
     blocks = config.min_blocks(dtype)
     assert blocks * config.threads <= 1024

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from plan_ways import ALPHA, BETA, WAYS
+from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors, reductions
@@ -88,11 +88,11 @@ def test_a_plan_follows_the_current_stream(cupy, spin, ready):
 
 
 @pytest.mark.parametrize("is_planned", [True, False], ids=["plan", "gemm"])
-@pytest.mark.parametrize("way", WAYS)
-def test_the_host_goes_on_while_a_stream_waits_for_an_event(cupy, spin, ready, way, is_planned):
+@pytest.mark.parametrize("call", CALLS)
+def test_the_host_goes_on_while_a_stream_waits_for_an_event(cupy, spin, ready, call, is_planned):
     values = operands("integers", *SHAPES, "float32")
     arrays = [cupy.asarray(value) for value in values]
-    options = WAYS[way].options()
+    options = CALLS[call].options()
     run = dxgemm.plan(*arrays, ALPHA, BETA, **options)
     if not is_planned:
 
@@ -118,16 +118,16 @@ def test_the_host_goes_on_while_a_stream_waits_for_an_event(cupy, spin, ready, w
         found = run()
         assert not filled.done and not stream.done, "the host waited"
         stream.synchronize()
-    np.testing.assert_array_equal(found.get(), WAYS[way].expected(*values))
+    np.testing.assert_array_equal(found.get(), CALLS[call].expected(*values))
 
 
 @pytest.mark.parametrize("kind", ["legacy", "per thread"])
 @pytest.mark.parametrize("is_passed", [True, False], ids=["passed", "current"])
-@pytest.mark.parametrize("way", ["one kernel", "slices of k"])
-def test_the_default_streams(cupy, spin, ready, kind, is_passed, way):
+@pytest.mark.parametrize("call", ["one kernel", "split-K slices"])
+def test_the_default_streams(cupy, spin, ready, kind, is_passed, call):
     a, b, c = ready
     stream = {"legacy": cupy.cuda.Stream.null, "per thread": cupy.cuda.Stream.ptds}[kind]
-    options = WAYS[way].options()
+    options = CALLS[call].options()
     dxgemm.gemm(a, b, c.copy(), 0.7, 1.3, **options)
     cupy.cuda.Device().synchronize()
     with stream:

@@ -221,7 +221,7 @@ def test_what_cannot_be_built_is_not_timed(monkeypatch):
 
 
 def observe(workloads, config, disturb=lambda workload: 1.0, speed=TRUE):
-    """Times that a config would take with a known speed; a few with slices of k."""
+    """Times that a config would take with a known speed; a few with split-K slices."""
     rows = [row for row in all_rows("float32", H200) if row[:2] == (KERNEL, config)]
     columns = Columns.of(rows, [speed] * len(rows), "float32", H200)
     observed = []

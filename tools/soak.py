@@ -5,7 +5,7 @@
 
 Problems are drawn from a list of kernels, so that few are built: of each implementation its first
 and last config in every kind of arithmetic, in layouts of all sorts, with epilogues, reductions,
-slices of k, groups, and the automatic choice. Sizes, batches, scalars, data, streams and whether
+split-K slices, groups, and the automatic choice. Sizes, batches, scalars, data, streams and whether
 `gemm` or a plan is called vary; some sizes need variants of the kernels, which are built during the
 run. Most data are small integers, whose results must be right to the last bit; the others are
 judged by the acceptance rule. Operands lie between guards.

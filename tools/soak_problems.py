@@ -75,9 +75,9 @@ class Kernel:
 
     def __str__(self) -> str:
         given = self.implementation
-        way = self.name if given is None or isinstance(given, str) else " ".join(map(str, given))
+        pinned = self.name if given is None or isinstance(given, str) else " ".join(map(str, given))
         flag = "batch_invariant" if self.batch_invariant else ""
-        return " ".join(filter(None, (self.kind, way, "_".join(self.layouts), self.extra, flag)))
+        return " ".join(filter(None, (self.kind, pinned, "_".join(self.layouts), self.extra, flag)))
 
 
 # Each makes an epilogue of (m, n, dtype, integers), and what that makes of a matrix on the host.
@@ -145,15 +145,15 @@ def kernels() -> tuple[Kernel, ...]:
             if is_left_out or not implementation.is_automatic(KINDS[kind].dtype):
                 continue
             if is_able(implementation, kind):
-                way = (implementation.name, whole_k(implementation, kind))
+                pinned = (implementation.name, whole_k(implementation, kind))
                 found += [
-                    Kernel(kind, way, next(layouts), extra)
+                    Kernel(kind, pinned, next(layouts), extra)
                     for extra in EXTRAS
                     if extra != FUSED or fuses(implementation, kind)
                 ]
     for kind in ("float32", "float64"):
         found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
-        found += [Kernel(kind, way, next(layouts)) for way in sliced(kind)]
+        found += [Kernel(kind, pinned, next(layouts)) for pinned in sliced(kind)]
     return tuple(found)
 
 
@@ -309,8 +309,8 @@ def compute(problem: Problem) -> None:
         assert np.array_equal(found, round_to_dtype(np.asarray(exact), found.dtype)), "not exact"
         return
     expected = combine(product(a, b, kind.precision), c, problem.alpha, problem.beta, kind.dtype)
-    verdict = compare(found, expected)
-    assert not verdict.failures, verdict.message
+    comparison = compare(found, expected)
+    assert not comparison.failures, comparison.message
 
 
 def compute_group(problem: Problem) -> None:

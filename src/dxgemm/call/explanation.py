@@ -271,7 +271,7 @@ class Explanation:
             used = min(self.tiles or 0, self.sm_count)
             return f"all blocks run at once, on {used} of {self.sm_count} SMs"
         return (
-            f"{self.tiles} tiles in {math.ceil(self.waves)} rounds; the last one takes as long as "
+            f"{self.tiles} tiles in {math.ceil(self.waves)} waves; the last one takes as long as "
             f"a full one, so that {self.tail_efficiency:.0%} of the time is used"
         )
 

@@ -63,7 +63,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
         if isinstance(implementation, tuple) and refusal is None:
             if asked.slices == 1:
                 return ranking
-            refusal = "in which order slices of k are added depends on the result's size"
+            refusal = "the order in which split-K slices are added depends on the result's size"
         if refusal is not None:
             raise UnsupportedProblemError(f"gemm: {asked} is not batch invariant: {refusal}.")
         considered, wish = (asked.implementation,), "asked for by name, batch invariant"

@@ -20,7 +20,7 @@ class Candidate(NamedTuple):
     Attributes:
         implementation: the kernel.
         config: one of its configs; None if it has none.
-        slices: slices of k, whose sums another kernel adds (split-K with a workspace).
+        slices: split-K slices, whose sums another kernel adds, from a workspace.
         stores_matrix: True if a reduction is unfused: the matrix is stored, and another kernel
             reduces it.
         us: predicted time in microseconds, including the kernels after it; None if unknown.

@@ -325,7 +325,7 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     if len(given) != 3 or not isinstance(given[2], int) or given[2] < 1:
         raise UnknownImplementationError(
             f"gemm: implementation is {implementation!r}; pass a name, (name, config), or "
-            "(name, config, slices) with a number of slices of k."
+            "(name, config, slices) with a number of split-K slices."
         )
     return given
 

@@ -52,7 +52,7 @@ class Problem:
         epilogue: epilogue that is fused into the kernel; None without one.
         must_fuse: True if the product's kernel has to compute the reduction, False if it must not;
             None to leave it open.
-        slices: split-K slices of k, whose sums are not added yet: `out` then has slices * batch
+        slices: split-K slices, whose sums are not added yet: `out` then has slices * batch
             matrices. The last slices may be shorter.
     """
 

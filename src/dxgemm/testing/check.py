@@ -99,9 +99,9 @@ def check(
             a, b = a_layout.hold(values[0]), b_layout.hold(values[1])
             products[repeats] = product(a, b, first.precision)
         expected = combine(products[repeats], values[2], case.alpha, case.beta, case.dtype)
-        verdict = compare(c_slot.view(after[c_arena]), expected, limit)
-        if verdict.failures:
-            complaints.append(f"{case}: {verdict.message}")
+        comparison = compare(c_slot.view(after[c_arena]), expected, limit)
+        if comparison.failures:
+            complaints.append(f"{case}: {comparison.message}")
     assert not complaints, "\n".join(complaints[:REPORTED])
     return refused
 
@@ -116,8 +116,8 @@ def assert_right(
     precision: str | None = None,
 ) -> None:
     """Asserts that `actual` is alpha * a @ b + beta * c by the acceptance rule."""
-    verdict = compare(actual, combine(product(a, b, precision), c, alpha, beta, a.dtype.name))
-    assert not verdict.failures, verdict.message
+    comparison = compare(actual, combine(product(a, b, precision), c, alpha, beta, a.dtype.name))
+    assert not comparison.failures, comparison.message
 
 
 def _place(arenas: tuple[Arena, Arena, Arena], case: Case, values: Operands) -> tuple[Slot, ...]:

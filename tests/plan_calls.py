@@ -1,4 +1,4 @@
-"""Ways to compute a product that differ in what they launch, for tests of graphs and streams."""
+"""Calls of `gemm` and `plan` that differ in what they launch, for tests of graphs and streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALPHA, BETA = 2.0, -1.0
 
 
 def sliced() -> dict[str, Any]:
-    """The product of slices of k, through a workspace."""
+    """Options of split-K through a workspace."""
     configs = find_implementation("tuned").configs("float32")
     config = next(config for config in configs if config.split_k == 1)
     return {"implementation": ("tuned", config, 5)}
@@ -27,7 +27,7 @@ def row_sums(*, fused: bool) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Way:
+class Call:
     """Options of `gemm` and `plan`, and their effect on ALPHA * a @ b + BETA * c.
 
     Attributes:
@@ -42,12 +42,12 @@ class Way:
         return self.finish(ALPHA * (a @ b) + BETA * c)
 
 
-WAYS = {
-    "one kernel": Way(),
-    "slices of k": Way(sliced),
-    "emulated": Way(lambda: {"precision": "emulated", "implementation": "emulated_float32"}),
-    "batch_invariant": Way(lambda: {"batch_invariant": True}),
-    "epilogue": Way(lambda: {"epilogue": epilogues.relu}, lambda x: np.maximum(x, 0)),
-    "fused reduction": Way(lambda: row_sums(fused=True), lambda x: x.sum(1)),
-    "reduction": Way(lambda: row_sums(fused=False), lambda x: x.sum(1)),
+CALLS = {
+    "one kernel": Call(),
+    "split-K slices": Call(sliced),
+    "emulated": Call(lambda: {"precision": "emulated", "implementation": "emulated_float32"}),
+    "batch_invariant": Call(lambda: {"batch_invariant": True}),
+    "epilogue": Call(lambda: {"epilogue": epilogues.relu}, lambda x: np.maximum(x, 0)),
+    "fused reduction": Call(lambda: row_sums(fused=True), lambda x: x.sum(1)),
+    "reduction": Call(lambda: row_sums(fused=False), lambda x: x.sum(1)),
 }
