@@ -3,8 +3,8 @@
 Idea: grown from `double_buffer`. cp.async copies from global to shared memory without passing
 through registers, so that more than one tile can be on its way: its latency hides behind the
 arithmetic of stages - 1 tiles, and no register is held for it.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory (see `async_tiles`).
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b (see `async_tiles`).
 Constraints: see `Config`. Edges are predicated: tiles inside the operands pay one branch for it.
 cp.async needs compute capability 8.0.
 Source: NVIDIA A100 Tensor Core GPU Architecture white paper, "Asynchronous Copy"; CUDA C++
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
-from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N
 from dxgemm.handwritten.parts.configs import RingConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
@@ -27,7 +27,7 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
 def make_kernel(
-    config: Config, dtype: str, a_way: str, b_way: str, epilogue: Any = None
+    config: Config, dtype: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32, int64
@@ -69,10 +69,10 @@ def make_kernel(
         for kk in range(tile_k)
     )
     a_begin, a_copy, a_copy_predicated = make_tile_copy(
-        a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
+        a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
     b_begin, b_copy, b_copy_predicated = make_tile_copy(
-        b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
+        b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(config, width, row_group, col_group, dtype, epilogue)
 
@@ -185,6 +185,6 @@ KERNEL = Kernel(
         Config(64, 64, 16, 8, 4, stages=3),
     ),
     minimum_arch=80,
-    variant=ways_to_copy,
+    variant=copy_modes,
     reductions=Reductions.ALL,
 )

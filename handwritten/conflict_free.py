@@ -6,8 +6,8 @@ vectors are split over the tile, so that neighbours read neighbouring vectors. W
 a is transposed on its way, which scatters 16 bytes over as many rows, all rows of which start at
 the same bank; padding moves each row on by 16 bytes, and swizzling permutes each row's columns by
 exclusive or, which costs no memory.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
 an edge, are read element by element.
 Source: CUDA C++ Best Practices Guide, "Shared Memory and Memory Banks", for conflicts and padding;

@@ -3,8 +3,8 @@
 Idea: grown from `warp_tile`, whose warps all wait for global memory at the same time. The loads of
 the next tile are issued before this one is multiplied, and wait in registers until that is done;
 they are stored to the other of two buffers, so that one barrier a tile is enough.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
 an edge, are read element by element.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Software pipelining".

@@ -126,7 +126,7 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Side of a, ways to copy both operands (see `mma_operands`), then "sliced" if k is."""
+    """Side of a, modes of copying both operands (see `mma_operands`), then "sliced" if k is."""
     sides = choose_sides(problem)
     return sides if problem.slices == 1 else (*sides, "sliced")
 

@@ -5,8 +5,8 @@ shared memory feed 128 multiply-adds; blocks run over the result in groups of ti
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
 that every multiprocessor has work; smaller ones yet are cut into slices along k, whose sums
 `add_slices` adds.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory (see `async_tiles`).
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16
 do not divide a thread's, and threads may be left without a share of the copying. Edges are
 predicated: tiles inside the operands pay one branch for it. split_k needs the clusters of compute
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
-from dxgemm.handwritten.parts.async_tiles import make_tile_copy, ways_to_copy
+from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
@@ -62,13 +62,13 @@ class Config(RingConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Ways to copy a and b (see `async_tiles`), then "sliced" for split-K with a workspace."""
-    ways = ways_to_copy(config, problem)
-    return ways if problem.slices == 1 else (*ways, "sliced")
+    """Modes of copying a and b (see `async_tiles`), then "sliced" for split-K with a workspace."""
+    modes = copy_modes(config, problem)
+    return modes if problem.slices == 1 else (*modes, "sliced")
 
 
 def make_kernel(
-    config: Config, dtype: str, a_way: str, b_way: str, slicing: str = "", epilogue: Any = None
+    config: Config, dtype: str, a_mode: str, b_mode: str, slicing: str = "", epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
@@ -117,10 +117,10 @@ def make_kernel(
         for kk in range(tile_k + 1)
     )
     a_begin, a_copy, a_copy_predicated = make_tile_copy(
-        a_way, tile_m, tile_k, a_row_bytes, config.threads, dtype
+        a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
     b_begin, b_copy, b_copy_predicated = make_tile_copy(
-        b_way, tile_n, tile_k, b_row_bytes, config.threads, dtype
+        b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     store_tile = tile_store.make_store_tile(
         config, row_width, row_group, col_group, dtype, epilogue, split_k

@@ -4,8 +4,8 @@ Idea: grown from `thread_tile_2d`. One instruction moves 16 bytes instead of 4 o
 quarter (float64: half) as many instructions carry the same data. For that the tile of a is stored
 transposed, k by k, and a thread's rows and columns are neighbours: it reads thread_m elements of a
 and thread_n of b in vectors. What is left are bank conflicts: see `conflict_free`.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
 an edge, are read element by element.
 Source: S. Boehm, "How to Optimize a CUDA Matmul Kernel", kernel 6.

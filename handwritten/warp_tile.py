@@ -4,8 +4,8 @@ Idea: grown from `conflict_free`. The threads of a warp no longer lie side by si
 the block tile but form a small matrix of LANES_M x LANES_N: what the warp reads together is then
 nearly square, a warp_m x warp_n tile, and it reads fewer elements of shared memory for as many
 multiplications. With 16 x 8 elements a thread, six vectors feed 128 of them.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the way a and b
-lie in memory.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
+and b.
 Constraints: see `Config`. Operands that are not contiguous or not aligned to 16 bytes, and tiles at
 an edge, are read element by element.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles; S. Boehm, "How to

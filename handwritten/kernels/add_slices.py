@@ -2,39 +2,29 @@
 
 If a result has few tiles and k is long, blocks share out k as well, each with a slice, and leave
 their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
-and applies the epilogue. A block takes `elements` neighbours of the flattened matrix. For each of
-them, `ways` threads add every ways-th slice, and then their sums pairwise.
+and applies the epilogue. The groups of threads in a block have neighbouring elements of the
+flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch.
-Constraints: `ways` a power of two.
+Constraints: see `GroupsConfig`.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import GroupsConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Elements of a block, and `ways` threads that share each of them."""
-
-    elements: int
-    ways: int
-
-    def complaints(self) -> Iterator[str]:
-        if self.ways & (self.ways - 1) or not 1 <= self.threads <= 1024:
-            yield "ways must be a power of two, and threads at most 1024"
-
-    @property
-    def threads(self) -> int:
-        return self.elements * self.ways
+class Config(GroupsConfig):
+    """A `GroupsConfig` whose groups have an element each."""
 
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * np.dtype(dtype).itemsize
@@ -42,21 +32,19 @@ class Config(BaseConfig):
     def accumulator_bytes(self, dtype: str) -> int:
         return np.dtype(dtype).itemsize
 
-    def __str__(self) -> str:
-        return f"{self.elements} elements in {self.ways} ways"
-
 
 MOST_THREADS = 2**18  # about what fits on a large GPU at once
 
 
 def choose_config(configs: tuple[Config, ...], elements: int, slices: int) -> Config:
-    """Choose the most ways that leave a thread two slices or more and have room on the GPU."""
+    """Choose the largest groups with two slices a member and room on the GPU."""
     fitting = [
         config
         for config in configs
-        if 2 * config.ways <= slices and elements * config.ways <= MOST_THREADS
+        if 2 * config.threads_per_group <= slices
+        and elements * config.threads_per_group <= MOST_THREADS
     ]
-    return max(fitting, key=lambda config: config.ways, default=configs[0])
+    return max(fitting, key=lambda config: config.threads_per_group, default=configs[0])
 
 
 def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
@@ -68,40 +56,40 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
-    elements, ways, threads = config.elements, config.ways, config.threads
+    groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish = make_finish(epilogue, dtype, dtype)
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
-        # --- This block's elements, this thread's place ---
+        # --- This group's element, this thread's place ---
         smem = cuda.shared.array(threads, scalar)
         thread: int32 = cuda.threadIdx.x & 1023
         block: int32 = cuda.blockIdx.x
-        blocks: int32 = (m * n + elements - 1) // elements
+        blocks: int32 = (m * n + groups - 1) // groups
         matrix = divide(block, blocks)
-        element: int32 = (block - matrix * blocks) * elements + thread % elements
-        way: int32 = thread // elements
+        element: int32 = (block - matrix * blocks) * groups + thread % groups
+        member: int32 = thread // groups
         row = divide(element, int32(n))
         col: int32 = element - row * n
         is_inside = row < m
 
-        # --- Main loop: every ways-th slice ---
+        # --- Main loop: this member's slices ---
         total = scalar(0)
         if is_inside:
             place = matrix * a.batch + row * a.row + col
-            for part in range(way, int32(k), ways):
+            for part in range(member, int32(k), group_threads):
                 total += a.data[place + part * a.col]
-        # --- Sums of the ways, pairwise ---
-        step = ways // 2
+        # --- Sums of the members, pairwise ---
+        step = group_threads // 2
         while step > 0:
             cuda.syncthreads()
             smem[thread] = total
             cuda.syncthreads()
-            if way < step:
-                total += smem[thread + step * elements]
+            if member < step:
+                total += smem[thread + step * groups]
             step //= 2
         # --- Epilogue ---
-        if is_inside and way == 0:
+        if is_inside and member == 0:
             value = alpha * total
             if beta != 0:
                 value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
@@ -114,8 +102,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(
-        Config(elements=256, ways=1),
-        Config(elements=64, ways=4),
-        Config(elements=32, ways=8),
+        Config(groups=256, threads_per_group=1),
+        Config(groups=64, threads_per_group=4),
+        Config(groups=32, threads_per_group=8),
     ),
 )

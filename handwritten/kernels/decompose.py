@@ -25,10 +25,11 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.emulation import (
     CHOSEN,
     LARGEST,
@@ -38,7 +39,7 @@ from dxgemm.handwritten.parts.emulation import (
     UNFIT,
     WIDTH,
 )
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel
 
 TOP = 14  # exponent of the largest element of a scaled line
 BIAS, MANTISSA_BITS = 127, 23  # of float32
@@ -46,20 +47,10 @@ STRICT, STRONG = 2.0**-14, 2.0**4
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """`groups` of `ways` threads: a group has one line, or four lines of an MN-major operand."""
+class Config(GroupsConfig):
+    """A `GroupsConfig` whose groups have one line each, or four lines of an MN-major operand."""
 
-    groups: int
-    ways: int
     unrolled: int = 4
-
-    def complaints(self) -> Iterator[str]:
-        if self.ways & (self.ways - 1):
-            yield "ways must be a power of two"
-
-    @property
-    def threads(self) -> int:
-        return self.groups * self.ways
 
     def block_lines(self, innermost: str) -> int:
         """Lines of a block."""
@@ -71,9 +62,6 @@ class Config(BaseConfig):
 
     def accumulator_bytes(self, dtype: str) -> int:
         return WIDTH * 4
-
-    def __str__(self) -> str:
-        return f"{self.groups} groups in {self.ways} ways"
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
@@ -121,12 +109,13 @@ def make_kernel(
     narrow, widen = NARROW["float16"], WIDEN["float16"]
     lo_scale = float32(2.0 ** SCHEMES[CHOSEN].shift)
     strict, strong = float32(STRICT), float32(STRONG)
-    groups, ways, threads, unrolled = config.groups, config.ways, config.threads, config.unrolled
+    groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
+    unrolled = config.unrolled
     abreast = innermost == "mn"
     # A thread reads one k of four lines, or four k of one line.
     slots = WIDTH if abreast else 1
     lines = config.block_lines(innermost)
-    k_step = ways if abreast else ways * WIDTH
+    k_step = group_threads if abreast else group_threads * WIDTH
     vectors = access == "vector"
 
     def read(pointer, index, step, count):
@@ -169,25 +158,25 @@ def make_kernel(
         matrix = divide(block, blocks)
         if abreast:
             group: int32 = thread % groups
-            way: int32 = thread // groups
+            member: int32 = thread // groups
             line = int64(block - matrix * blocks) * lines + group * WIDTH
             inner, rows = m, k
         else:
-            group = thread // ways
-            way = thread % ways
+            group = thread // group_threads
+            member = thread % group_threads
             line = int64(block - matrix * blocks) * lines + group
             inner, rows = k, m
-        place: int32 = way * groups + group
+        place: int32 = member * groups + group
         factors_pitch = (m + PADDING - 1) // PADDING * PADDING
         row_items = (inner + 7) // 8 * 8
         part_items = rows * row_items
         source = matrix * a.batch + line * a.row
         target = 2 * matrix * part_items
         if abreast:
-            first, count, step = int64(way), m - line, a.row
+            first, count, step = int64(member), m - line, a.row
             target += line
         else:
-            first, count, step = int64(way * WIDTH), k if line < m else int64(0), a.col
+            first, count, step = int64(member * WIDTH), k if line < m else int64(0), a.col
             target += line * row_items
 
         # --- First pass: the largest magnitude of each line ---
@@ -213,12 +202,12 @@ def make_kernel(
                     top = max(max(bits[0], bits[1]), max(bits[2], bits[3]))
                     largest = (max(largest[0], top),)
             depth += unrolled * k_step
-        half: int32 = ways // 2
+        half: int32 = group_threads // 2
         while half > 0:
             for i in static_range(slots):
                 smem[i * threads + place] = largest[i]
             cuda.syncthreads()
-            if way < half:
+            if member < half:
                 larger = ()
                 for i in static_range(slots):
                     other = smem[i * threads + place + half * groups]
@@ -226,7 +215,7 @@ def make_kernel(
                 largest = larger
             cuda.syncthreads()
             half = half // 2
-        if way == 0:
+        if member == 0:
             for i in static_range(slots):
                 smem[i * threads + group] = largest[i]
         if thread == 0:
@@ -244,7 +233,7 @@ def make_kernel(
             scales = scales + (bits_float(int32((BIAS + TOP - exponent) << MANTISSA_BITS)),)
             # 0 for a line of zeros, which has no weak elements; 2 for one that cannot be split.
             fits = fits + (int32(0 if top == 0 else 1 if is_fit else 2),)
-            if way == 0 and line + i < m:
+            if member == 0 and line + i < m:
                 factor = bits_float(int32((BIAS - TOP + exponent) << MANTISSA_BITS))
                 factors[matrix * factors_pitch + line + i] = factor
         if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
@@ -288,19 +277,19 @@ def make_kernel(
         # --- Status of the block ---
         if is_lax:
             lax_smem[0] = 1
-        half = ways // 2
+        half = group_threads // 2
         while half > 0:
             for i in static_range(slots):
                 smem[i * threads + place] = weak[i]
             cuda.syncthreads()
-            if way < half:
+            if member < half:
                 weaker = ()
                 for i in static_range(slots):
                     weaker = weaker + (int32(weak[i] + smem[i * threads + place + half * groups]),)
                 weak = weaker
             cuda.syncthreads()
             half = half // 2
-        if way == 0:
+        if member == 0:
             for i in static_range(slots):
                 if line + i >= m or fits[i] == 0:
                     smem[i * threads + group] = 0
@@ -322,8 +311,8 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(groups=8, ways=32),),
-    simulator_configs=(Config(groups=2, ways=4, unrolled=2),),
+    configs=(Config(groups=8, threads_per_group=32),),
+    simulator_configs=(Config(groups=2, threads_per_group=4, unrolled=2),),
     variant=variant,
     block_count=block_count,
 )

@@ -1,40 +1,30 @@
 """The merging of partial results: the second kernel of every reduction.
 
 Each row, or column, has several partial results, one from each tile that it runs through (see
-`reduction`). A block takes `lines` of them; for each, `ways` threads merge every so many partial
-results, and then pairwise what they have.
+`reduction`). Each group of threads in a block has a line. Its members take the partial results
+in turn and merge pairwise what they have.
 Layout: m lines, n results of each, from k partial ones. The last parameter has the buffers of
 partial results, then the arrays that are written: values and indices.
-Constraints: `ways` a power of two.
+Constraints: see `GroupsConfig`.
 Source: M. Harris, "Optimizing Parallel Reduction in CUDA": coalesced reads, halves added to halves.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.configs import GroupsConfig
+from dxgemm.handwritten.parts.kernel import Kernel
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Lines of a block, and `ways` threads that share each of them."""
-
-    lines: int
-    ways: int
-
-    def complaints(self) -> Iterator[str]:
-        if self.ways & (self.ways - 1) or not 1 <= self.threads <= 1024:
-            yield "ways must be a power of two, and threads at most 1024"
-
-    @property
-    def threads(self) -> int:
-        return self.lines * self.ways
+class Config(GroupsConfig):
+    """A `GroupsConfig` whose groups have a line each."""
 
     def smem_bytes(self, dtype: str) -> int:
         """Upper bound: eight values and their indices a thread."""
@@ -42,9 +32,6 @@ class Config(BaseConfig):
 
     def accumulator_bytes(self, dtype: str) -> int:
         return 8 * 16
-
-    def __str__(self) -> str:
-        return f"{self.lines} lines in {self.ways} ways"
 
 
 # Use of the merged results: they are merged again; they are the results of lines; or they are those
@@ -54,7 +41,7 @@ AGAIN, LINES, WHOLE = "again", "lines", "whole"
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for so many lines, matrix after matrix."""
-    return problem.batch * -(-problem.m // config.lines)
+    return problem.batch * -(-problem.m // config.groups)
 
 
 def make_kernel(
@@ -84,7 +71,7 @@ def make_kernel(
     reducer = make_reducer(reduction, dtype)
     no_partial, merge = reducer.no_partial, reducer.merge
     values, indices = reducer.values, reducer.indices
-    lines, ways, threads = config.lines, config.ways, config.threads
+    lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
     is_norm = reduction.kind == "squares" and end != AGAIN
     writes_values, writes_indices = "values" in written, "indices" in written
     first_array = 2 if indices > 0 else 1
@@ -138,22 +125,22 @@ def make_kernel(
         block: int32 = cuda.blockIdx.x
         blocks: int32 = (m + lines - 1) // lines
         matrix = divide(block, blocks)
-        way: int32 = thread // lines
+        member: int32 = thread // lines
         line = int64(block - matrix * blocks) * lines + thread % lines
-        # --- Main loop: every ways-th partial result ---
+        # --- Main loop: this member's partial results ---
         partial = no_partial()
         if line < m:
-            for slot in range(way, k, ways):
+            for slot in range(member, k, group_threads):
                 partial = merge(partial, load(extra, (matrix * k + slot) * m + line))
-        # --- Merging of the ways, pairwise ---
-        half: int32 = ways // 2
+        # --- Merging of what the members have, pairwise ---
+        half: int32 = group_threads // 2
         while half > 0:
             for j in static_range(values):
                 values_smem[j * threads + thread] = partial[j]
             for j in static_range(indices):
                 indices_smem[j * threads + thread] = partial[values + j]
             cuda.syncthreads()
-            if way < half:
+            if member < half:
                 other = ()
                 for j in static_range(values):
                     other = other + (values_smem[j * threads + thread + half * lines],)
@@ -163,7 +150,7 @@ def make_kernel(
             cuda.syncthreads()
             half = half // 2
         # --- Epilogue ---
-        if way == 0 and line < m:
+        if member == 0 and line < m:
             put(partial, matrix, line, extra)
 
     return merge_partials_kernel
@@ -171,7 +158,10 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(lines=32, ways=8), Config(lines=1, ways=256)),
-    simulator_configs=(Config(lines=2, ways=4), Config(lines=1, ways=8)),
+    configs=(Config(groups=32, threads_per_group=8), Config(groups=1, threads_per_group=256)),
+    simulator_configs=(
+        Config(groups=2, threads_per_group=4),
+        Config(groups=1, threads_per_group=8),
+    ),
     block_count=block_count,
 )

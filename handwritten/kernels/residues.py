@@ -27,12 +27,13 @@ weak elements that no check accepts it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
 
 WIDTH = 4  # elements that a thread takes at a time
@@ -44,24 +45,13 @@ LOST_BITS = 13  # of `bits`, in the bound on the error
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
-    """Lines of a block, and `ways` threads that share each of them."""
-
-    lines: int
-    ways: int
-
-    def complaints(self) -> Iterator[str]:
-        if self.ways & (self.ways - 1) or self.threads > 1024:
-            yield "ways must be a power of two, and threads at most 1024"
-
-    @property
-    def threads(self) -> int:
-        return self.lines * self.ways
+class Config(GroupsConfig):
+    """A `GroupsConfig` whose groups have a line each."""
 
     @property
     def tile_k(self) -> int:
         """Elements of a line that are taken at a time."""
-        return self.ways * WIDTH
+        return self.threads_per_group * WIDTH
 
     def min_blocks(self, dtype: str) -> int:
         """Minimum resident blocks per SM, so that enough reads are under way."""
@@ -69,13 +59,10 @@ class Config(BaseConfig):
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of a number a thread, of a flag, and of a padded tile to be transposed."""
-        return self.threads * 4 + 8 + self.lines * (self.tile_k + 1) * 8
+        return self.threads * 4 + 8 + self.groups * (self.tile_k + 1) * 8
 
     def accumulator_bytes(self, dtype: str) -> int:
         return WIDTH * 8
-
-    def __str__(self) -> str:
-        return f"{self.lines} lines in {self.ways} ways"
 
 
 def variant(config: Config, problem: Any) -> tuple[str, str]:
@@ -90,7 +77,7 @@ def variant(config: Config, problem: Any) -> tuple[str, str]:
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for so many lines, matrix after matrix."""
-    blocks: int = problem.batch * -(-problem.m // config.lines)
+    blocks: int = problem.batch * -(-problem.m // config.groups)
     return blocks
 
 
@@ -133,7 +120,8 @@ def make_kernel(
     weights = tuple(byte_weights(modulus, 2**offset_bits, 8) for modulus in moduli)
     inverses = tuple(float(float32(1 / modulus)) for modulus in moduli)
     residue = make_residue()
-    lines, ways, threads, tile_k = config.lines, config.ways, config.threads, config.tile_k
+    lines, threads, tile_k = config.groups, config.threads, config.tile_k
+    group_threads = config.threads_per_group
     pitch = tile_k + 1
     across, vectors = innermost == "mn", access == "vector"
 
@@ -169,12 +157,13 @@ def make_kernel(
         matrix = divide(block, blocks)
         first_line = int64(block - matrix * blocks) * lines
         # The line whose residues a thread makes, and the one that it reads, if another.
-        line: int32 = thread // ways
-        way: int32 = thread % ways
+        line: int32 = thread // group_threads
+        member: int32 = thread % group_threads
         if across:
-            read_line, read_way, step = int32(thread % lines), int32(thread // lines), ways
+            read_line, read_k = int32(thread % lines), int32(thread // lines)
+            step = group_threads
         else:
-            read_line, read_way, step = line, int32(way * WIDTH), 1
+            read_line, read_k, step = line, int32(member * WIDTH), 1
         source = matrix * a.batch + (first_line + read_line) * a.row
         readable = k if first_line + read_line < m else int64(0)
         tiles: int32 = (k + tile_k - 1) // tile_k
@@ -184,23 +173,23 @@ def make_kernel(
         # Magnitudes are compared by the upper half of their bits, among which NaN is the largest.
         top = int32(0)
         for tile in range(tiles):
-            place_k = tile * tile_k + read_way
+            place_k = tile * tile_k + read_k
             index = source + place_k * a.col
             values = read(a.data, index, a.col, step, readable - place_k)
             for i in static_range(WIDTH):
                 magnitude: int32 = upper_bits(values[i]) & 0x7FFFFFFF
                 # One that is smaller than these bits tell is still not 0.
                 top = max(top, int32(magnitude | (1 if values[i] != 0 else 0)))
-        numbers_smem[read_line * ways + (read_way if across else way)] = top
+        numbers_smem[read_line * group_threads + (read_k if across else member)] = top
         cuda.syncthreads()
-        half: int32 = ways // 2
-        place: int32 = line * ways + way
+        half: int32 = group_threads // 2
+        place: int32 = line * group_threads + member
         while half > 0:
-            if way < half:
+            if member < half:
                 numbers_smem[place] = max(numbers_smem[place], numbers_smem[place + half])
             cuda.syncthreads()
             half = half // 2
-        top = numbers_smem[line * ways]
+        top = numbers_smem[line * group_threads]
         cuda.syncthreads()
 
         # --- Powers of two that scale the lines ---
@@ -215,7 +204,7 @@ def make_kernel(
         if block - matrix * blocks == blocks - 1:  # the padding is read with the last factors
             for i in range(m + thread, factors_pitch, threads):
                 factors[matrix * factors_pitch + i] = float64(0)
-        if way == 0 and is_inside:
+        if member == 0 and is_inside:
             factor = upper_bits_double(int32((BIAS - shift) << UPPER_MANTISSA_BITS))
             factors[matrix * factors_pitch + first_line + line] = factor
 
@@ -225,18 +214,18 @@ def make_kernel(
         weak, is_lax = int32(0), False
         for back in range(tiles):
             start = (tiles - 1 - back) * tile_k
-            place_k = start + read_way
+            place_k = start + read_k
             index = source + place_k * a.col
             values = read(a.data, index, a.col, step, readable - place_k)
-            place_k = start + way * WIDTH
+            place_k = start + member * WIDTH
             if across:
                 cuda.syncthreads()
                 for i in static_range(WIDTH):
-                    tile_smem[read_line * pitch + read_way + i * ways] = values[i]
+                    tile_smem[read_line * pitch + read_k + i * group_threads] = values[i]
                 cuda.syncthreads()
                 turned = ()
                 for i in static_range(WIDTH):
-                    turned = turned + (tile_smem[line * pitch + way * WIDTH + i],)
+                    turned = turned + (tile_smem[line * pitch + member * WIDTH + i],)
                 values = turned
             lower, upper = (), ()
             for i in static_range(WIDTH):
@@ -263,13 +252,13 @@ def make_kernel(
             lax_smem[0] = 1
         numbers_smem[place] = weak
         cuda.syncthreads()
-        half = ways // 2
+        half = group_threads // 2
         while half > 0:
-            if way < half:
+            if member < half:
                 numbers_smem[place] += numbers_smem[place + half]
             cuda.syncthreads()
             half = half // 2
-        if way == 0:
+        if member == 0:
             if not is_inside or top == 0:
                 numbers_smem[place] = 0
             elif not is_fit:
@@ -278,7 +267,7 @@ def make_kernel(
         if thread == 0:
             weakest = int32(0)
             for index in range(lines):
-                weakest = max(weakest, numbers_smem[index * ways])
+                weakest = max(weakest, numbers_smem[index * group_threads])
             status[block * STATUS_ITEMS] = weakest
             status[block * STATUS_ITEMS + 1] = lax_smem[0]
 
@@ -287,8 +276,8 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(lines=16, ways=32),),
-    simulator_configs=(Config(lines=2, ways=4),),
+    configs=(Config(groups=16, threads_per_group=32),),
+    simulator_configs=(Config(groups=2, threads_per_group=4),),
     variant=variant,
     block_count=block_count,
 )

@@ -1,8 +1,8 @@
 """Copies of an operand's tile to shared memory by cp.async, for any layout of the operand.
 
 The tile is stored as tile_k rows of tile_outer elements, where `outer` is m for a and n for b: a
-thread then reads its rows of a, or columns of b, 16 bytes at a time. There are three ways to copy,
-named by what neighbouring threads copy:
+thread then reads its rows of a, or columns of b, 16 bytes at a time. There are three modes of
+copying, named by what neighbouring threads copy:
 
     "outer16"  16 bytes along outer, where these lie together in memory, aligned
     "outer"    single elements along outer
@@ -17,21 +17,21 @@ import numpy as np
 
 from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES, operand_mode
 
-# Way to copy, by the layout of the operand.
-A_WAYS = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
-B_WAYS = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
+# Mode of copying, by the layout of the operand.
+A_MODES = {"row": "k", "row16": "k", "col": "outer", "col16": "outer16"}
+B_MODES = {"row": "outer", "row16": "outer16", "col": "k", "col16": "k"}
 
 
-def ways_to_copy(config: Any, problem: Any) -> tuple[str, str]:
-    """Ways to copy a and b of a problem."""
+def copy_modes(config: Any, problem: Any) -> tuple[str, str]:
+    """Modes of copying a and b of a problem."""
     fewest = VECTOR_BYTES // ITEM_BYTES[problem.dtype] * config.threads
-    a_way = A_WAYS[operand_mode(problem, "a")]
-    if a_way == "outer16" and config.tile_m * config.tile_k < fewest:
-        a_way = "outer"
-    b_way = B_WAYS[operand_mode(problem, "b")]
-    if b_way == "outer16" and config.tile_n * config.tile_k < fewest:
-        b_way = "outer"
-    return a_way, b_way
+    a_mode = A_MODES[operand_mode(problem, "a")]
+    if a_mode == "outer16" and config.tile_m * config.tile_k < fewest:
+        a_mode = "outer"
+    b_mode = B_MODES[operand_mode(problem, "b")]
+    if b_mode == "outer16" and config.tile_n * config.tile_k < fewest:
+        b_mode = "outer"
+    return a_mode, b_mode
 
 
 class TileCopy(NamedTuple):
@@ -54,12 +54,13 @@ class TileCopy(NamedTuple):
 
 
 def make_tile_copy(
-    way: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str,
+    mode: str, tile_outer: int, tile_k: int, row_bytes: int, threads: int, dtype: str,
     most_line_threads: int = 1024,
 ) -> TileCopy:  # fmt: skip
     """The functions for one operand's tile, whose rows are `row_bytes` apart in shared memory.
 
     Args:
+        mode: how it is copied: "outer16", "outer" or "k".
         most_line_threads: the most threads that copy neighbouring units of a line. If they copy
             along k, fewer of them keep their writes to shared memory in different banks.
     """
@@ -69,10 +70,10 @@ def make_tile_copy(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     item_size = np.dtype(dtype).itemsize
-    width = VECTOR_BYTES // item_size if way == "outer16" else 1
+    width = VECTOR_BYTES // item_size if mode == "outer16" else 1
     size = width * item_size
-    # The tile is lines of units, along the way: along k, or along outer with a line for each k.
-    units, lines = (tile_k, tile_outer) if way == "k" else (tile_outer // width, tile_k)
+    # The tile is lines of units: along k, or along outer with a line for each k.
+    units, lines = (tile_k, tile_outer) if mode == "k" else (tile_outer // width, tile_k)
     if units > threads and units % threads:
         raise ValueError(f"{threads} threads cannot share lines of {units} copies evenly")
     # Neighbouring threads copy neighbouring units, of several lines at once if a line is shorter
@@ -88,7 +89,7 @@ def make_tile_copy(
     has_idle_threads = lines_at_once * line_threads < threads
     # Steps that not every thread takes part in: a thread's line may lie behind the last.
     partial = tuple(has_idle_threads or line + lines_at_once > lines for line in lines_of)
-    if way == "k":
+    if mode == "k":
         outer_offsets, k_offsets = (
             tuple(line for line, _ in steps),
             tuple(unit for _, unit in steps),
@@ -104,7 +105,7 @@ def make_tile_copy(
         line, unit = int32(thread // line_threads), int32(thread % line_threads)
         if has_idle_threads and line >= lines_at_once:
             line = int32(lines)
-        if way == "k":
+        if mode == "k":
             first_outer, first_k = line, unit
         else:
             first_outer, first_k = int32(unit * width), line

@@ -50,6 +50,25 @@ class ElementConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
+class GroupsConfig(BaseConfig):
+    """Groups of threads in a block. The members of a group share a row, a column or an element."""
+
+    groups: int
+    threads_per_group: int
+
+    def complaints(self) -> Iterator[str]:
+        if self.threads_per_group & (self.threads_per_group - 1):
+            yield "threads_per_group must be a power of two"
+
+    @property
+    def threads(self) -> int:
+        return self.groups * self.threads_per_group
+
+    def __str__(self) -> str:
+        return f"{self.groups} groups of {self.threads_per_group} threads"
+
+
+@dataclass(frozen=True)
 class ThreadTileConfig(BaseConfig):
     """Block tile tile_m x tile_n x tile_k; thread tile thread_m x thread_n."""
 

@@ -266,18 +266,18 @@ def wait_wgmma_of(typing_context, pending, registers):
 
 
 @intrinsic
-def limit_registers(typing_context, way, count):
+def limit_registers(typing_context, action, count):
     """Let each thread of a warpgroup have so many registers, a multiple of 8.
 
-    way is "dec", or "inc", which waits until other warpgroups of the block have left enough.
+    action is "dec", or "inc", which waits until other warpgroups of the block have left enough.
     """
-    text = f"setmaxnreg.{literal(way)}.sync.aligned.u32 {literal(count)};"
+    text = f"setmaxnreg.{literal(action)}.sync.aligned.u32 {literal(count)};"
 
     def generate(context, builder, sig, args):
         inline_ptx(builder, _void, text, _MEMORY, [])
         return context.get_dummy_value()
 
-    return signature(types.void, way, count), generate
+    return signature(types.void, action, count), generate
 
 
 @intrinsic

@@ -98,7 +98,7 @@ def make_operand_tile(
 
     Args:
         side: "left" or "right" operand of the instruction.
-        mode: way to copy it, one of MODES.
+        mode: how it is copied, one of MODES.
         extent, warp_extent: elements of the tile and of a warp's share along x; powers of two, like
             all sizes here.
     """

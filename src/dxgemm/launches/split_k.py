@@ -36,7 +36,7 @@ class SlicedLaunch(LaunchSeries):
         sums = Strides(sliced.out.batch, sliced.out.row, sheets)
         adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0))
         spec = adding_spec(problem, sliced.slices)
-        blocks = problem.batch * -(-problem.m * problem.n // spec.config.elements)
+        blocks = problem.batch * -(-problem.m * problem.n // spec.config.groups)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
