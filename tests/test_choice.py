@@ -110,7 +110,7 @@ def test_a_named_one_that_cannot_says_why(configs_of_a_gpu):
     with pytest.raises(errors.UnsupportedProblemError, match=f"no config 7.*{other}"):
         choose(large, H200, ("tuned", 7))
     for wrong in (("tuned",), ("tuned", config, 0), ("tuned", config, 1.5)):
-        with pytest.raises(errors.UnknownImplementationError, match="number of slices"):
+        with pytest.raises(errors.UnknownImplementationError, match="number of split-K slices"):
             choose(large, H200, wrong)
     with pytest.raises(errors.UnsupportedProblemError, match="cannot cut this k into 500"):
         choose(large, H200, ("tuned", config, 500))
