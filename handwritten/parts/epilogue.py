@@ -134,10 +134,10 @@ def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
     widen = WIDEN[operand.dtype] if operand.dtype in NARROW else scalar
     locate = _make_locate(operand)
 
-    def read(matrix, row, col, operand):
+    def read(matrix, row, col, argument):
         stored, elements = (), ()
         if not is_number:
-            pointer, index, step = locate(matrix, row, col, operand)
+            pointer, index, step = locate(matrix, row, col, argument)
             for first in static_range(0, width, count):
                 if access == "vector":
                     stored = stored + read_vector(scalar, count, pointer, index + first)
@@ -145,7 +145,7 @@ def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
                     place = index if access == "same" else index + first * step
                     stored = stored + (pointer[place],)
         for column in static_range(width):
-            elements = elements + (operand if is_number else widen(stored[column]),)
+            elements = elements + (argument if is_number else widen(stored[column]),)
         return elements
 
     return device_function(unroll(read))
@@ -157,8 +157,8 @@ def _make_writer(operand: Any, width: int) -> Callable[..., None]:
     count = _vector_width(operand, width)
     locate = _make_locate(operand)
 
-    def write(values, matrix, row, col, operand):
-        pointer, index, step = locate(matrix, row, col, operand)
+    def write(values, matrix, row, col, argument):
+        pointer, index, step = locate(matrix, row, col, argument)
         elements = ()
         for column in static_range(width):
             elements = elements + (narrow(values[column]),)

@@ -105,23 +105,21 @@ def _rewritten(function: Callable[..., Any], is_kernel: bool = False) -> Callabl
         definition.args.args = [ast.copy_location(ast.arg(name), arguments[0]) for name in _FLAT]
         definition = _Operands().visit(definition)
         known["Operand"] = Operand
+    variable = {argument.arg for argument in definition.args.args} | _assigned(definition)
+    constants = {name: value for name, value in known.items() if name not in variable}
     # Functions of tuples get names of their own: in numba, a tuple of functions is experimental.
-    known |= {
+    functions = {
         f"{name}[{index}]": entry
-        for name, entries in known.items()
+        for name, entries in constants.items()
         if isinstance(entries, tuple)
         for index, entry in enumerate(entries)
         if callable(entry)
     }
-    variable = {argument.arg for argument in definition.args.args} | _assigned(definition)
-    constants = {
-        name: value for name, value in known.items() if name.partition("[")[0] not in variable
-    }
-    unrolled = _Unroller(constants).visit(definition)
+    unrolled = _Unroller(constants | functions).visit(definition)
     # Numbers of lines stay those of the file, so that numba's errors point to the kernel's source.
     ast.increment_lineno(unrolled, function.__code__.co_firstlineno - 1)
     module = ast.fix_missing_locations(ast.Module([unrolled], []))
-    namespace = dict(known)
+    namespace = known | functions
     exec(compile(module, function.__code__.co_filename, "exec"), namespace)
     return namespace[function.__name__]
 
