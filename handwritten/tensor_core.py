@@ -181,6 +181,7 @@ def make_kernel(
     stage_bytes = left_bytes + right_bytes
     ring_bytes = stages * stage_bytes
     prepare = round_to_tf32 if dtype == "float32" else as_is
+    kind = "tf32" if dtype == "float32" else dtype
     is_direct = split_k == 1 and epilogue is None
     store = make_store(a_is_left, dtype)
     store_through_smem = make_store_through_smem(config, a_is_left, dtype, epilogue)
@@ -350,8 +351,9 @@ def make_kernel(
                             left_ready = prepare(left_next[0:4])
                             right_next = prepare(right_next)
                         sums = sums + mma_tile(
-                            acc[i * right_mmas * 4 : (i + 1) * right_mmas * 4], left_now, right_frag
-                        )
+                            kind, acc[i * right_mmas * 4 : (i + 1) * right_mmas * 4], left_now,
+                            right_frag,
+                        )  # fmt: skip
                         left_now = left_ready
                         # Between the instructions that keep the tensor cores busy:
                         if step == 0 and phase == 0:

@@ -27,21 +27,21 @@ def compile_ptx(kernel: Callable[..., None], *dtypes: str) -> str:
     return ptx
 
 
-def mma_kernel(convert):
+def mma_kernel(kind, convert):
     def kernel(acc, left, right, out):
         lane = cuda.threadIdx.x
         c = (acc[8 * lane], acc[8 * lane + 1], acc[8 * lane + 2], acc[8 * lane + 3])
         c = (*c, acc[8 * lane + 4], acc[8 * lane + 5], acc[8 * lane + 6], acc[8 * lane + 7])
         a = (left[4 * lane], left[4 * lane + 1], left[4 * lane + 2], left[4 * lane + 3])
         b = (right[4 * lane], right[4 * lane + 1], right[4 * lane + 2], right[4 * lane + 3])
-        d = mma_tile(c, convert(a), convert(b))
+        d = mma_tile(kind, c, convert(a), convert(b))
         for i in range(8):
             out[8 * lane + i] = d[i]
 
     return kernel
 
 
-mma_float64, mma_tf32 = mma_kernel(as_is), mma_kernel(round_to_tf32)
+mma_float64, mma_tf32 = mma_kernel("float64", as_is), mma_kernel("tf32", round_to_tf32)
 
 
 def rounded(values, out):

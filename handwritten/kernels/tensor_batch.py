@@ -261,7 +261,7 @@ def make_compute_tile(
                                     scalar, 1, a_address,
                                     (kk + odd) * a_k_bytes + j * MMA_COLS * a_row_bytes,
                                 )  # fmt: skip
-                    acc = mma_tile(acc, b_frag, a_frag)
+                    acc = mma_tile("float64", acc, b_frag, a_frag)
             left -= tile_k
             if step + 1 < steps:
                 cuda.syncthreads()  # before the next tile overwrites this one

@@ -21,34 +21,39 @@ if not _config.ENABLE_CUDASIM:
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
-    from dxgemm.handwritten.parts.intrinsics import unpack
+    from dxgemm.handwritten.parts.intrinsics import literal, unpack
 
-    # Type of the inputs, and register constraints of inputs and sums, by dtype of the sums.
+    # By kind: k of an instruction, types of sums and operands, register constraint of operands.
     _INSTRUCTIONS = {
-        types.float64: ("f64.f64.f64.f64", "d", "d"),
-        types.float32: ("f32.tf32.tf32.f32", "r", "f"),
+        "float64": (8, "f64.f64.f64.f64", "d"),
+        "tf32": (8, "f32.tf32.tf32.f32", "r"),
+        "float16": (16, "f32.f16.f16.f32", "r"),
+        "bfloat16": (16, "f32.bf16.bf16.f32", "r"),
+        "int8": (32, "s32.s8.s8.s32", "r"),
     }
+    _CONSTRAINTS = {types.float64: "d", types.float32: "f", types.int32: "r"}
 
     @intrinsic
-    def mma_tile(typing_context, acc, left, right):
+    def mma_tile(typing_context, kind, acc, left, right):
         """acc + left @ right of one warp, for fragments of several instructions' size.
 
         Flat register tuples: left holds a0 .. a3 for each 16 rows, right b0, b1 for each 8 columns,
         acc c0 .. c3 for each pair of these, row by row. float64 are multiplied as they are; TF32
-        are float32 that went through `round_to_tf32`.
+        are float32 that went through `round_to_tf32`; narrower ones fill 32-bit registers.
         """
         rows, cols = left.count // 4, right.count // 2
         assert acc.count == rows * cols * 4
-        kinds, operand, total = _INSTRUCTIONS[acc.dtype]
+        depth, kinds, operand = _INSTRUCTIONS[literal(kind)]
+        total = _CONSTRAINTS[acc.dtype]
         text = (
-            f"mma.sync.aligned.m16n8k8.row.col.{kinds} "
+            f"mma.sync.aligned.m16n8k{depth}.row.col.{kinds} "
             "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
         )
         constraints = ",".join([f"={total}"] * 4 + [operand] * 6 + [total] * 4)
 
         def generate(context, builder, sig, args):
-            sums = unpack(builder, args[0], acc.count)
-            a, b = unpack(builder, args[1], left.count), unpack(builder, args[2], right.count)
+            sums = unpack(builder, args[1], acc.count)
+            a, b = unpack(builder, args[2], left.count), unpack(builder, args[3], right.count)
             register = sums[0].type
             result = ir.LiteralStructType([register] * 4)
             function = ir.FunctionType(result, [a[0].type] * 6 + [register] * 4)
@@ -63,7 +68,7 @@ if not _config.ENABLE_CUDASIM:
                     sums[place] = unpack(builder, product, 4)
             return pack_array(builder, sums)
 
-        return signature(acc, acc, left, right), generate
+        return signature(acc, kind, acc, left, right), generate
 
     @intrinsic
     def as_is(typing_context, values):

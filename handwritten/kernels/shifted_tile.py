@@ -1,0 +1,28 @@
+"""Half precision on tensor cores by `mma.sync`, from Ampere on, for operands of any layout.
+
+Idea: `tensor_tile` for rows at any address, such as those of odd width. 16 bytes of shared memory
+come from the two aligned vectors of 16 bytes around them, shifted in registers; elements with a
+stride come one by one. A thread holds twice as many registers on their way as arrive, which leaves
+room for a warp tile half as large.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the dtype of a
+and b, or in float32.
+Constraints: those of `tensor_tile`, but for the alignment.
+Source: as `tensor_tile`.
+"""
+
+from __future__ import annotations
+
+from dxgemm.handwritten.kernels.tensor_tile import Config, make_kernel, variant
+from dxgemm.handwritten.parts.kernel import Kernel
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(tile_m=128, tile_n=128, warp_m=32, stages=2),
+        Config(tile_m=64, tile_n=128, warp_m=32, stages=2),
+        Config(tile_m=64, tile_n=64, warp_m=16, stages=3),
+    ),
+    dtypes=("float16", "bfloat16"),
+    minimum_arch=80,
+    variant=variant,
+)

@@ -1,0 +1,72 @@
+"""Intrinsics of `line_tiles`: matrices for `mma.sync`, single elements, shifted chunks.
+
+Source: PTX ISA, "ldmatrix", "shf".
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba.cuda import types
+from numba.cuda.cgutils import pack_array
+from numba.cuda.extending import intrinsic
+from numba.cuda.typing import signature
+
+from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal, unpack
+
+_WORDS = 4  # of a chunk
+_int32 = ir.IntType(32)
+
+
+@intrinsic
+def load_matrices(typing_context, is_turned, address, offset):
+    """Four matrices of 8 lines of 16 bytes; each lane gives the address of a line."""
+    turned = ".trans" if literal(is_turned) else ""
+    text = (
+        f"ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 "
+        f"{{$0, $1, $2, $3}}, [$4+{literal(offset)}];"
+    )
+    result = types.UniTuple(types.int32, 4)
+
+    def generate(context, builder, sig, args):
+        registers = ir.LiteralStructType([_int32] * 4)
+        loaded = inline_ptx(builder, registers, text, "=r,=r,=r,=r,r", [args[1]])
+        return pack_array(builder, unpack(builder, loaded, 4))
+
+    return signature(result, is_turned, types.int32, offset), generate
+
+
+@intrinsic
+def load_item(typing_context, item_bytes, address, is_inside):
+    """The bits of an element in global memory; 0, and no access, if it is outside."""
+    kind = {1: "u8", 2: "u16", 4: "u32"}[literal(item_bytes)]
+    text = (
+        "{ .reg .pred inside; setp.ne.s32 inside, $2, 0; mov.u32 $0, 0; "
+        f"@inside ld.global.nc.{kind} $0, [$1]; }}"
+    )
+
+    def generate(context, builder, sig, args):
+        function = ir.FunctionType(_int32, [args[1].type, _int32])
+        return builder.call(ir.InlineAsm(function, text, "=&r,l,r", False), list(args[1:]))
+
+    return signature(types.int32, item_bytes, types.int64, types.int32), generate
+
+
+@intrinsic
+def shift_words(typing_context, words, shift):
+    """Words 0 to 3 of eight, after these are shifted by so many bytes, 0 to 15, to the front."""
+    result = types.UniTuple(types.int32, _WORDS)
+
+    def generate(context, builder, sig, args):
+        values = unpack(builder, args[0], 2 * _WORDS)
+        for words_on in (2, 1):
+            bit = builder.and_(args[1], _int32(4 * words_on))
+            is_on = builder.icmp_unsigned("!=", bit, _int32(0))
+            pairs = zip(values, values[words_on:], strict=False)
+            values = [builder.select(is_on, later, value) for value, later in pairs]
+        bits = builder.shl(builder.and_(args[1], _int32(3)), _int32(3))
+        function = ir.FunctionType(_int32, [_int32] * 3)
+        funnel = ir.InlineAsm(function, "shf.r.wrap.b32 $0, $1, $2, $3;", "=r,r,r,r", False)
+        pairs = zip(values, values[1:], strict=False)
+        return pack_array(builder, [builder.call(funnel, [*pair, bits]) for pair in pairs])
+
+    return signature(result, words, types.int32), generate

@@ -1,0 +1,234 @@
+"""Tiles of lines of 128 bytes in shared memory: copied from any layout, read by `ldmatrix`.
+
+A line is one row of all banks. An operand whose k are neighbours in memory (K-major) lies in lines
+of k, one for each row of a or column of b, here called x. One whose x are neighbours (MN-major) lies
+in lines of x, one for each k, and `ldmatrix.trans` turns it. A tile is one line of k deep, so that
+both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number
+of the line: the eight lines that `ldmatrix` reads at a time are in different banks.
+
+Copies depend on the layout in global memory:
+    k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
+    k, x        lines at any address: the two aligned vectors around a chunk, shifted in registers
+    any         any strides: elements, into lines of k
+Elements outside the operand count as zero, and no address outside of it is read.
+Source: PTX ISA, "ldmatrix", "cp.async", "shf"; CUTLASS, "Efficient GEMM in CUDA", for the
+permutation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
+
+LINE_BYTES, CHUNK_BYTES = 128, 16
+CHUNKS = LINE_BYTES // CHUNK_BYTES
+STEPS = 4  # an instruction takes 32 bytes of k
+WORDS = 4  # of a chunk
+HELD = 2 * WORDS + 1  # registers for a chunk on its way: two vectors, and by how much to shift
+
+
+class LineTile(NamedTuple):
+    """Device functions for the tiles of one operand.
+
+    Attributes:
+        is_async: True if copies go straight to shared memory; then `start` is used, else `load` and
+            later `put`.
+        first: (thread) -> (x, k) of the first chunk in a tile that a thread copies.
+        place: (x, k) -> offset of an element in the tile, in bytes.
+        start: (target, source, x_step, k_step, x_left, k_left) starts the thread's copies. target
+            and source are the addresses of its first chunk, steps are in bytes; elements x_left or
+            k_left and more away from the first are outside the operand.
+        load: (source, x_step, k_step, x_left, k_left, begin, end) -> the thread's chunks in
+            registers; the operand lies between the addresses begin and end.
+        put: (target, chunks) writes what `load` returned.
+        lane: (lane) -> (x, k) of the line whose address the lane gives to `ldmatrix`.
+        read: (address, offset) -> the fragments of 16 x and one step.
+        xor, add: tables by step and by 16 x: the lane's address is XORed with the one, and the
+            other is added, to get from the first fragments to these.
+    """
+
+    is_async: bool
+    first: Callable[..., Any]
+    place: Callable[..., Any]
+    start: Callable[..., Any]
+    load: Callable[..., Any]
+    put: Callable[..., Any]
+    lane: Callable[..., Any]
+    read: Callable[..., Any]
+    xor: tuple[tuple[int, ...], ...]
+    add: tuple[tuple[int, ...], ...]
+
+
+def layout(problem: Any, name: str) -> str:
+    """Layout of operand "a" or "b" of a problem, one of those above."""
+    item_bytes = ITEM_BYTES[problem.dtype]
+    batch, row, col = getattr(problem, name)
+    x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
+    if k_step == 1:
+        layout, items, lines, line_step = "k", problem.k, x, x_step
+    elif x_step == 1 and item_bytes == 2:  # ldmatrix turns elements of two bytes
+        layout, items, lines, line_step = "x", x, problem.k, k_step
+    else:
+        return "any"
+    line_step *= lines > 1
+    # A copy of a chunk may use a part of it, but it reads all: lines must end with a whole one.
+    starts = (batch | line_step | items) * item_bytes | getattr(problem, f"{name}_alignment")
+    return f"{layout}16" if starts % CHUNK_BYTES == 0 else layout
+
+
+def make_line_tile(
+    layout: str, side: str, extent: int, warp_extent: int, threads: int, item_bytes: int
+) -> LineTile:
+    """Make the functions for one operand, whose tiles all threads of a block copy together.
+
+    Args:
+        layout: layout of the operand in global memory.
+        side: "left" or "right" operand of the instruction.
+        extent, warp_extent: x of a tile and of a warp; powers of two, as threads is.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import copy_async_part, load_global, store_shared
+    from dxgemm.handwritten.parts.line_intrinsics import load_item, load_matrices, shift_words
+    from dxgemm.handwritten.parts.unroll import static_range
+
+    line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
+    is_left, is_turned = side == "left", layout in ("x16", "x")
+    passes = extent * CHUNKS // threads
+    threads_x = min(extent, threads)  # side by side along x, for single elements
+
+    def place(x, k):
+        if is_turned:
+            line, item = x // line_items * line_items + k, x % line_items
+        else:
+            line, item = x, k
+        chunk = item // chunk_items ^ line % CHUNKS
+        return int32(line * LINE_BYTES + chunk * CHUNK_BYTES + item % chunk_items * item_bytes)
+
+    def first(thread):
+        if layout == "any":
+            x, k = thread % threads_x, thread // threads_x * chunk_items
+        elif is_turned:
+            x, k = thread % CHUNKS * chunk_items, thread // CHUNKS
+        else:
+            x, k = thread // CHUNKS, thread % CHUNKS * chunk_items
+        return int32(x), int32(k)
+
+    def ahead(number: int) -> tuple[int, int]:
+        """x and k from a thread's first chunk to another."""
+        if layout == "any":
+            turns = extent // threads_x
+            return number % turns * threads, number // turns * (threads // threads_x) * chunk_items
+        lines = number * threads // CHUNKS
+        return (lines // line_items * line_items, lines % line_items) if is_turned else (lines, 0)
+
+    ahead_x, ahead_k = zip(*map(ahead, range(passes)), strict=True)
+
+    # All sizes are powers of two: a place is the XOR of the places of its bits. Those below a line
+    # are permuted, the others are added.
+    def changes(places: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        offsets = [int(place(x, k)) for x, k in places]
+        low = tuple(offset % LINE_BYTES for offset in offsets)
+        return low, tuple(offset - offset % LINE_BYTES for offset in offsets)
+
+    pass_xor, pass_add = changes(list(zip(ahead_x, ahead_k, strict=True)))
+    step_items = line_items // STEPS
+    xor, add = zip(
+        *(changes([(x, step * step_items) for x in range(0, warp_extent, 16)])
+          for step in range(STEPS)),
+        strict=True,
+    )  # fmt: skip
+
+    def count(number, x_left, k_left):
+        """Bytes of a chunk that lie inside the operand."""
+        if is_turned:
+            items, is_inside = x_left - ahead_x[number], k_left > ahead_k[number]
+        else:
+            items, is_inside = k_left - ahead_k[number], x_left > ahead_x[number]
+        return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * is_inside)
+
+    count = _device(count)
+
+    def start(target, source, x_step, k_step, x_left, k_left):
+        for number in static_range(passes):
+            copy_async_part(
+                CHUNK_BYTES, int32(target ^ pass_xor[number]), pass_add[number],
+                source + (ahead_x[number] * x_step + ahead_k[number] * k_step),
+                count(number, x_left, k_left),
+            )  # fmt: skip
+
+    def gather(source, step, inside):
+        """The words of a chunk whose elements are `step` bytes apart, of `inside` bytes."""
+        words = ()
+        for word in static_range(WORDS):
+            bits = int32(0)
+            for item in static_range(4 // item_bytes):
+                number = word * (4 // item_bytes) + item
+                element = load_item(
+                    item_bytes, source + number * step, int32(inside > number * item_bytes)
+                )
+                bits = int32(bits | element << (8 * item_bytes * item))
+            words = words + (bits,)
+        return words
+
+    gather = _device(gather)
+
+    def load(source, x_step, k_step, x_left, k_left, begin, end):
+        chunks = ()
+        for number in static_range(passes):
+            at = source + (ahead_x[number] * x_step + ahead_k[number] * k_step)
+            inside = count(number, x_left, k_left)
+            if layout == "any":
+                chunks = chunks + gather(at, k_step, inside)
+            else:
+                shift: int32 = at & (CHUNK_BYTES - 1)
+                vector = at - shift
+                if inside == CHUNK_BYTES and vector >= begin and vector + 2 * CHUNK_BYTES <= end:
+                    words = load_global(int32, 4, vector, 0) + load_global(int32, 4, vector, 16)
+                else:
+                    words = gather(at, int32(item_bytes), inside)
+                    words = words + words
+                    shift = 0
+                chunks = chunks + words + (shift,)
+        return chunks
+
+    def put(target, chunks):
+        for number in static_range(passes):
+            to = int32(target ^ pass_xor[number])
+            if layout == "any":
+                words = chunks[WORDS * number : WORDS * (number + 1)]
+            else:
+                words = shift_words(
+                    chunks[HELD * number : HELD * number + 2 * WORDS], chunks[HELD * (number + 1) - 1]
+                )
+            store_shared(to, pass_add[number], words)
+
+    def lane_place(lane):
+        """Matrices of 8 lines in the order of the instruction's registers (PTX ISA, mma.m16n8k16):
+        rows and then k for the left operand, k and then columns for the right one."""
+        inner, outer = lane // 8 % 2, lane // 16
+        if not is_left:
+            inner, outer = outer, inner
+        # Now inner counts 8 x, outer a chunk of k.
+        if is_turned:
+            return int32(inner * 8), int32(outer * chunk_items + lane % 8)
+        return int32(inner * 8 + lane % 8), int32(outer * chunk_items)
+
+    def read(address, offset):
+        return load_matrices(is_turned, address, offset)
+
+    return LineTile(
+        layout.endswith("16"), _device(first), _device(place), _device(start), _device(load),
+        _device(put), _device(lane_place), _device(read), xor, add,
+    )  # fmt: skip
+
+
+def _device(function: Callable[..., Any]) -> Any:
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    return cuda.jit(device=True, forceinline=True)(unroll(function))
+
