@@ -59,7 +59,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     part = _part(implementation, problem)
-    return implementation.supports(part) or implementation.runs_on(device.arch)
+    return implementation.runs_on(device.arch) or implementation.supports(part)
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
@@ -85,7 +85,8 @@ def _automatic_kernels(
     return tuple(
         (i, i.refuses)
         for i in IMPLEMENTATIONS
-        if i.is_own and i.is_automatic(dtype) and i.configs(dtype) and i.runs_on(arch) is None
+        if i.is_own and i.is_automatic(dtype) and i.runs_on(arch) is None
+        if i.configs(dtype, arch)
     )
 
 

@@ -241,7 +241,7 @@ def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
     """List every config of dxgemm's own kernels for a dtype, without and with split-K."""
     rows = []
     for implementation in IMPLEMENTATIONS:
-        for config in implementation.configs(dtype) if implementation.is_own else ():
+        for config in implementation.configs(dtype, device.arch) if implementation.is_own else ():
             fills = {0}
             if implementation.slices_k and config.split_k == 1:
                 resident = resident_blocks(config, dtype, device)
@@ -277,7 +277,7 @@ def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
             return speed
         known = [
             (abs(math.log2(other.tile_m * other.tile_n / (config.tile_m * config.tile_n))), speed)
-            for other in row.implementation.configs(dtype)
+            for other in row.implementation.configs(dtype, table.chip.arch)
             if (speed := table.speeds.get((dtype, row.implementation.name, str(other))))
         ]
         if known:
@@ -303,7 +303,7 @@ def _named(
         raise UnsupportedProblemError(
             f"gemm: implementation {name!r} cannot compute this: {reason}."
         )
-    configs = chosen.configs(problem.dtype)
+    configs = chosen.configs(problem.dtype, device.arch)
     if config is not None and config not in configs:
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
