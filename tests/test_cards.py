@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+import dxgemm
 from dxgemm import errors
 from dxgemm.choice.legality import exclusion, legal_kernels, misfit, refusal
 from dxgemm.choice.registry import find_implementation
@@ -144,3 +145,32 @@ def test_a_config_that_does_not_fit_is_refused_by_name():
     assert "shared memory" in refusal(tuned, problem, tiny)
     assert tuned not in legal_kernels(problem, tiny)
     assert choose(problem, tiny).config.smem_bytes("float32") <= 2 * KIB
+
+
+@every_card
+def test_an_explanation_for_a_card_is_a_prediction(device):
+    explained = dxgemm.explain_shape(300, 200, 1000, "float64", batch=3, gpu=device.name)
+    best = choose(contiguous_problem("float64", 300, 200, 1000, 3), device)
+    assert explained.is_named_gpu and not explained.is_simulated
+    assert (explained.device, explained.sm_count) == (device.name, device.sm_count)
+    assert (explained.implementation, explained.config) == (
+        best.implementation.name,
+        str(best.config),
+    )
+    assert explained.predicted_us == best.us
+    assert "all times are predicted" in str(explained) and explained.speeds in str(explained)
+
+
+def test_an_explanation_of_the_gpu_at_hand_names_no_datasheet():
+    explained = dxgemm.explain_shape(5, 6, 7)
+    assert not explained.is_named_gpu and "datasheet" not in str(explained)
+
+
+def test_a_card_is_explained_without_gpu_and_simulator(run_python):
+    program = """
+import sys, dxgemm
+explained = dxgemm.explain_shape(4096, 4096, 4096, gpu="RTX 4090")
+assert explained.predicted_us > explained.roofline_us
+assert not {"numba", "cuda", "cupy"} & set(sys.modules)
+"""
+    run_python(program)

@@ -325,6 +325,18 @@ class TestExplain:
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
 
+    def test_a_card_that_is_not_at_hand_can_be_named(self):
+        arguments = ("explain", 4096, 4096, 512, "--gpu", "rtx 4090", "--batch", 2)
+        report = invoke_json(*arguments, "--dtype", "float16", "--out-dtype", "float32")
+        assert report["is_named_gpu"] and not report["is_simulated"]
+        assert (report["device"], report["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
+        assert report["predicted_us"] > 0
+        result = invoke(*arguments)
+        assert "all times are predicted" in result.stdout and result.stderr == ""
+        assert_refused(invoke("explain", 1, 1, 1, "--gpu", "RTX 9999"), "RTX 9999", "RTX 4090")
+        measured = invoke(*arguments, "--measure")
+        assert measured.exit_code == 2 and "--measure" in measured.stderr
+
     @pytest.mark.parametrize("dtype", ["float32", "int8"])
     def test_the_product_can_be_measured(self, dtype):
         arguments = ("explain", 5, 6, 7, "--batch", 2, "--dtype", dtype, "--measure")
