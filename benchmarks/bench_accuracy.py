@@ -72,7 +72,8 @@ def names_of(kind: str) -> list[str]:
         computes = any(implementation.supports(problem) is None for problem in problems)
         plain = replace(rows, precision=None)
         is_plain = wanted.precision is not None and implementation.supports(plain) is None
-        if not implementation.is_own or (computes and not is_plain):
+        has_configs = bool(implementation.configs(wanted.dtype))  # some have none on the simulator
+        if not implementation.is_own or (has_configs and computes and not is_plain):
             names.append(implementation.name)
     return [AUTOMATIC, *names]
 

@@ -73,7 +73,7 @@ def is_made_for(rung: Any, case: Case) -> bool:
     """
     shape = (case.dtype, case.m, case.n, case.k)
     problem = contiguous_problem(*shape, precision=case.precision)
-    if rung.supports(problem) is not None:
+    if not rung.configs(case.dtype) or rung.supports(problem) is not None:
         return False
     return case.precision is None or rung.supports(contiguous_problem(*shape)) is not None
 

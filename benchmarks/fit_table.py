@@ -14,10 +14,10 @@ import json
 import tempfile
 from pathlib import Path
 
-from gpus import FACTS
 from provenance import gpu_slug
 
 from dxgemm.choice.tables import PACKAGED, read_table
+from dxgemm.gpu.cards import CARDS
 from dxgemm.tuning.fit import fit_table
 from dxgemm.tuning.observations import read
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    devices = {gpu_slug(name): facts for name, facts in FACTS.items()}
+    devices = {gpu_slug(card.name): card.facts for card in CARDS.values()}
     parser.add_argument("gpu", choices=devices)
     parser.add_argument("--observations", type=Path, help="as `dxgemm tune` keeps them, in gzip")
     parser.add_argument("--table", type=Path, help="its folder; default: that in the package")

@@ -17,7 +17,6 @@ from charts import (
     line_chart,
 )
 from error_charts import accuracy_charts, precision_charts
-from gpus import FACTS
 from result_files import (
     OTHERS,
     Extra,
@@ -34,6 +33,7 @@ from tables import Part, Table, figure, ratio, tables_of
 
 from dxgemm.choice.selection import choose
 from dxgemm.errors import UnsupportedProblemError
+from dxgemm.gpu.cards import CARDS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import Roofline
 from dxgemm.gpu.status import simulator_enabled
@@ -111,7 +111,7 @@ def html_page(gpus: list[dict[str, Results]]) -> str:
 
 def gpu_section(suites: dict[str, Results]) -> str:
     name = gpu_name(suites)
-    facts = FACTS.get(name)
+    facts = next((card.facts for card in CARDS.values() if card.name == name), None)
     said = "".join(f"<li>{escape(text)}</li>" for text in sources(suites))
     parts = [f'<h2>{escape(name)}</h2>\n<ul class="source">{said}</ul>']
     if "gemm" in suites:

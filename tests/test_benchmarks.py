@@ -24,6 +24,7 @@ from dxgemm import epilogues
 from dxgemm.choice.implementation import Role
 from dxgemm.choice.tables import read_table
 from dxgemm.epilogues import Epilogue
+from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning import sampling
 
@@ -715,7 +716,7 @@ def test_every_suite_runs_in_the_simulator_and_leaves_no_results(
 
 
 def test_the_roof_of_squares_is_memory_s_and_then_arithmetic_s() -> None:
-    facts = html_page.FACTS["NVIDIA H200"]
+    facts = find_card("H200").facts
     row = pipeline_row("tuned", 1.0, 1.0)
     (_, low), (_, high) = html_page.roof(row, [16, 4096], facts).points
     assert low == pytest.approx(16 / 6 * 4.8)  # 16 / 6 FLOP a byte at 4.8 TB/s

@@ -263,8 +263,8 @@ class Counted(Implementation):
     def supports(self, problem):
         return None
 
-    def configs(self, dtype=None):
-        return registry.find_implementation("naive").configs(dtype)[:1]
+    def configs(self, dtype=None, arch=None):
+        return registry.find_implementation("naive").configs(dtype, arch)[:1]
 
     def slow_build(self, config, problem, arch):
         return None if find_kernel(self.kernel, arch) else self.kernel

@@ -148,8 +148,8 @@ class Tired(Implementation):
     def supports(self, problem):
         return f"{self.name} is tired"
 
-    def configs(self, dtype=None):
-        return find_implementation("naive").configs(dtype)
+    def configs(self, dtype=None, arch=None):
+        return find_implementation("naive").configs(dtype, arch)
 
     def bind(self, problem, config, arch, ordinal):
         raise AssertionError("never bound")

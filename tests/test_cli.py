@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from contract import inability
 from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm.cli import counters
 from dxgemm.cli.app import app
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled
-from dxgemm.problem.define import contiguous_problem
 
 run_command, info_command, demo_command, ladder_command, profile_command, bench_command = map(
     importlib.import_module,
@@ -294,8 +294,7 @@ class TestDemo:
         timed = {(t["implementation"], t["dtype"]) for t in timings if t["time_us"]}
         for implementation in dxgemm.implementations():
             for dtype in ("float32", "float64"):
-                is_possible = implementation.supports(contiguous_problem(dtype, 5, 5, 64)) is None
-                if implementation.is_own and is_possible:
+                if implementation.is_own and not inability(implementation, dtype):
                     assert (implementation.name, dtype) in timed
         assert report["classification"]["accuracy"] > 0.8
 
@@ -325,6 +324,18 @@ class TestExplain:
         assert moduli["precision"] == "emulated14"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")
         assert_refused(refused, "'tf32' is for float32")
+
+    def test_a_card_that_is_not_at_hand_can_be_named(self):
+        arguments = ("explain", 4096, 4096, 512, "--gpu", "rtx 4090", "--batch", 2)
+        report = invoke_json(*arguments, "--dtype", "float16", "--out-dtype", "float32")
+        assert report["is_named_gpu"] and not report["is_simulated"]
+        assert (report["device"], report["sm_count"]) == ("NVIDIA GeForce RTX 4090", 128)
+        assert report["predicted_us"] > 0
+        result = invoke(*arguments)
+        assert "all times are predicted" in result.stdout and result.stderr == ""
+        assert_refused(invoke("explain", 1, 1, 1, "--gpu", "RTX 9999"), "RTX 9999", "RTX 4090")
+        measured = invoke(*arguments, "--measure")
+        assert measured.exit_code == 2 and "--measure" in measured.stderr
 
     @pytest.mark.parametrize("dtype", ["float32", "int8"])
     def test_the_product_can_be_measured(self, dtype):

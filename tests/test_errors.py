@@ -318,6 +318,7 @@ def test_unsupported_dtypes_on_the_device_are_refused(dtype, cupy):
         "EpilogueError": ValueError,
         "SettingError": ValueError,
         "DeviceMismatchError": ValueError,
+        "UnknownGpuError": ValueError,
         "UnknownImplementationError": ValueError,
         "UnsupportedProblemError": ValueError,
         "GpuUnavailableError": RuntimeError,

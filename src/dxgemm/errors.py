@@ -21,6 +21,7 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "StreamError",
+    "UnknownGpuError",
     "UnknownImplementationError",
     "UnsupportedProblemError",
     "WrongResultError",
@@ -81,6 +82,10 @@ class SettingError(DxgemmError, ValueError):
 
 class DeviceMismatchError(DxgemmError, ValueError):
     """The operands live on different devices."""
+
+
+class UnknownGpuError(DxgemmError, ValueError):
+    """`gpu=` names no card whose facts are known."""
 
 
 class UnknownImplementationError(DxgemmError, ValueError):

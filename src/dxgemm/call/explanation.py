@@ -10,6 +10,7 @@ from dxgemm.call.route import Route
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
 from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
 from dxgemm.gpu.roofline import (
@@ -45,6 +46,8 @@ class Explanation:
         alignments: bytes, the largest power of two up to 16 that divides the address of a and b.
         copied: names of host operands that are copied to the GPU or back.
         device: name of the GPU.
+        is_named_gpu: True if the caller named the GPU. Then no GPU is asked, and all times are
+            predicted.
         implementation, config: the kernel and the config that are chosen.
         rule: reason for the choice.
         slices: split-K slices, whose sums another kernel adds; 1 if k is whole.
@@ -101,6 +104,7 @@ class Explanation:
     alignments: dict[str, int]
     copied: tuple[str, ...]
     device: str
+    is_named_gpu: bool
     implementation: str
     config: str | None
     slices: int
@@ -157,6 +161,8 @@ class Explanation:
             f"gemm {batch}{self.m} x {self.n} x {self.k} {dtype} on {self.device}",
             f"  operands        {arrangements}",
         ]
+        if self.is_named_gpu:
+            lines.insert(1, "  gpu             facts from its datasheet; all times are predicted")
         if self.epilogue is not None:
             lines.append(f"  epilogue        {self.epilogue}")
         if self.reduction is not None:
@@ -327,8 +333,9 @@ def explain_shape(
     out_dtype: str | None = None,
     implementation: Any = None,
     precision: str | None = None,
+    gpu: str | None = None,
 ) -> Explanation:
-    """Explain what `gemm` would do with row-major (m, k) and (k, n) operands on the first GPU.
+    """Explain what `gemm` would do with row-major (m, k) and (k, n) operands.
 
     Args:
         m, n, k: sizes.
@@ -336,16 +343,19 @@ def explain_shape(
         batch: number of products.
         out_dtype: dtype of the result; None for that of a new result.
         implementation, precision: as `gemm` takes them.
+        gpu: name of a card, such as "RTX 4090", which need not be at hand; None for the first GPU.
 
     Raises:
-        GpuUnavailableError: no GPU, and the simulator is not enabled.
+        GpuUnavailableError: no GPU, the simulator is not enabled, and no card is named.
+        UnknownGpuError: the facts of the named card are not known.
         DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
             same conditions as in `gemm`.
     """
     problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
-    device = device_facts(0)
+    device = device_facts(0) if gpu is None else find_card(gpu).facts
     ranking = rank(problem, device, implementation)
-    return _explain(problem, device, ranking, ranking.candidates[0], ())
+    chosen, is_named_gpu = ranking.candidates[0], gpu is not None
+    return _explain(problem, device, ranking, chosen, (), is_named_gpu=is_named_gpu)
 
 
 def _explain(
@@ -355,6 +365,7 @@ def _explain(
     candidate: Candidate,
     copied: tuple[str, ...],
     epilogue: BoundEpilogue | None = None,
+    is_named_gpu: bool = False,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
@@ -396,6 +407,7 @@ def _explain(
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},
         copied=copied,
         device=device.name,
+        is_named_gpu=is_named_gpu,
         implementation=implementation.name,
         config=str(config) if config is not None else None,
         slices=candidate.slices,

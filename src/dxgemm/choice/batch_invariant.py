@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dxgemm.choice import legality
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import IMPLEMENTATIONS
@@ -70,8 +71,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
     fitting = []
     for candidate in considered:
-        refusals = [candidate.supports(problem), candidate.runs_on(device.arch)]
-        refusals.append(_refusal(candidate, problem))
+        refusals = [legality.refusal(candidate, problem, device), _refusal(candidate, problem)]
         if implementation is None and not candidate.is_automatic(problem.dtype):
             refusals.append("used only when named")
         refusal = next(filter(None, refusals), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 
@@ -15,8 +14,6 @@ _INT8_ALIGNMENT = 4
 
 def supports(problem: Problem) -> str | None:
     """Reason why cuBLAS cannot compute a problem with these layouts; None if it can."""
-    if simulator_enabled():
-        return "cuBLAS needs a GPU; this is numba's simulator"
     if not _is_installed():
         return "CuPy with cuBLAS is not installed: the cu12-cublas or cu13-cublas extra brings both"
     if problem.reads_c and not problem.in_place:

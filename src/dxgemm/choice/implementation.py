@@ -21,7 +21,7 @@ from dxgemm.compiler import (
     compute_capability,
     find_kernel,
 )
-from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.define import contiguous_problem
@@ -41,6 +41,8 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
 # Arithmetic of the tensor cores by the dtype of a and b.
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
+
+_SIMULATOR = "this is numba's simulator"
 
 
 class Role(Enum):
@@ -106,10 +108,11 @@ class Implementation(ABC):
         return None
 
     @abstractmethod
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
+    def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         """All configs, or those for a dtype, largest tile first.
 
-        The result is (None,) for an implementation without configs.
+        The simulator has configs of its own; without an architecture they are the result if it is
+        enabled. The result is (None,) for an implementation without configs.
         """
 
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
@@ -177,8 +180,6 @@ class KernelFile(Implementation):
         return kernel
 
     def supports(self, problem: Problem) -> str | None:
-        if simulator_enabled() and not self.kernel.simulator_configs:
-            return "its PTX instructions need a GPU; this is numba's simulator"
         if problem.dtype not in self.dtypes:
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
         return self.refuses(problem)
@@ -193,8 +194,9 @@ class KernelFile(Implementation):
         return self.kernel.dtypes
 
     def runs_on(self, arch: str) -> str | None:
-        if simulator_enabled():
-            return None
+        if arch == SIMULATED_DEVICE.arch:
+            is_able = bool(self.kernel.simulator_configs)
+            return None if is_able else f"its PTX instructions need a GPU; {_SIMULATOR}"
         capability = compute_capability(arch)
         minimum, only = self.kernel.minimum_arch, self.kernel.only_arch
         if capability >= minimum and only in (None, capability):
@@ -202,9 +204,10 @@ class KernelFile(Implementation):
         needed = f"{minimum} or later" if minimum else f"{only}"
         return f"it needs compute capability {needed} (times 10), not {capability}"
 
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
+    def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         kernel = self.kernel
-        configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
+        is_simulated = simulator_enabled() if arch is None else arch == SIMULATED_DEVICE.arch
+        configs = kernel.simulator_configs if is_simulated else kernel.configs
         if dtype is None:
             return configs
         if dtype not in self.dtypes:
@@ -330,7 +333,7 @@ class Pipelined(KernelFile):
     package = "dxgemm.cublasdx"
 
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
-        if simulator_enabled():
+        if arch == SIMULATED_DEVICE.arch:
             return None
         spec = self.spec_for(config, problem)
         return None if find_kernel(spec, arch) else spec
@@ -345,7 +348,10 @@ class Cublas(Implementation):
             return "cuBLAS fuses no function written in Python"
         return cublas_limits.supports(problem)
 
-    def configs(self, dtype: str | None = None) -> tuple[Any, ...]:
+    def runs_on(self, arch: str) -> str | None:
+        return f"cuBLAS needs a GPU; {_SIMULATOR}" if arch == SIMULATED_DEVICE.arch else None
+
+    def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         return (None,)
 
 

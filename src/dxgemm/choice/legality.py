@@ -59,12 +59,38 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     part = _part(implementation, problem)
-    return implementation.supports(part) or implementation.runs_on(device.arch)
+    reason = implementation.runs_on(device.arch) or implementation.supports(part)
+    if reason is not None or not implementation.is_own:
+        return reason
+    misfits = [
+        misfit(config, problem.dtype, device)
+        for config in implementation.configs(problem.dtype, device.arch)
+    ]
+    return misfits[-1] if misfits and None not in misfits else None
+
+
+def misfit(config: Any, dtype: str, device: DeviceFacts) -> str | None:
+    """Reason why a device cannot launch a config; None if it can."""
+    smem_bytes = config.smem_bytes(dtype)
+    if smem_bytes <= device.smem_bytes_per_block:
+        return None
+    return (
+        f"a block of {config} takes {smem_bytes} bytes of shared memory, more than the "
+        f"{device.smem_bytes_per_block} that {device.name} has for one"
+    )
+
+
+def fitting_configs(
+    implementation: Implementation, dtype: str, device: DeviceFacts
+) -> tuple[Any, ...]:
+    """Configs of one of dxgemm's own kernels that a device can launch, largest tile first."""
+    configs = implementation.configs(dtype, device.arch)
+    return tuple(config for config in configs if misfit(config, dtype, device) is None)
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
-    considered = _automatic_kernels(problem.dtype, device.arch)
+    considered = _automatic_kernels(problem.dtype, device)
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
     return [
@@ -76,16 +102,17 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
 
 @cache
 def _automatic_kernels(
-    dtype: str, arch: str
+    dtype: str, device: DeviceFacts
 ) -> tuple[tuple[Implementation, Callable[[Problem], str | None]], ...]:
-    """Kernels that have configs for a dtype and run on an architecture, with their `refuses`.
+    """Kernels that have configs for a dtype and run on a device, with their `refuses`.
 
     The list is cached because every new shape needs it.
     """
     return tuple(
         (i, i.refuses)
         for i in IMPLEMENTATIONS
-        if i.is_own and i.is_automatic(dtype) and i.configs(dtype) and i.runs_on(arch) is None
+        if i.is_own and i.is_automatic(dtype) and i.runs_on(device.arch) is None
+        if fitting_configs(i, dtype, device)
     )
 
 

@@ -15,8 +15,10 @@ from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     exclusion,
+    fitting_configs,
     is_sliceable,
     legal_kernels,
+    misfit,
     reduction_paths,
     refusal,
 )
@@ -240,8 +242,8 @@ def _all_candidates(dtype: str, device: DeviceFacts) -> Columns:
 def all_rows(dtype: str, device: DeviceFacts) -> list[Row]:
     """List every config of dxgemm's own kernels for a dtype, without and with split-K."""
     rows = []
-    for implementation in IMPLEMENTATIONS:
-        for config in implementation.configs(dtype) if implementation.is_own else ():
+    for implementation in (i for i in IMPLEMENTATIONS if i.is_own):
+        for config in fitting_configs(implementation, dtype, device):
             fills = {0}
             if implementation.slices_k and config.split_k == 1:
                 resident = resident_blocks(config, dtype, device)
@@ -277,7 +279,7 @@ def speed_of(row: Row, dtype: str, table: Table | None) -> Speed:
             return speed
         known = [
             (abs(math.log2(other.tile_m * other.tile_n / (config.tile_m * config.tile_n))), speed)
-            for other in row.implementation.configs(dtype)
+            for other in row.implementation.configs(dtype, table.chip.arch)
             if (speed := table.speeds.get((dtype, row.implementation.name, str(other))))
         ]
         if known:
@@ -303,7 +305,7 @@ def _named(
         raise UnsupportedProblemError(
             f"gemm: implementation {name!r} cannot compute this: {reason}."
         )
-    configs = chosen.configs(problem.dtype)
+    configs = chosen.configs(problem.dtype, device.arch)
     if config is not None and config not in configs:
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
@@ -312,6 +314,9 @@ def _named(
     if config is None:
         best = best_of(problem, device, [chosen])
         return best._replace(note=f"asked for by name; {best.reason}")
+    reason = misfit(config, problem.dtype, device)
+    if reason is not None:
+        raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
     if slices > 1 and not can_slice(chosen, config, problem, slices):
         raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
     best = best_of(problem, device, [chosen], (config, slices))

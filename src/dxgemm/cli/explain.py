@@ -46,13 +46,19 @@ def explain(
     precision: Annotated[
         str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20.")
     ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help='A card that need not be at hand, such as "RTX 4090".')
+    ] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="Build the kernel and time it too.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say how an (m, k) @ (k, n) product would be computed, why, and how fast at best."""
-    enable_simulator_without_gpu()
+    if gpu is None:
+        enable_simulator_without_gpu()
+    elif measure:
+        raise typer.BadParameter("--measure takes the GPU at hand, not the one of --gpu")
     explanation = dxgemm.explain_shape(
         m,
         n,
@@ -62,6 +68,7 @@ def explain(
         out_dtype=out_dtype and out_dtype.value,
         implementation=implementation,
         precision=precision,
+        gpu=gpu,
     )
     measured_us = None
     if measure:

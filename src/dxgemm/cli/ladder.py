@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import dxgemm
+from dxgemm.choice.legality import fitting_configs
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
 from dxgemm.cli.rungs import Arithmetic, ArithmeticOption, find_rungs, is_made_for, rungs
@@ -22,6 +23,7 @@ from dxgemm.cli.timing import (
     wall_time_us,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.device import device_facts
 
 GPU_SIZE, SIMULATED_SIZE = 4096, 12
 MAX_SIMULATED_SIZE = 128  # beyond it a rung takes minutes
@@ -152,9 +154,8 @@ class _Contest:
         standing = Standing(implementation.rung, implementation.name)
         choices: list[Any] = [implementation.name]
         if tune:
-            choices = [
-                (implementation.name, config) for config in implementation.configs(self._dtype)
-            ]
+            configs = fitting_configs(implementation, self._dtype, device_facts(0))
+            choices = [(implementation.name, config) for config in configs]
         best_us, best = math.inf, None
         try:
             for choice in choices:

@@ -18,6 +18,8 @@ class DeviceFacts:
         memory_gbytes_per_s: peak bandwidth of device memory.
         tensor_tflops: arithmetic peak of the tensor cores in the same unit, by dtype or precision
             of the operands; without an entry if they do not support it.
+        smem_bytes_per_block: most shared memory that a block can ask for.
+        l2_bytes: size of the L2 cache.
         is_simulated: True for numba's simulator.
     """
 
@@ -26,6 +28,8 @@ class DeviceFacts:
     sm_count: int
     peak_tflops: dict[str, float] = field(hash=False)
     memory_gbytes_per_s: float
+    smem_bytes_per_block: int
+    l2_bytes: int
     tensor_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     is_simulated: bool = False
 
@@ -36,6 +40,8 @@ SIMULATED_DEVICE = DeviceFacts(
     sm_count=1,
     peak_tflops={"float32": 1e-6, "float64": 1e-6, "int32": 1e-6},
     memory_gbytes_per_s=1e-3,
+    smem_bytes_per_block=48 * 1024,
+    l2_bytes=0,
     is_simulated=True,
 )
 
@@ -47,10 +53,13 @@ def facts_of(
     sm_count: int,
     clock_hz: float,
     memory_gbytes_per_s: float,
+    smem_bytes_per_block: int,
+    l2_bytes: int,
 ) -> DeviceFacts:
     """Compute the facts of a GPU from its compute capability, (major, minor), SMs and clocks."""
     major, minor = capability
     flops_per_multiply_add = 2 * clock_hz * sm_count
+    tensor_rates = _tensor_multiply_adds(major, minor, is_geforce="GeForce" in name)
     return DeviceFacts(
         name=name,
         arch=f"sm_{major}{minor}" + ("a" if major == 9 else ""),
@@ -61,9 +70,11 @@ def facts_of(
         },
         tensor_tflops={
             arithmetic: rate * flops_per_multiply_add / 1e12
-            for arithmetic, rate in _tensor_multiply_adds(major, minor).items()
+            for arithmetic, rate in tensor_rates.items()
         },
         memory_gbytes_per_s=memory_gbytes_per_s,
+        smem_bytes_per_block=smem_bytes_per_block,
+        l2_bytes=l2_bytes,
     )
 
 
@@ -81,9 +92,10 @@ def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
     return {"float32": float32, "float64": float64, "int32": 64}
 
 
-def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
+def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> dict[str, int]:
     """Multiply-adds per SM and clock of the tensor cores in dense products, by arithmetic.
 
+    Floats are summed in float32, which GeForce cards do at half the rate of their chip.
     Source: NVIDIA's architecture whitepapers, Volta to Blackwell.
     """
     half = {7: 512, 8: 512, 9: 2048, 10: 4096, 12: 512}.get(major)
@@ -91,9 +103,10 @@ def _tensor_multiply_adds(major: int, minor: int) -> dict[str, int]:
         return {}
     if (major, minor) in ((8, 0), (8, 7)):
         half = 1024
-    rates = {"float16": half}
+    summed = half // 2 if is_geforce else half
+    rates = {"float16": summed}
     if major >= 8:
-        rates |= {"bfloat16": half, "tf32": half // 2, "int8": 2 * half}
+        rates |= {"bfloat16": summed, "tf32": summed // 2, "int8": 2 * half}
     if major == 9:
         rates |= {"emulated": half // 3}  # three products of float16 parts
     float64 = {(8, 0): 64, (9, 0): 128}.get((major, minor))

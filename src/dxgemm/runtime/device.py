@@ -61,6 +61,8 @@ def device_facts(ordinal: int) -> DeviceFacts:
         sm_count=properties.multiprocessor_count,
         clock_hz=properties.clock_rate * 1e3,
         memory_gbytes_per_s=properties.memory_clock_rate * 1e3 * bytes_per_clock / 1e9,
+        smem_bytes_per_block=properties.max_shared_memory_per_block_optin,
+        l2_bytes=properties.l2_cache_size,
     )
 
 

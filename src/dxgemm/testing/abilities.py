@@ -16,6 +16,9 @@ def inability(implementation: Any, kind: str, arch: str) -> str | None:
 
     An implementation that computes float32 for any precision is not tested again with TF32.
     """
+    unfit: str | None = implementation.runs_on(arch)
+    if unfit is not None:
+        return unfit
     wanted = KINDS[kind]
     rows, k_major = _problems(kind)
     reason: str | None = implementation.supports(rows)
@@ -23,8 +26,7 @@ def inability(implementation: Any, kind: str, arch: str) -> str | None:
         return reason
     if wanted.precision and implementation.supports(replace(rows, precision=None)) is None:
         return f"it serves {kind} as {wanted.dtype}"
-    unfit: str | None = implementation.runs_on(arch)
-    return unfit
+    return None
 
 
 def fitting_layouts(implementation: Any, kind: str) -> tuple[str, str, str]:

@@ -1,0 +1,176 @@
+"""Cards whose facts are known without one: names, figures, and the choice of kernels for them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm.choice.legality import exclusion, legal_kernels, misfit, refusal
+from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.selection import all_rows, choose, rank
+from dxgemm.gpu.cards import CARDS, find_card
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.runtime.device import device_facts
+
+KIB = 1024
+FACTS = {short: card.facts for short, card in CARDS.items()}
+SMALL_SMEM = [short for short in FACTS if short.startswith("RTX") or short == "L40S"]
+every_card = pytest.mark.parametrize("device", FACTS.values(), ids=FACTS)
+every_dtype = pytest.mark.parametrize("dtype", RESULT_DTYPES)
+
+# Rates in NVIDIA's datasheets and whitepapers, dense, in TFLOP/s or TOP/s, at the clock that each
+# is given for: float32 and float64 outside tensor cores; then tensor cores, summed in float32.
+RATED = {
+    "RTX 3080": ({"float32": 29.8}, {"float16": 59.5, "tf32": 29.8, "int8": 238}),
+    "RTX 4060": ({"float32": 15.1}, {}),
+    "RTX 4090": ({"float32": 82.6}, {"float16": 165.2, "tf32": 82.6, "int8": 660.6}),
+    "RTX 5090": ({"float32": 104.8}, {"float16": 209.5, "tf32": 104.8, "int8": 838}),
+    "L40S": ({"float32": 91.6}, {"float16": 362.05, "tf32": 183, "int8": 733}),
+    "A100 SXM 80GB": (
+        {"float32": 19.5, "float64": 9.7},
+        {"float16": 312, "tf32": 156, "int8": 624, "float64": 19.5},
+    ),
+    "H100 SXM": (
+        {"float32": 67, "float64": 34},
+        {"float16": 989.4, "tf32": 494.7, "int8": 1978.9, "float64": 67},
+    ),
+    "H100 PCIe": (
+        {"float32": 51.2, "float64": 25.6},
+        {"float16": 756, "tf32": 378, "int8": 1513, "float64": 51.2},
+    ),
+    "B200": ({"float32": 75, "float64": 37}, {"float16": 2250, "tf32": 1125, "int8": 4500}),
+}
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    [
+        ("rtx 4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("geforce 3080", "RTX 3080"),
+        ("h100", "H100 SXM"),
+        ("H100 SXM5", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("A100", "A100 SXM 80GB"),
+        ("A100 (SXM4, 80 GB)", "A100 SXM 80GB"),
+        ("h200", "H200 SXM"),
+        *((short, short) for short in CARDS),
+        *((card.name, short) for short, card in CARDS.items()),
+    ],
+)
+def test_a_card_has_several_names(name, expected):
+    assert find_card(name) is CARDS[expected]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "NVIDIA", "RTX", "100", "RTX 9999", "RTX 4060 Ti", "H100 NVL", "A100 40GB", "K80"]
+)
+def test_an_unknown_card_is_refused_with_the_known_ones(name):
+    with pytest.raises(errors.UnknownGpuError) as refused:
+        find_card(name)
+    assert repr(name) in str(refused.value)
+    assert all(short in str(refused.value) for short in CARDS)
+
+
+@pytest.mark.parametrize("short", RATED)
+def test_peaks_are_those_of_the_datasheet(short):
+    plain, tensor = RATED[short]
+    found = {name: FACTS[short].peak_tflops[name] for name in plain}
+    assert found == pytest.approx(plain, rel=0.02)
+    found = {name: FACTS[short].tensor_tflops[name] for name in tensor}
+    assert found == pytest.approx(tensor, rel=0.09)  # of the H100 at the clock of tensor cores
+
+
+def test_shared_memory_follows_from_the_architecture():
+    kib = {short: facts.smem_bytes_per_block // KIB for short, facts in FACTS.items()}
+    large = {short: 163 if short.startswith("A100") else 227 for short in FACTS}
+    assert kib == large | dict.fromkeys(SMALL_SMEM, 99)
+
+
+@pytest.mark.gpu
+def test_a_card_at_hand_has_the_facts_that_its_driver_gives():
+    found = device_facts(0)
+    if found.name not in {card.name for card in CARDS.values()}:
+        pytest.skip(f"{found.name} is not in the table")
+    known = find_card(found.name).facts
+    assert (known.arch, known.sm_count) == (found.arch, found.sm_count)
+    assert known.smem_bytes_per_block == found.smem_bytes_per_block
+    assert known.l2_bytes == pytest.approx(found.l2_bytes, rel=0.05)
+    assert known.peak_tflops == pytest.approx(found.peak_tflops, rel=0.05)
+    assert known.memory_gbytes_per_s == pytest.approx(found.memory_gbytes_per_s, rel=0.05)
+
+
+@every_card
+@every_dtype
+def test_every_card_has_a_legal_choice(device, dtype):
+    precisions = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}.get(dtype, ())
+    asked = [
+        contiguous_problem(dtype, *shape, out_dtype=out_dtype, precision=precision)
+        for shape in ((512, 512, 512), (4096, 4096, 4096), (64, 64, 64, 300))
+        for out_dtype in RESULT_DTYPES[dtype]
+        for precision in (None, *precisions)
+    ]
+    for problem in asked:
+        best = choose(problem, device)
+        assert exclusion(best.implementation, problem, device) is None
+        assert misfit(best.config, dtype, device) is None
+        assert best.us > 0 and math.isfinite(best.us)
+        assert rank(problem, device).candidates[0] == best
+
+
+@pytest.mark.parametrize("short", SMALL_SMEM)
+@every_dtype
+def test_no_candidate_needs_more_shared_memory_than_a_block_can_have(short, dtype):
+    rows = all_rows(dtype, FACTS[short])
+    assert rows and max(row.config.smem_bytes(dtype) for row in rows) <= 99 * KIB
+
+
+def test_a_config_that_does_not_fit_is_refused_by_name():
+    device, problem = FACTS["RTX 4090"], contiguous_problem("float32", 4096, 4096, 4096)
+    tuned = find_implementation("tuned")
+    config = max(
+        tuned.configs("float32", device.arch), key=lambda config: config.smem_bytes("float32")
+    )
+    assert choose(problem, FACTS["H100 SXM"], ("tuned", config)).config is config
+    with pytest.raises(errors.UnsupportedProblemError, match=r"shared memory.*101376.*RTX 4090"):
+        choose(problem, device, ("tuned", config))
+    tiny = replace(device, smem_bytes_per_block=2 * KIB)
+    assert "shared memory" in refusal(tuned, problem, tiny)
+    assert tuned not in legal_kernels(problem, tiny)
+    assert choose(problem, tiny).config.smem_bytes("float32") <= 2 * KIB
+
+
+@every_card
+def test_an_explanation_for_a_card_is_a_prediction(device):
+    explained = dxgemm.explain_shape(300, 200, 1000, "float64", batch=3, gpu=device.name)
+    best = choose(contiguous_problem("float64", 300, 200, 1000, 3), device)
+    assert explained.is_named_gpu and not explained.is_simulated
+    assert (explained.device, explained.sm_count) == (device.name, device.sm_count)
+    assert (explained.implementation, explained.config) == (
+        best.implementation.name,
+        str(best.config),
+    )
+    assert explained.predicted_us == best.us
+    assert "all times are predicted" in str(explained) and explained.speeds in str(explained)
+
+
+def test_an_explanation_of_the_gpu_at_hand_names_no_datasheet():
+    explained = dxgemm.explain_shape(5, 6, 7)
+    assert not explained.is_named_gpu and "datasheet" not in str(explained)
+
+
+def test_a_card_is_explained_without_gpu_and_simulator(run_python):
+    program = """
+import sys, dxgemm
+explained = dxgemm.explain_shape(4096, 4096, 4096, gpu="RTX 4090")
+assert explained.predicted_us > explained.roofline_us
+assert not {"numba", "cuda", "cupy"} & set(sys.modules)
+"""
+    run_python(program)
