@@ -33,6 +33,8 @@ COLORS = {
     "tensor_batch": ("#8f3fa8", "#cf8ae6"),
     "block_batch": ("#4f7f2f", "#94c973"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
+    "tensor_tile": ("#1f7a6d", "#5cc4b5"),
+    "shifted_tile": ("#b5651d", "#e09a5c"),
     # Precisions; those that are not here are drawn in the ink of the page.
     "emulated": ("#009e73", "#2fc79b"),
     "emulated14": ("#b57b00", "#e6b23c"),

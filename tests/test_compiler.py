@@ -87,7 +87,9 @@ ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
-REDUCED_PRECISION = {"tensor_core_tf32", "wgmma", "emulated_float32", "widening_tile"}
+REDUCED_PRECISION = {
+    "tensor_core_tf32", "wgmma", "emulated_float32", "tensor_tile", "shifted_tile", "widening_tile"
+}  # fmt: skip
 # Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
 HELD_TO_FEW_REGISTERS = {
     "tensor_batch 96x96x48 warp 48x32 matrices 1 parts 3 float64 row16 row16": 56
@@ -119,6 +121,32 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
         assert kernel["registers"] <= MOST_REGISTERS, kernel["name"]
         assert kernel["registers"] * kernel["threads"] <= REGISTERS_PER_SM, kernel["name"]
         assert kernel["smem_bytes"] <= SMEM_BYTES_PER_BLOCK, kernel["name"]
+
+
+COMPILE_FOR_OTHERS = """
+import json
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+
+for name in ("tensor_tile", "shifted_tile"):
+    kernel = find_implementation(name)
+    for dtype, config in zip(kernel.dtypes, kernel.configs(arch={arch!r})):
+        layouts = ("k16", "x16") if name == "tensor_tile" else ("k", "x")
+        spec = kernel.spec(config, dtype, (*layouts, dtype))
+        built = compile_kernel(spec, {arch!r})
+        print(json.dumps([str(spec), built.record.stack_bytes, built.record.threads,
+                          built.record.registers, built.ptx.count("mma.sync")]))
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
+def test_kernels_for_tensor_cores_of_any_architecture(run_python, arch):
+    lines = run_python(COMPILE_FOR_OTHERS.format(arch=arch)).splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        name, stack_bytes, threads, registers, instructions = json.loads(line)
+        assert stack_bytes == 0 and threads * registers <= REGISTERS_PER_SM, name
+        assert instructions > 0, name
 
 
 def test_no_kernel_uses_local_memory(kernels):

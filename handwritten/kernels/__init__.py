@@ -2,7 +2,8 @@
 
 small_batch, tensor_batch   batches of small matrices
 grouped                     problems of different sizes in one launch
-widening_tile               float16, bfloat16 and int8 in any layout
+tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on
+widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores
 add_slices                  the sum of split-K's workspace
 reduce_tiles, merge_partials   reductions of the result
 decompose, validity_check, emulated_float32, native_fallback   emulated float32 (fp16x2)

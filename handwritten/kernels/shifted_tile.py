@@ -19,7 +19,7 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(
         Config(tile_m=128, tile_n=128, warp_m=32, stages=2),
-        Config(tile_m=64, tile_n=128, warp_m=32, stages=2),
+        Config(tile_m=64, tile_n=128, warp_m=16, stages=2),
         Config(tile_m=64, tile_n=64, warp_m=16, stages=3),
     ),
     dtypes=("float16", "bfloat16"),

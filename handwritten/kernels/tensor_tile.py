@@ -177,15 +177,11 @@ def make_kernel(
             """Start the copies of the next tile that go straight to shared memory."""
             nonlocal write, a_source, b_source, a_k_left, b_k_left
             if a_is_async:
-                start_a(
-                    int32(a_target + write), a_source, a_x_step, a_k_step, a_x_left, a_k_left
-                )
+                start_a(int32(a_target + write), a_source, a_x_step, a_k_step, a_x_left, a_k_left)
                 a_source += tile_k * a_k_step
                 a_k_left -= tile_k
             if b_is_async:
-                start_b(
-                    int32(b_target + write), b_source, b_x_step, b_k_step, b_x_left, b_k_left
-                )
+                start_b(int32(b_target + write), b_source, b_x_step, b_k_step, b_x_left, b_k_left)
                 b_source += tile_k * b_k_step
                 b_k_left -= tile_k
             commit_copies()

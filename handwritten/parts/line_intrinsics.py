@@ -5,6 +5,8 @@ Source: PTX ISA, "ldmatrix", "shf".
 
 from __future__ import annotations
 
+import itertools
+
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.cgutils import pack_array
@@ -18,11 +20,11 @@ _int32 = ir.IntType(32)
 
 
 @intrinsic
-def load_matrices(typing_context, is_turned, address, offset):
+def load_matrices(typing_context, is_transposed, address, offset):
     """Four matrices of 8 lines of 16 bytes; each lane gives the address of a line."""
-    turned = ".trans" if literal(is_turned) else ""
+    suffix = ".trans" if literal(is_transposed) else ""
     text = (
-        f"ldmatrix.sync.aligned.m8n8.x4{turned}.shared.b16 "
+        f"ldmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 "
         f"{{$0, $1, $2, $3}}, [$4+{literal(offset)}];"
     )
     result = types.UniTuple(types.int32, 4)
@@ -32,7 +34,7 @@ def load_matrices(typing_context, is_turned, address, offset):
         loaded = inline_ptx(builder, registers, text, "=r,=r,=r,=r,r", [args[1]])
         return pack_array(builder, unpack(builder, loaded, 4))
 
-    return signature(result, is_turned, types.int32, offset), generate
+    return signature(result, is_transposed, types.int32, offset), generate
 
 
 @intrinsic
@@ -66,7 +68,7 @@ def shift_words(typing_context, words, shift):
         bits = builder.shl(builder.and_(args[1], _int32(3)), _int32(3))
         function = ir.FunctionType(_int32, [_int32] * 3)
         funnel = ir.InlineAsm(function, "shf.r.wrap.b32 $0, $1, $2, $3;", "=r,r,r,r", False)
-        pairs = zip(values, values[1:], strict=False)
+        pairs = itertools.pairwise(values)
         return pack_array(builder, [builder.call(funnel, [*pair, bits]) for pair in pairs])
 
     return signature(result, words, types.int32), generate

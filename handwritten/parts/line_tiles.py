@@ -1,10 +1,10 @@
 """Tiles of lines of 128 bytes in shared memory: copied from any layout, read by `ldmatrix`.
 
-A line is one row of all banks. An operand whose k are neighbours in memory (K-major) lies in lines
-of k, one for each row of a or column of b, here called x. One whose x are neighbours (MN-major) lies
-in lines of x, one for each k, and `ldmatrix.trans` turns it. A tile is one line of k deep, so that
-both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number
-of the line: the eight lines that `ldmatrix` reads at a time are in different banks.
+A line is one row of all banks. Rows of a and columns of b are called x here. A K-major operand,
+whose k are neighbours in memory, lies in lines of k, one for each x; an MN-major one in lines of x,
+one for each k, which `ldmatrix.trans` transposes. A tile is one line of k deep, so that both have
+the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number of the
+line: the eight lines that `ldmatrix` reads at a time are in different banks.
 
 Copies depend on the layout in global memory:
     k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
@@ -68,7 +68,7 @@ def layout(problem: Any, name: str) -> str:
     x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
     if k_step == 1:
         layout, items, lines, line_step = "k", problem.k, x, x_step
-    elif x_step == 1 and item_bytes == 2:  # ldmatrix turns elements of two bytes
+    elif x_step == 1 and item_bytes == 2:  # ldmatrix transposes elements of two bytes
         layout, items, lines, line_step = "x", x, problem.k, k_step
     else:
         return "any"
@@ -95,12 +95,12 @@ def make_line_tile(
     from dxgemm.handwritten.parts.unroll import static_range
 
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
-    is_left, is_turned = side == "left", layout in ("x16", "x")
+    is_left, is_transposed = side == "left", layout in ("x16", "x")
     passes = extent * CHUNKS // threads
     threads_x = min(extent, threads)  # side by side along x, for single elements
 
     def place(x, k):
-        if is_turned:
+        if is_transposed:
             line, item = x // line_items * line_items + k, x % line_items
         else:
             line, item = x, k
@@ -110,7 +110,7 @@ def make_line_tile(
     def first(thread):
         if layout == "any":
             x, k = thread % threads_x, thread // threads_x * chunk_items
-        elif is_turned:
+        elif is_transposed:
             x, k = thread % CHUNKS * chunk_items, thread // CHUNKS
         else:
             x, k = thread // CHUNKS, thread % CHUNKS * chunk_items
@@ -122,7 +122,9 @@ def make_line_tile(
             turns = extent // threads_x
             return number % turns * threads, number // turns * (threads // threads_x) * chunk_items
         lines = number * threads // CHUNKS
-        return (lines // line_items * line_items, lines % line_items) if is_turned else (lines, 0)
+        return (
+            (lines // line_items * line_items, lines % line_items) if is_transposed else (lines, 0)
+        )
 
     ahead_x, ahead_k = zip(*map(ahead, range(passes)), strict=True)
 
@@ -143,7 +145,7 @@ def make_line_tile(
 
     def count(number, x_left, k_left):
         """Bytes of a chunk that lie inside the operand."""
-        if is_turned:
+        if is_transposed:
             items, is_inside = x_left - ahead_x[number], k_left > ahead_k[number]
         else:
             items, is_inside = k_left - ahead_k[number], x_left > ahead_x[number]
@@ -201,7 +203,8 @@ def make_line_tile(
                 words = chunks[WORDS * number : WORDS * (number + 1)]
             else:
                 words = shift_words(
-                    chunks[HELD * number : HELD * number + 2 * WORDS], chunks[HELD * (number + 1) - 1]
+                    chunks[HELD * number : HELD * number + 2 * WORDS],
+                    chunks[HELD * (number + 1) - 1],
                 )
             store_shared(to, pass_add[number], words)
 
@@ -212,12 +215,12 @@ def make_line_tile(
         if not is_left:
             inner, outer = outer, inner
         # Now inner counts 8 x, outer a chunk of k.
-        if is_turned:
+        if is_transposed:
             return int32(inner * 8), int32(outer * chunk_items + lane % 8)
         return int32(inner * 8 + lane % 8), int32(outer * chunk_items)
 
     def read(address, offset):
-        return load_matrices(is_turned, address, offset)
+        return load_matrices(is_transposed, address, offset)
 
     return LineTile(
         layout.endswith("16"), _device(first), _device(place), _device(start), _device(load),
@@ -231,4 +234,3 @@ def _device(function: Callable[..., Any]) -> Any:
     from dxgemm.handwritten.parts.unroll import unroll
 
     return cuda.jit(device=True, forceinline=True)(unroll(function))
-

@@ -1,0 +1,75 @@
+"""Tiles of lines: the layouts of operands, and places in shared memory without bank conflicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, LINE_BYTES, STEPS, layout
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
+
+ALIGNED = contiguous_problem("float16", 64, 128, 96)
+
+
+@pytest.mark.parametrize(
+    ("strides", "alignment", "expected"),
+    [
+        (Strides(0, 96, 1), 16, "k16"),
+        (Strides(0, 96, 1), 8, "k"),
+        (Strides(0, 97, 1), 16, "k"),
+        (Strides(0, -96, 1), 16, "k16"),
+        (Strides(4, 96, 1), 16, "k"),
+        (Strides(0, 1, 64), 16, "x16"),
+        (Strides(0, 1, 65), 16, "x"),
+        (Strides(0, 192, 2), 16, "any"),
+        (Strides(0, 96, -1), 16, "any"),
+    ],
+)
+def test_the_layout_of_an_operand(strides, alignment, expected):
+    problem = replace(ALIGNED, a=strides, a_alignment=alignment)
+    assert layout(problem, "a") == expected
+
+
+def test_lines_that_end_within_a_vector_are_not_copied_by_it():
+    problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
+    assert layout(problem, "a") == "k"
+
+
+def test_a_stride_that_is_never_taken_does_not_matter():
+    problem = replace(contiguous_problem("float16", 1, 128, 96), a=Strides(0, 97, 1))
+    assert layout(problem, "a") == "k16"
+
+
+PLACES = """
+import json
+from dxgemm.handwritten.parts.line_tiles import make_line_tile
+tile = make_line_tile({layout!r}, {side!r}, 128, 64, 128, 2)
+place, lane = tile.place.py_func, tile.lane.py_func
+print(json.dumps({{
+    "places": [[int(place(x, k)) for k in range(64)] for x in range(128)],
+    "lanes": [list(map(int, lane(number))) for number in range(32)],
+    "xor": tile.xor, "add": tile.add,
+}}))
+"""
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("layout_name", ["k16", "x16"])
+def test_places_in_shared_memory(run_python, layout_name, side):
+    """Every element has its own; eight lines read at a time lie in different banks; the tables lead
+    from the first fragments to all others."""
+    made = json.loads(run_python(PLACES.format(layout=layout_name, side=side)))
+    places = np.array(made["places"])
+    assert sorted(places.ravel()) == list(range(0, 128 * LINE_BYTES, 2))
+    addresses = [places[x][k] for x, k in made["lanes"]]
+    for first in range(0, 32, 8):
+        chunks = {address % LINE_BYTES // CHUNK_BYTES for address in addresses[first : first + 8]}
+        assert len(chunks) == 8
+    for step in range(STEPS):
+        for number in range(4):
+            moved = [(a ^ made["xor"][step][number]) + made["add"][step][number] for a in addresses]
+            assert moved == [places[x + 16 * number][k + 16 * step] for x, k in made["lanes"]]
