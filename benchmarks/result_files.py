@@ -17,6 +17,7 @@ SUITES = (
     "epilogue",
     "batched",
     "choice_regret",
+    "sm80",
     "precision",
     "accuracy",
 )

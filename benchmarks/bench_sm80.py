@@ -1,0 +1,71 @@
+"""GPU time of the tensor-core kernels that run from Ampere on, with this GPU as a stand-in.
+
+`tensor_tile` takes aligned operands, `shifted_tile` all others. Every config that computes a case is
+checked, then timed, interleaved with cuBLAS; `comparison.py` says how. A row is the fastest one.
+On a GPU with faster instructions, such as Hopper's wgmma, cuBLAS uses those.
+"""
+
+from __future__ import annotations
+
+import statistics
+from itertools import product
+from typing import Any
+
+import pytest
+from comparison import SMOKE, Case, Timer, Trial, interleaved, make_timer, row
+from interleave import replay, replay_clock
+
+from dxgemm.choice.registry import find_implementation
+
+KERNELS = ("widening_tile",) if SMOKE else ("tensor_tile", "shifted_tile")
+CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
+
+pytestmark = pytest.mark.benchmark(timer=replay_clock)
+
+SQUARES = [512, 1024, 2048, 4096, 8192]
+RECTANGLES = [
+    (64, 4096, 4096), (4096, 64, 4096), (256, 8192, 1024), (512, 512, 16384), (1024, 1024, 8192),
+    (4096, 4096, 64), (4096, 11008, 4096), (6144, 1408, 4352), (50176, 64, 32), (200, 768, 3072),
+]  # fmt: skip
+ODD = [
+    (999, 1001, 1003), (2187, 2187, 2187), (4095, 4095, 4095), (8191, 8193, 1001),
+    (64, 50257, 768), (39300, 131, 131), (37, 4099, 4097), (4099, 37, 4097),
+]  # fmt: skip
+ARRANGED = (2048, 4096)
+ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row"]
+
+
+def list_cases() -> list[Case]:
+    if SMOKE:
+        return [Case("float16", 6, 5, 3)]
+    shapes = [(n, n, n) for n in SQUARES] + RECTANGLES + ODD
+    cases = [Case(dtype, *shape) for dtype in ("float16", "bfloat16") for shape in shapes]
+    arranged = product(ARRANGED, ARRANGEMENTS)
+    cases += [Case("float16", n, n, n, arrangement) for n, arrangement in arranged]
+    return [*cases, Case("float16", 131, 131, 131, batch=300)]
+
+
+@pytest.fixture(scope="module")
+def timer() -> Timer:
+    return make_timer()
+
+
+@pytest.mark.parametrize("case", list_cases(), ids=str)
+def bench_sm80(benchmark: Any, timer: Timer, case: Case) -> None:
+    trial = Trial(case, timer)
+    attempts = {"cublas": trial.attempt("cublas")}
+    configs = {}
+    for name in KERNELS:
+        for config in find_implementation(name).configs(case.dtype):
+            attempts[f"{name} {config}"] = trial.attempt((name, config, 1))
+            configs[f"{name} {config}"] = name, str(config)
+    wrong = [name for name, attempt in attempts.items() if attempt.is_wrong]
+    assert not wrong, f"{wrong} give wrong results for {case}"
+    right = {name: attempt for name, attempt in attempts.items() if not attempt.refusal}
+    samples_s = interleaved(case, right, timer, CASE_S)
+    own = [name for name in samples_s if name in configs]
+    best = min(own, key=lambda name: statistics.median(samples_s[name]))
+    implementation, config = configs[best]
+    benchmark.group = str(case)
+    benchmark.extra_info.update(row(case, best, config, samples_s), implementation=implementation)
+    replay(benchmark, samples_s[best])
