@@ -1,8 +1,9 @@
 """GPU time of the tensor-core kernels that run from Ampere on, with this GPU as a stand-in.
 
-`tensor_tile` takes aligned operands, `shifted_tile` all others. Every config that computes a case is
-checked, then timed, interleaved with cuBLAS; `comparison.py` says how. A row is the fastest one.
-On a GPU with faster instructions, such as Hopper's wgmma, cuBLAS uses those.
+`tensor_tile` takes aligned operands, `shifted_tile` all others. Each computes a case with all its
+configs, whole and in split-K slices. All are checked, then timed, interleaved with cuBLAS;
+`comparison.py` says how. A row is the fastest. On a GPU with faster instructions, such as Hopper's
+wgmma, cuBLAS uses those.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from interleave import replay, replay_clock
 from dxgemm.choice.registry import find_implementation
 
 KERNELS = ("widening_tile",) if SMOKE else ("tensor_tile", "shifted_tile")
+SLICES = (1,) if SMOKE else (1, 2, 4, 8)
 CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -56,9 +58,10 @@ def bench_sm80(benchmark: Any, timer: Timer, case: Case) -> None:
     attempts = {"cublas": trial.attempt("cublas")}
     configs = {}
     for name in KERNELS:
-        for config in find_implementation(name).configs(case.dtype):
-            attempts[f"{name} {config}"] = trial.attempt((name, config, 1))
-            configs[f"{name} {config}"] = name, str(config)
+        for config, slices in product(find_implementation(name).configs(case.dtype), SLICES):
+            text = f"{config} in {slices} slices" if slices > 1 else str(config)
+            configs[f"{name} {text}"] = name, text
+            attempts[f"{name} {text}"] = trial.attempt((name, config, slices))
     wrong = [name for name, attempt in attempts.items() if attempt.is_wrong]
     assert not wrong, f"{wrong} give wrong results for {case}"
     right = {name: attempt for name, attempt in attempts.items() if not attempt.refusal}

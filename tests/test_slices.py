@@ -21,11 +21,13 @@ SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()
     if implementation.slices_k
-    for kind in ("float32", "float64")
-    if kind in implementation.dtypes
+    for kind in ("float32", "float64", "float16", "float16_to_float32", "bfloat16")
+    if KINDS[kind].dtype in implementation.dtypes
     for config in implementation.configs(kind)
     if config.split_k == 1
 ]
+
+IN_FULL_PRECISION = [param for param in SLICING if param.values[2] in ("float32", "float64")]
 
 
 def sizes(config, slices):
@@ -52,7 +54,7 @@ def test_slices(contract, implementation, config, kind, slices):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("implementation, config, kind", SLICING)
+@pytest.mark.parametrize("implementation, config, kind", IN_FULL_PRECISION)
 def test_slices_are_conventional_arithmetic(home, implementation, config, kind):
     def multiply(a, b):
         pinned = (implementation.name, config, 5)
@@ -66,7 +68,7 @@ def test_slices_are_conventional_arithmetic(home, implementation, config, kind):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
 def test_a_sliced_batch_with_an_epilogue(make, home, kind):
     (a, padded_a), (b, padded_b) = make((3, 30, 4000), kind), make((4000, 50), kind)
     (c, padded_c), (v, padded_v) = make((3, 30, 50), kind), make((1, 50), kind)

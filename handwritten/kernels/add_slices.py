@@ -5,7 +5,8 @@ their sums in a workspace. This kernel adds them, in the order of the slices wha
 and applies the epilogue. The groups of threads in a block have neighbouring elements of the
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
-slices to the next. c and out (m, n), any strides, any batch.
+slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
+precision.
 Constraints: see `GroupsConfig`.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions".
 """
@@ -47,15 +48,21 @@ def choose_config(configs: tuple[Config, ...], elements: int, slices: int) -> Co
     return max(fitting, key=lambda config: config.threads_per_group, default=configs[0])
 
 
-def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile."""
+def make_kernel(
+    config: Config, dtype: str, out_dtype: str | None = None, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile; c and out in the dtype of sums."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import gemm_kernel
+    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
 
     scalar = np.dtype(dtype).type
+    out_dtype = out_dtype or dtype
+    stored = stored_type(out_dtype)
+    widen, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish = make_finish(epilogue, dtype, dtype)
 
@@ -90,11 +97,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
             step //= 2
         # --- Epilogue ---
         if is_inside and member == 0:
+            c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
             value = alpha * total
             if beta != 0:
-                value += beta * c.data[matrix * c.batch + row * c.row + col * c.col]
+                value += beta * widen(c_typed[matrix * c.batch + row * c.row + col * c.col])
             place = matrix * out.batch + row * out.row + col * out.col
-            out.data[place] = finish(value, matrix, row, col, extra)
+            out_typed[place] = narrow(finish(value, matrix, row, col, extra))
 
     return add_slices_kernel
 

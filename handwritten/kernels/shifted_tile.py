@@ -25,4 +25,5 @@ KERNEL = Kernel(
     dtypes=("float16", "bfloat16"),
     minimum_arch=80,
     variant=variant,
+    slices_k=True,
 )

@@ -64,9 +64,15 @@ class Config(BaseConfig):
     def threads(self) -> int:
         return 32 * self.warps
 
-    def tile_k(self, dtype: str) -> int:
-        """Elements of k in a stage."""
-        return LINE_BYTES // ITEM_BYTES[dtype]
+    @property
+    def tile_k(self) -> int:
+        """Elements of k in a stage, of two bytes each."""
+        return LINE_BYTES // 2
+
+    @property
+    def split_k(self) -> int:
+        """Blocks of a cluster that share the k of a tile: none."""
+        return 1
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, in whose place the warps put their parts of the result in the end."""
@@ -80,8 +86,9 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b (see `line_tiles`), and the dtype of the result."""
-    return layout(problem, "a"), layout(problem, "b"), problem.out_dtype
+    """Layouts of a and b (see `line_tiles`), the dtype of the result, "sliced" if k is."""
+    kinds = layout(problem, "a"), layout(problem, "b"), problem.out_dtype
+    return kinds if problem.slices == 1 else (*kinds, "sliced")
 
 
 def supports(problem: Any) -> str | None:
@@ -93,9 +100,18 @@ def supports(problem: Any) -> str | None:
 
 
 def make_kernel(
-    config: Config, dtype: str, a_layout: str, b_layout: str, out_dtype: str, epilogue: Any = None
+    config: Config,
+    dtype: str,
+    a_layout: str,
+    b_layout: str,
+    out_dtype: str,
+    slicing: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config and one pair of layouts, as a Python function to compile."""
+    """The kernel of one config and variant, as a Python function to compile.
+
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    """
     from numba import cuda, float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import (
@@ -112,7 +128,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
-    item_bytes, tile_k, threads = ITEM_BYTES[dtype], config.tile_k(dtype), config.threads
+    item_bytes, tile_k, threads = ITEM_BYTES[dtype], config.tile_k, config.threads
+    is_sliced = slicing == "sliced"
     warps_n = tile_n // WARP_N
     mmas_m = warp_m // 16
     sums_m = WARP_N // 8 * 4  # of 16 rows, in a lane
@@ -130,7 +147,7 @@ def make_kernel(
     def tensor_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         smem = shared_address(cuda.shared.array(0, float32, alignment=1024))
 
-        # --- This block's tile, this thread's place ---
+        # --- This block's tile, its share of k, this thread's place ---
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
@@ -143,6 +160,17 @@ def make_kernel(
         row = int32((block - tile_col * group_rows + group * SWIZZLE_ROWS) * tile_m)
         col = int32(tile_col * tile_n)
         tiles: int32 = (k + tile_k - 1) // tile_k
+        k_start: int32 = 0
+        result = matrix
+        if is_sliced:
+            part: int32 = cuda.blockIdx.y
+            parts: int32 = cuda.gridDim.y
+            share = divide(int32(tiles + parts - 1), parts)
+            first_tile = min(int32(share * part), tiles)
+            tiles = min(share, int32(tiles - first_tile))
+            k_start = first_tile * tile_k
+            result = int32(part * batch + matrix)
+        k_inside: int32 = min(k - k_start, tiles * tile_k)
 
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
@@ -157,8 +185,8 @@ def make_kernel(
         b_x_step, b_k_step = b.col * item_bytes, b.row * item_bytes
         a_begin = global_address(a.data) + matrix * a.batch * item_bytes
         b_begin = global_address(b.data) + matrix * b.batch * item_bytes
-        a_source = a_begin + ((row + a_x) * a_x_step + a_k * a_k_step)
-        b_source = b_begin + ((col + b_x) * b_x_step + b_k * b_k_step)
+        a_source = a_begin + ((row + a_x) * a_x_step + (k_start + a_k) * a_k_step)
+        b_source = b_begin + ((col + b_x) * b_x_step + (k_start + b_k) * b_k_step)
         a_end = a_begin + ((m - 1) * max(a_x_step, 0) + (k - 1) * max(a_k_step, 0) + item_bytes)
         b_end = b_begin + ((n - 1) * max(b_x_step, 0) + (k - 1) * max(b_k_step, 0) + item_bytes)
         a_begin += (m - 1) * min(a_x_step, 0) + (k - 1) * min(a_k_step, 0)
@@ -167,8 +195,8 @@ def make_kernel(
         b_target: int32 = smem + a_bytes + b_place(b_x, b_k)
         a_x_left: int32 = min(m - row, tile_m) - a_x
         b_x_left: int32 = min(n - col, tile_n) - b_x
-        a_k_left: int32 = k - a_k
-        b_k_left: int32 = k - b_k
+        a_k_left: int32 = k_inside - a_k
+        b_k_left: int32 = k_inside - b_k
         write: int32 = 0
         next_write: int32 = 0
         a_chunks, b_chunks = (), ()  # on their way through registers
@@ -268,7 +296,7 @@ def make_kernel(
         chunk_smem: int32 = smem + warp * STORE_BYTES
         for i in static_range(mmas_m):
             store_tile(
-                acc[i * sums_m : (i + 1) * sums_m], chunk_smem, lane, matrix,
+                acc[i * sums_m : (i + 1) * sums_m], chunk_smem, lane, result,
                 int32(row + warp_row + 16 * i), int32(col + warp_col), m, n, has_vectors, alpha,
                 beta, c, out, extra,
             )  # fmt: skip
@@ -288,4 +316,5 @@ KERNEL = Kernel(
     minimum_arch=80,
     supports=supports,
     variant=variant,
+    slices_k=True,
 )

@@ -282,7 +282,9 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     file = import_module(ADDER)
     elements = problem.batch * problem.m * problem.n
     config = file.choose_config(file.KERNEL.configs, elements, slices)
-    return KernelSpec("add_slices", ADDER, config, problem.dtype, (), problem.epilogue)
+    sums, out_dtype = problem.scalar_dtype, problem.out_dtype
+    variant = (out_dtype,) if out_dtype != sums else ()
+    return KernelSpec("add_slices", ADDER, config, sums, variant, problem.epilogue)
 
 
 class Handwritten(KernelFile):

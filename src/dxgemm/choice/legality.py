@@ -12,6 +12,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
 FEWEST_SLICED_TILES = 4  # k tiles in a split-K slice
+ADDED = ("float32", "float64")  # dtypes of the sums of slices
 
 
 class Candidate(NamedTuple):
@@ -144,7 +145,7 @@ def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[b
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    return problem.dtype == problem.out_dtype == problem.scalar_dtype and problem.reduction is None
+    return problem.scalar_dtype in ADDED and problem.reduction is None
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

@@ -47,8 +47,8 @@ class Asked(NamedTuple):
     batch: Any
     moduli: Any  # products of residues, for emulated float64
     read_bytes: Any
-    written_bytes: Any  # of the result, without the partial sums of split-K
-    out_bytes: Any  # bytes of an element of the result
+    written_bytes: Any  # of the result
+    slice_bytes: Any  # of the partial sums of a split-K slice
     is_misaligned: Any  # rows or columns of a or b do not start at multiples of 16 bytes
     out_is_misaligned: Any
     a_is_col: Any  # a is column-major
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
         a, b, fusion = problem.a, problem.b, problem.epilogue
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
-        written_bytes = problem.result_bytes
+        slice_items = problem.batch * problem.m * problem.n
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -72,8 +72,8 @@ class Asked(NamedTuple):
             problem.batch or 1,
             moduli_count(problem) if is_modular else 1,
             problem.read_bytes,
-            written_bytes,
-            ITEM_SIZES[problem.out_dtype],
+            problem.result_bytes,
+            slice_items * ITEM_SIZES[problem.scalar_dtype],
             min(a_alignment, problem.a_alignment, b_alignment, problem.b_alignment) < MAX_ALIGNMENT,
             problem.result_row_alignment < MAX_ALIGNMENT,
             a.row == 1 != a.col,
@@ -313,7 +313,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
-    written_us = asked.written_bytes * plan.slices * columns.write_us
+    written_us = asked.written_bytes * columns.write_us
+    if plan.slices is not NO_SLICES:
+        slices_us = plan.slices * asked.slice_bytes * columns.write_us
+        written_us = np.where(plan.slices > 1, slices_us, written_us)
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
     memory_us = asked.read_bytes * columns.read_us + written_us
     # The three overlap: together they take about as long as the longest, more where two are alike.
@@ -322,8 +325,8 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if columns.has_clusters:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
-        sums_bytes = plan.slices * (asked.batch * asked.m * asked.n * asked.out_bytes)
-        us = us + (plan.slices > 1) * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
+        read_us = plan.slices * asked.slice_bytes / ADDING_BYTES_PER_US
+        us = us + (plan.slices > 1) * (ADDING_US + read_us)
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)

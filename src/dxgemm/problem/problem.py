@@ -168,9 +168,10 @@ def stored_problem(problem: Problem) -> Problem:
 
 def sliced_problem(problem: Problem, slices: int) -> Problem:
     """Problem of the partial sums of so many split-K slices, in a workspace."""
-    return replace(
-        problem, slices=slices, epilogue=None, reads_c=False, out=_aligned_strides(problem)
+    sums = replace(
+        problem, slices=slices, epilogue=None, reads_c=False, out_dtype=problem.scalar_dtype
     )
+    return replace(sums, out=_aligned_strides(sums))
 
 
 def _aligned_strides(problem: Problem) -> Strides:
