@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +177,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command):
-    _, name, *arguments = command.split()
+    _, name, *arguments = shlex.split(command)
     known = typer.main.get_command(app).commands[name]
     if re.search(r"\[|[A-Z]{4}|\.npy", command):  # a synopsis
         options = {option for parameter in known.params for option in parameter.opts}

@@ -34,11 +34,6 @@ def test_the_layout_of_an_operand(strides, alignment, expected):
     assert layout(problem, "a") == expected
 
 
-def test_lines_that_end_within_a_vector_are_not_copied_by_it():
-    problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
-    assert layout(problem, "a") == "k"
-
-
 def test_a_stride_that_is_never_taken_does_not_matter():
     problem = replace(contiguous_problem("float16", 1, 128, 96), a=Strides(0, 97, 1))
     assert layout(problem, "a") == "k16"

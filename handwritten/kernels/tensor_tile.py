@@ -6,9 +6,9 @@ that nothing changes sides. Copies go straight to shared memory, or, in `shifted
 registers: a tile is read while the one before is multiplied, and written once that is half done.
 Layout: a (m, k), b (k, n), row- or column-major, any batch; c and out (m, n), any strides, in the
 dtype of a and b or in float32.
-Constraints: compute capability 8.0; rows of a and b, or columns, begin and end at multiples of 16
-bytes; all extents powers of two, see `Config`. Edges are predicated: elements outside count as zero
-and are not written.
+Constraints: compute capability 8.0; rows of a and b, or columns, begin at multiples of 16 bytes;
+all extents powers of two, see `Config`. Edges are predicated: elements outside count as zero and
+are not written.
 Source: PTX ISA, "mma.m16n8k16", "ldmatrix", "cp.async"; A. Kerr et al., "CUTLASS: Fast Linear
 Algebra in CUDA C++", NVIDIA 2017, for the pipeline.
 """
@@ -74,9 +74,13 @@ class Config(BaseConfig):
         """Blocks of a cluster that share the k of a tile: none."""
         return 1
 
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tile_m + self.tile_n) * LINE_BYTES
+
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, in whose place the warps put their parts of the result in the end."""
-        return max(self.stages * (self.tile_m + self.tile_n) * LINE_BYTES, self.warps * STORE_BYTES)
+        return max(self.stages * self.stage_bytes, self.warps * STORE_BYTES)
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.warp_m * WARP_N // 32 * 4
@@ -95,7 +99,7 @@ def supports(problem: Any) -> str | None:
     """Reason why a problem's operands cannot be copied 16 bytes at a time; None if they can."""
     unaligned = [name for name in "ab" if not layout(problem, name).endswith("16")]
     if unaligned and problem.k > 0:
-        return f"rows of {' and '.join(unaligned)} do not begin and end at multiples of 16 bytes"
+        return f"rows of {' and '.join(unaligned)} do not begin at multiples of 16 bytes"
     return None
 
 
@@ -137,8 +141,7 @@ def make_kernel(
     right = make_line_tile(b_layout, "right", tile_n, WARP_N, threads, item_bytes)
     a_is_async, a_first, a_place, start_a, load_a, put_a, a_lane, read_a, a_xor, a_add = left
     b_is_async, b_first, b_place, start_b, load_b, put_b, b_lane, read_b, b_xor, b_add = right
-    a_bytes = tile_m * LINE_BYTES
-    stage_bytes = a_bytes + tile_n * LINE_BYTES
+    a_bytes, stage_bytes = tile_m * LINE_BYTES, config.stage_bytes
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
     allows_vectors, store_tile = make_store_tile(WARP_N, out_dtype, True, False, epilogue)

@@ -67,14 +67,13 @@ def layout(problem: Any, name: str) -> str:
     batch, row, col = getattr(problem, name)
     x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
     if k_step == 1:
-        layout, items, lines, line_step = "k", problem.k, x, x_step
+        layout, lines, line_step = "k", x, x_step
     elif x_step == 1 and item_bytes == 2:  # ldmatrix transposes elements of two bytes
-        layout, items, lines, line_step = "x", x, problem.k, k_step
+        layout, lines, line_step = "x", problem.k, k_step
     else:
         return "any"
     line_step *= lines > 1
-    # A copy of a chunk may use a part of it, but it reads all: lines must end with a whole one.
-    starts = (batch | line_step | items) * item_bytes | getattr(problem, f"{name}_alignment")
+    starts = (batch | line_step) * item_bytes | getattr(problem, f"{name}_alignment")
     return f"{layout}16" if starts % CHUNK_BYTES == 0 else layout
 
 
@@ -143,23 +142,17 @@ def make_line_tile(
         strict=True,
     )  # fmt: skip
 
-    def count(number, x_left, k_left):
+    def chunk_bytes(x_left, k_left):
         """Bytes of a chunk that lie inside the operand."""
-        if is_transposed:
-            items, is_inside = x_left - ahead_x[number], k_left > ahead_k[number]
-        else:
-            items, is_inside = k_left - ahead_k[number], x_left > ahead_x[number]
-        return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * is_inside)
+        items, lines = (x_left, k_left) if is_transposed else (k_left, x_left)
+        return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
+
+    chunk_bytes = _device(chunk_bytes)
+
+    def count(number, x_left, k_left):
+        return chunk_bytes(int32(x_left - ahead_x[number]), int32(k_left - ahead_k[number]))
 
     count = _device(count)
-
-    def start(target, source, x_step, k_step, x_left, k_left):
-        for number in static_range(passes):
-            copy_async_part(
-                CHUNK_BYTES, int32(target ^ pass_xor[number]), pass_add[number],
-                source + (ahead_x[number] * x_step + ahead_k[number] * k_step),
-                count(number, x_left, k_left),
-            )  # fmt: skip
 
     def gather(source, step, inside):
         """The words of a chunk whose elements are `step` bytes apart, of `inside` bytes."""
@@ -176,6 +169,28 @@ def make_line_tile(
         return words
 
     gather = _device(gather)
+
+    def start(target, source, x_step, k_step, x_left, k_left):
+        for number in static_range(passes):
+            inside = count(number, x_left, k_left)
+            if inside == 0 or inside == CHUNK_BYTES:
+                copy_async_part(
+                    CHUNK_BYTES, int32(target ^ pass_xor[number]), pass_add[number],
+                    source + (ahead_x[number] * x_step + ahead_k[number] * k_step), inside,
+                )  # fmt: skip
+        # A chunk across the edge: cp.async would read all of it, so it is read by element.
+        along_left, along_step = (x_left, x_step) if is_transposed else (k_left, k_step)
+        if along_left > 0 and along_left & (chunk_items - 1) != 0:
+            for number in range(passes):
+                line: int32 = number * (threads // CHUNKS)
+                if is_transposed:
+                    x, k = int32(line // line_items * line_items), int32(line % line_items)
+                else:
+                    x, k = line, int32(0)
+                inside = chunk_bytes(int32(x_left - x), int32(k_left - k))
+                if inside > 0 and inside < CHUNK_BYTES:
+                    words = gather(source + (x * x_step + k * k_step), along_step, inside)
+                    store_shared(int32(target + number * threads * CHUNK_BYTES), 0, words)
 
     def load(source, x_step, k_step, x_left, k_left, begin, end):
         chunks = ()

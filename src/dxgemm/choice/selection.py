@@ -310,7 +310,8 @@ def _named(
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
     if not chosen.is_own:
-        return Candidate(chosen, None, note="asked for by name")
+        stores_matrix = problem.reduction is not None
+        return Candidate(chosen, None, stores_matrix=stores_matrix, note="asked for by name")
     if config is None:
         best = best_of(problem, device, [chosen])
         return best._replace(note=f"asked for by name; {best.reason}")
