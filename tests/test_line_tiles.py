@@ -34,9 +34,24 @@ def test_the_layout_of_an_operand(strides, alignment, expected):
     assert layout(problem, "a") == expected
 
 
-def test_a_stride_that_is_never_taken_does_not_matter():
-    problem = replace(contiguous_problem("float16", 1, 128, 96), a=Strides(0, 97, 1))
-    assert layout(problem, "a") == "k16"
+@pytest.mark.parametrize(
+    ("m", "k", "strides", "expected"),
+    [
+        (1, 96, Strides(0, 97, 1), "k16"),
+        (1, 96, Strides(0, 0, 8), "x16_ragged"),
+        (64, 1, Strides(0, 1, 0), "x16"),
+        (64, 1, Strides(0, 8, 0), "k16_ragged"),
+        (1, 1, Strides(0, 0, 0), "x16_ragged"),
+    ],
+)
+def test_a_stride_that_is_never_taken_does_not_matter(m, k, strides, expected):
+    problem = replace(contiguous_problem("float16", m, 128, k), a=strides)
+    assert layout(problem, "a") == expected
+
+
+def test_lines_may_end_within_a_vector():
+    problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
+    assert layout(problem, "a") == "k16_ragged"
 
 
 PLACES = """
@@ -53,7 +68,7 @@ print(json.dumps({{
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("layout_name", ["k16", "x16"])
+@pytest.mark.parametrize("layout_name", ["k16", "x16_ragged"])
 def test_places_in_shared_memory(run_python, layout_name, side):
     """Every element has its own; eight lines read at a time lie in different banks; the tables lead
     from the first fragments to all others."""

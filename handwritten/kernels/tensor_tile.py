@@ -97,8 +97,8 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
 def supports(problem: Any) -> str | None:
     """Reason why a problem's operands cannot be copied 16 bytes at a time; None if they can."""
-    unaligned = [name for name in "ab" if not layout(problem, name).endswith("16")]
-    if unaligned and problem.k > 0:
+    unaligned = [name for name in "ab" if "16" not in layout(problem, name)]
+    if unaligned and not problem.is_empty and problem.k > 0:
         return f"rows of {' and '.join(unaligned)} do not begin at multiples of 16 bytes"
     return None
 

@@ -8,6 +8,7 @@ line: the eight lines that `ldmatrix` reads at a time are in different banks.
 
 Copies depend on the layout in global memory:
     k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
+    k16_ragged, x16_ragged    the same, but lines end within a chunk
     k, x        lines at any address: the two aligned vectors around a chunk, shifted in registers
     any         any strides: elements, into lines of k
 Elements outside the operand count as zero, and no address outside of it is read.
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
 
 LINE_BYTES, CHUNK_BYTES = 128, 16
+TRANSPOSED_BYTES = 2  # of the elements that ldmatrix transposes
 CHUNKS = LINE_BYTES // CHUNK_BYTES
 STEPS = 4  # an instruction takes 32 bytes of k
 WORDS = 4  # of a chunk
@@ -66,15 +68,19 @@ def layout(problem: Any, name: str) -> str:
     item_bytes = ITEM_BYTES[problem.dtype]
     batch, row, col = getattr(problem, name)
     x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
-    if k_step == 1:
-        layout, lines, line_step = "k", x, x_step
-    elif x_step == 1 and item_bytes == 2:  # ldmatrix transposes elements of two bytes
-        layout, lines, line_step = "x", problem.k, k_step
-    else:
-        return "any"
-    line_step *= lines > 1
-    starts = (batch | line_step) * item_bytes | getattr(problem, f"{name}_alignment")
-    return f"{layout}16" if starts % CHUNK_BYTES == 0 else layout
+    found = "any"
+    # A stride along an extent of 1 is never taken.
+    for kind, step, items, line_step, lines in (
+        ("x", x_step, x, k_step, problem.k),
+        ("k", k_step, problem.k, x_step, x),
+    ):
+        if (step != 1 and items > 1) or (kind == "x" and item_bytes != TRANSPOSED_BYTES):
+            continue
+        starts = (batch | line_step * (lines > 1)) * item_bytes
+        if (starts | getattr(problem, f"{name}_alignment")) % CHUNK_BYTES == 0:
+            return f"{kind}16" if items * item_bytes % CHUNK_BYTES == 0 else f"{kind}16_ragged"
+        found = kind
+    return found
 
 
 def make_line_tile(
@@ -94,7 +100,8 @@ def make_line_tile(
     from dxgemm.handwritten.parts.unroll import static_range
 
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
-    is_left, is_transposed = side == "left", layout in ("x16", "x")
+    is_left, is_transposed = side == "left", layout.startswith("x")
+    is_async, is_ragged = "16" in layout, layout.endswith("ragged")
     passes = extent * CHUNKS // threads
     threads_x = min(extent, threads)  # side by side along x, for single elements
 
@@ -173,24 +180,27 @@ def make_line_tile(
     def start(target, source, x_step, k_step, x_left, k_left):
         for number in static_range(passes):
             inside = count(number, x_left, k_left)
-            if inside == 0 or inside == CHUNK_BYTES:
-                copy_async_part(
-                    CHUNK_BYTES, int32(target ^ pass_xor[number]), pass_add[number],
-                    source + (ahead_x[number] * x_step + ahead_k[number] * k_step), inside,
-                )  # fmt: skip
-        # A chunk across the edge: cp.async would read all of it, so it is read by element.
-        along_left, along_step = (x_left, x_step) if is_transposed else (k_left, k_step)
-        if along_left > 0 and along_left & (chunk_items - 1) != 0:
-            for number in range(passes):
-                line: int32 = number * (threads // CHUNKS)
-                if is_transposed:
-                    x, k = int32(line // line_items * line_items), int32(line % line_items)
-                else:
-                    x, k = line, int32(0)
-                inside = chunk_bytes(int32(x_left - x), int32(k_left - k))
-                if inside > 0 and inside < CHUNK_BYTES:
-                    words = gather(source + (x * x_step + k * k_step), along_step, inside)
-                    store_shared(int32(target + number * threads * CHUNK_BYTES), 0, words)
+            to = int32(target ^ pass_xor[number])
+            at = source + (ahead_x[number] * x_step + ahead_k[number] * k_step)
+            if is_ragged:
+                if inside == 0 or inside == CHUNK_BYTES:
+                    copy_async_part(CHUNK_BYTES, to, pass_add[number], at, inside)
+            else:
+                copy_async_part(CHUNK_BYTES, to, pass_add[number], at, inside)
+        if is_ragged:
+            # A chunk across the edge: cp.async would read all of it, so it is read by element.
+            along_left, along_step = (x_left, x_step) if is_transposed else (k_left, k_step)
+            if along_left > 0 and along_left & (chunk_items - 1) != 0:
+                for number in range(passes):
+                    line: int32 = number * (threads // CHUNKS)
+                    if is_transposed:
+                        x, k = int32(line // line_items * line_items), int32(line % line_items)
+                    else:
+                        x, k = line, int32(0)
+                    inside = chunk_bytes(int32(x_left - x), int32(k_left - k))
+                    if inside > 0 and inside < CHUNK_BYTES:
+                        words = gather(source + (x * x_step + k * k_step), along_step, inside)
+                        store_shared(int32(target + number * threads * CHUNK_BYTES), 0, words)
 
     def load(source, x_step, k_step, x_left, k_left, begin, end):
         chunks = ()
@@ -238,7 +248,7 @@ def make_line_tile(
         return load_matrices(is_transposed, address, offset)
 
     return LineTile(
-        layout.endswith("16"), _device(first), _device(place), _device(start), _device(load),
+        is_async, _device(first), _device(place), _device(start), _device(load),
         _device(put), _device(lane_place), _device(read), xor, add,
     )  # fmt: skip
 

@@ -60,7 +60,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     part = _part(implementation, problem)
-    reason = implementation.runs_on(device.arch) or implementation.supports(part)
+    reason = implementation.supports(part) or implementation.runs_on(device.arch)
     if reason is not None or not implementation.is_own:
         return reason
     misfits = [
