@@ -12,18 +12,18 @@ Source: as `tensor_tile`.
 
 from __future__ import annotations
 
-from dxgemm.handwritten.kernels.tensor_tile import Config, make_kernel, variant
-from dxgemm.handwritten.parts.kernel import Kernel
+from dataclasses import replace
 
-KERNEL = Kernel(
-    make_kernel=make_kernel,
+from dxgemm.handwritten.kernels import tensor_tile
+from dxgemm.handwritten.kernels.tensor_tile import Config
+from dxgemm.handwritten.parts.kernel import any_problem
+
+KERNEL = replace(
+    tensor_tile.KERNEL,
     configs=(
         Config(tile_m=128, tile_n=128, warp_m=32, stages=2),
         Config(tile_m=64, tile_n=128, warp_m=16, stages=2),
         Config(tile_m=64, tile_n=64, warp_m=16, stages=3),
     ),
-    dtypes=("float16", "bfloat16"),
-    minimum_arch=80,
-    variant=variant,
-    slices_k=True,
+    supports=any_problem,
 )

@@ -129,6 +129,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.wgmma_ring import make_locate
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
@@ -144,6 +145,7 @@ def make_kernel(
     a_bytes, stage_bytes = tile_m * LINE_BYTES, config.stage_bytes
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
+    locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
     allows_vectors, store_tile = make_store_tile(WARP_N, out_dtype, True, False, epilogue)
 
     @gemm_kernel
@@ -154,14 +156,7 @@ def make_kernel(
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         block: int32 = cuda.blockIdx.x
-        matrix = divide(block, int32(tiles_m * tiles_n))
-        block = block - matrix * tiles_m * tiles_n
-        group = divide(block, int32(SWIZZLE_ROWS * tiles_n))
-        block = block - group * SWIZZLE_ROWS * tiles_n
-        group_rows = min(int32(tiles_m - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
-        tile_col = divide(block, group_rows)
-        row = int32((block - tile_col * group_rows + group * SWIZZLE_ROWS) * tile_m)
-        col = int32(tile_col * tile_n)
+        matrix, row, col = locate(block, tiles_m, tiles_n)
         tiles: int32 = (k + tile_k - 1) // tile_k
         k_start: int32 = 0
         result = matrix

@@ -95,9 +95,17 @@ def make_line_tile(
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import copy_async_part, load_global, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        copy_async_part,
+        device_function,
+        load_global,
+        store_shared,
+    )
     from dxgemm.handwritten.parts.line_intrinsics import load_item, load_matrices, shift_words
-    from dxgemm.handwritten.parts.unroll import static_range
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    def device(function: Callable[..., Any]) -> Any:
+        return device_function(unroll(function))
 
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
     is_left, is_transposed = side == "left", layout.startswith("x")
@@ -154,12 +162,12 @@ def make_line_tile(
         items, lines = (x_left, k_left) if is_transposed else (k_left, x_left)
         return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
 
-    chunk_bytes = _device(chunk_bytes)
+    chunk_bytes = device(chunk_bytes)
 
     def count(number, x_left, k_left):
         return chunk_bytes(int32(x_left - ahead_x[number]), int32(k_left - ahead_k[number]))
 
-    count = _device(count)
+    count = device(count)
 
     def gather(source, step, inside):
         """The words of a chunk whose elements are `step` bytes apart, of `inside` bytes."""
@@ -175,7 +183,7 @@ def make_line_tile(
             words = words + (bits,)
         return words
 
-    gather = _device(gather)
+    gather = device(gather)
 
     def start(target, source, x_step, k_step, x_left, k_left):
         for number in static_range(passes):
@@ -248,14 +256,6 @@ def make_line_tile(
         return load_matrices(is_transposed, address, offset)
 
     return LineTile(
-        is_async, _device(first), _device(place), _device(start), _device(load),
-        _device(put), _device(lane_place), _device(read), xor, add,
+        is_async, device(first), device(place), device(start), device(load),
+        device(put), device(lane_place), device(read), xor, add,
     )  # fmt: skip
-
-
-def _device(function: Callable[..., Any]) -> Any:
-    from numba import cuda
-
-    from dxgemm.handwritten.parts.unroll import unroll
-
-    return cuda.jit(device=True, forceinline=True)(unroll(function))
