@@ -63,11 +63,10 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     if reason is not None or not implementation.is_own:
         return reason
-    misfits = [
-        misfit(config, problem.dtype, device)
-        for config in implementation.configs(problem.dtype, device.arch)
-    ]
-    return misfits[-1] if misfits and None not in misfits else None
+    configs = implementation.configs(problem.dtype, device.arch)
+    if not configs or fitting_configs(implementation, problem.dtype, device):
+        return None
+    return misfit(configs[-1], problem.dtype, device)
 
 
 def misfit(config: Any, dtype: str, device: DeviceFacts) -> str | None:

@@ -315,8 +315,8 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
     written_us = asked.written_bytes * columns.write_us
     if plan.slices is not NO_SLICES:
-        slices_us = plan.slices * asked.slice_bytes * columns.write_us
-        written_us = np.where(plan.slices > 1, slices_us, written_us)
+        is_sliced, sums_bytes = plan.slices > 1, plan.slices * asked.slice_bytes
+        written_us = np.where(is_sliced, sums_bytes * columns.write_us, written_us)
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
     memory_us = asked.read_bytes * columns.read_us + written_us
     # The three overlap: together they take about as long as the longest, more where two are alike.
@@ -325,8 +325,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if columns.has_clusters:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
-        read_us = plan.slices * asked.slice_bytes / ADDING_BYTES_PER_US
-        us = us + (plan.slices > 1) * (ADDING_US + read_us)
+        us = us + is_sliced * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)
