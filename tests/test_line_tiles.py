@@ -49,6 +49,21 @@ def test_a_stride_that_is_never_taken_does_not_matter(m, k, strides, expected):
     assert layout(problem, "a") == expected
 
 
+@pytest.mark.parametrize(
+    ("strides", "expected"),
+    [
+        (Strides(0, 112, 1), "k16"),
+        (Strides(0, 97, 1), "k"),
+        (Strides(0, 1, 68), "x4"),
+        (Strides(0, 1, 66), "any"),
+        (Strides(0, 192, 2), "any"),
+    ],
+)
+def test_the_layout_of_int8(strides, expected):
+    problem = replace(contiguous_problem("int8", 64, 128, 96), a=strides)
+    assert layout(problem, "a") == expected
+
+
 def test_lines_may_end_within_a_vector():
     problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
     assert layout(problem, "a") == "k16_ragged"
@@ -57,24 +72,28 @@ def test_lines_may_end_within_a_vector():
 PLACES = """
 import json
 from dxgemm.handwritten.parts.line_tiles import make_line_tile
-tile = make_line_tile({layout!r}, {side!r}, 128, 64, 128, 2)
-place, lane = tile.place.py_func, tile.lane.py_func
+tile = make_line_tile({layout!r}, {side!r}, 128, 64, 128, {item_bytes})
+place, lane, first = tile.place.py_func, tile.lane.py_func, tile.first.py_func
 print(json.dumps({{
-    "places": [[int(place(x, k)) for k in range(64)] for x in range(128)],
+    "places": [[int(place(x, k)) for k in range(128 // {item_bytes})] for x in range(128)],
     "lanes": [list(map(int, lane(number))) for number in range(32)],
+    "firsts": [list(map(int, first(number))) for number in range(128)],
     "xor": tile.xor, "add": tile.add,
 }}))
 """
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("layout_name", ["k16", "x16_ragged"])
-def test_places_in_shared_memory(run_python, layout_name, side):
+@pytest.mark.parametrize(
+    ("layout_name", "item_bytes"), [("k16", 2), ("x16_ragged", 2), ("k", 1), ("x4", 1)]
+)
+def test_places_in_shared_memory(run_python, layout_name, item_bytes, side):
     """Every element has its own; eight lines read at a time lie in different banks; the tables lead
     from the first fragments to all others."""
-    made = json.loads(run_python(PLACES.format(layout=layout_name, side=side)))
+    program = PLACES.format(layout=layout_name, side=side, item_bytes=item_bytes)
+    made = json.loads(run_python(program))
     places = np.array(made["places"])
-    assert sorted(places.ravel()) == list(range(0, 128 * LINE_BYTES, 2))
+    assert sorted(places.ravel()) == list(range(0, 128 * LINE_BYTES, item_bytes))
     addresses = [places[x][k] for x, k in made["lanes"]]
     for first in range(0, 32, 8):
         chunks = {address % LINE_BYTES // CHUNK_BYTES for address in addresses[first : first + 8]}
@@ -82,4 +101,9 @@ def test_places_in_shared_memory(run_python, layout_name, side):
     for step in range(STEPS):
         for number in range(4):
             moved = [(a ^ made["xor"][step][number]) + made["add"][step][number] for a in addresses]
-            assert moved == [places[x + 16 * number][k + 16 * step] for x, k in made["lanes"]]
+            k_step = LINE_BYTES // STEPS // item_bytes * step
+            assert moved == [places[x + 16 * number][k + k_step] for x, k in made["lanes"]]
+    # Vectors that eight threads store at a time lie in different banks, too.
+    for first in range(0, 128, 8):
+        stored = [places[x][k] for x, k in made["firsts"][first : first + 8]]
+        assert len({place % LINE_BYTES // CHUNK_BYTES for place in stored}) == 8

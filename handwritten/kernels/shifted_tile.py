@@ -1,11 +1,11 @@
-"""Half precision on tensor cores by `mma.sync`, from Ampere on, for operands of any layout.
+"""Half precision and int8 on tensor cores by `mma.sync`, from Ampere on, in any layout.
 
 Idea: `tensor_tile` for rows at any address, such as those of odd width. 16 bytes of shared memory
-come from the two aligned vectors of 16 bytes around them, shifted in registers; elements with a
-stride come one by one. A thread holds twice as many registers on their way as arrive, which leaves
+come from the two aligned vectors of 16 bytes around them, shifted in registers; int8 that are
+neighbours along m or n are transposed there; elements with a stride come one by one. A thread holds twice as many registers on their way as arrive, which leaves
 room for a warp tile half as large.
-Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the dtype of a
-and b, or in float32.
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the dtypes that
+`tensor_tile` gives.
 Constraints: those of `tensor_tile`, but for the alignment.
 Source: as `tensor_tile`.
 """

@@ -1,15 +1,15 @@
-"""Half precision on tensor cores by `mma.sync`, from Ampere on.
+"""Half precision and int8 on tensor cores by `mma.sync`, from Ampere on.
 
 Idea: grown from `tensor_core`. A tile of a and b is one line of 128 bytes of k deep in shared
 memory. `ldmatrix` reads it as fragments, whichever way the operand lies there (line_tiles.py), so
 that nothing changes sides. Copies go straight to shared memory, or, in `shifted_tile`, through
 registers: a tile is read while the one before is multiplied, and written once that is half done.
-Layout: a (m, k), b (k, n), row- or column-major, any batch; c and out (m, n), any strides, in the
-dtype of a and b or in float32.
+Layout: a (m, k), b (k, n), row- or column-major, any batch, int8 with neighbouring k; c and out
+(m, n), any strides, in the dtype of a and b or in float32, and for int8 in int32.
 Constraints: compute capability 8.0; rows of a and b, or columns, begin at multiples of 16 bytes;
 all extents powers of two, see `Config`. Edges are predicated: elements outside count as zero and
 are not written.
-Source: PTX ISA, "mma.m16n8k16", "ldmatrix", "cp.async"; A. Kerr et al., "CUTLASS: Fast Linear
+Source: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix", "cp.async"; A. Kerr et al., "CUTLASS: Fast Linear
 Algebra in CUDA C++", NVIDIA 2017, for the pipeline.
 """
 
@@ -66,7 +66,7 @@ class Config(BaseConfig):
 
     @property
     def tile_k(self) -> int:
-        """Elements of k in a stage, of two bytes each."""
+        """Elements of k in a stage, of two bytes each; twice as many of int8, which is not sliced."""
         return LINE_BYTES // 2
 
     @property
@@ -99,7 +99,7 @@ def supports(problem: Any) -> str | None:
     """Reason why a problem's operands cannot be copied 16 bytes at a time; None if they can."""
     unaligned = [name for name in "ab" if "16" not in layout(problem, name)]
     if unaligned and not problem.is_empty and problem.k > 0:
-        return f"rows of {' and '.join(unaligned)} do not begin at multiples of 16 bytes"
+        return f"{' and '.join(unaligned)} cannot be copied 16 bytes at a time"
     return None
 
 
@@ -133,7 +133,9 @@ def make_kernel(
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
-    item_bytes, tile_k, threads = ITEM_BYTES[dtype], config.tile_k, config.threads
+    item_bytes, threads = ITEM_BYTES[dtype], config.threads
+    tile_k = LINE_BYTES // item_bytes
+    acc_dtype, scalar = ("int32", int32) if dtype == "int8" else ("float32", float32)
     is_sliced = slicing == "sliced"
     warps_n = tile_n // WARP_N
     mmas_m = warp_m // 16
@@ -146,7 +148,9 @@ def make_kernel(
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
-    allows_vectors, store_tile = make_store_tile(WARP_N, out_dtype, True, False, epilogue)
+    allows_vectors, store_tile = make_store_tile(
+        WARP_N, out_dtype, True, False, epilogue, acc_dtype
+    )
 
     @gemm_kernel
     def tensor_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -253,7 +257,7 @@ def make_kernel(
             a_next = a_next + read_a(int32(a_from ^ a_xor[0][i]), a_add[0][i])
         for j in static_range(reads_b):
             b_next = b_next + read_b(int32(b_from ^ b_xor[0][j]), b_add[0][j])
-        acc = zeros(float32, mmas_m * sums_m)
+        acc = zeros(scalar, mmas_m * sums_m)
 
         # --- Main loop: each step reads the fragments of the next one, across tiles too ---
         for _ in range(tiles):
@@ -310,7 +314,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128, warp_m=32, stages=3),
         Config(tile_m=64, tile_n=64, warp_m=16, stages=4),
     ),
-    dtypes=("float16", "bfloat16"),
+    dtypes=("float16", "bfloat16", "int8"),
     minimum_arch=80,
     supports=supports,
     variant=variant,

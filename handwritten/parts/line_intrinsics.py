@@ -1,6 +1,6 @@
 """Intrinsics of `line_tiles`: matrices for `mma.sync`, single elements, shifted chunks.
 
-Source: PTX ISA, "ldmatrix", "shf".
+Source: PTX ISA, "ldmatrix", "prmt", "shf".
 """
 
 from __future__ import annotations
@@ -51,6 +51,27 @@ def load_item(typing_context, item_bytes, address, is_inside):
         return builder.call(ir.InlineAsm(function, text, "=&r,l,r", False), list(args[1:]))
 
     return signature(types.int32, item_bytes, types.int64, types.int32), generate
+
+
+@intrinsic
+def transpose_bytes(typing_context, words):
+    """Four words of the bytes 0 to 3 of four words, in their order."""
+
+    def generate(context, builder, sig, args):
+        function = ir.FunctionType(_int32, [_int32] * 3)
+        text = "prmt.b32 $0, $1, $2, $3;"
+        permutation = ir.InlineAsm(function, text, "=r,r,r,r", False)
+
+        def permute(selector, first, second):
+            return builder.call(permutation, [first, second, _int32(selector)])
+
+        values = unpack(builder, args[0], 4)
+        low = [permute(0x5140, *values[i : i + 2]) for i in (0, 2)]  # bytes 0 and 1 of a pair
+        high = [permute(0x7362, *values[i : i + 2]) for i in (0, 2)]
+        turned = [permute(s, *pairs) for pairs in (low, high) for s in (0x5410, 0x7632)]
+        return pack_array(builder, turned)
+
+    return signature(words, words), generate
 
 
 @intrinsic

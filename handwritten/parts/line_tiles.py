@@ -2,14 +2,15 @@
 
 A line is one row of all banks. Rows of a and columns of b are called x here. A K-major operand,
 whose k are neighbours in memory, lies in lines of k, one for each x; an MN-major one in lines of x,
-one for each k, which `ldmatrix.trans` transposes. A tile is one line of k deep, so that both have
-the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number of the
+one for each k, which `ldmatrix.trans` transposes if they have two bytes. A tile is one line of k
+deep, so that both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number of the
 line: the eight lines that `ldmatrix` reads at a time are in different banks.
 
 Copies depend on the layout in global memory:
     k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
     k16_ragged, x16_ragged    the same, but lines end within a chunk
     k, x        lines at any address: the two aligned vectors around a chunk, shifted in registers
+    x4          lines of bytes at multiples of 4: words, whose bytes become lines of k in registers
     any         any strides: elements, into lines of k
 Elements outside the operand count as zero, and no address outside of it is read.
 Source: PTX ISA, "ldmatrix", "cp.async", "shf"; CUTLASS, "Efficient GEMM in CUDA", for the
@@ -27,7 +28,7 @@ LINE_BYTES, CHUNK_BYTES = 128, 16
 TRANSPOSED_BYTES = 2  # of the elements that ldmatrix transposes
 CHUNKS = LINE_BYTES // CHUNK_BYTES
 STEPS = 4  # an instruction takes 32 bytes of k
-WORDS = 4  # of a chunk
+WORDS, WORD_BYTES = 4, 4  # of a chunk
 HELD = 2 * WORDS + 1  # registers for a chunk on its way: two vectors, and by how much to shift
 
 
@@ -74,10 +75,14 @@ def layout(problem: Any, name: str) -> str:
         ("x", x_step, x, k_step, problem.k),
         ("k", k_step, problem.k, x_step, x),
     ):
-        if (step != 1 and items > 1) or (kind == "x" and item_bytes != TRANSPOSED_BYTES):
+        if step != 1 and items > 1:
             continue
         starts = (batch | line_step * (lines > 1)) * item_bytes
-        if (starts | getattr(problem, f"{name}_alignment")) % CHUNK_BYTES == 0:
+        starts |= getattr(problem, f"{name}_alignment")
+        if kind == "x" and item_bytes != TRANSPOSED_BYTES:
+            found = "x4" if item_bytes == 1 and starts % WORD_BYTES == 0 else found
+            continue
+        if starts % CHUNK_BYTES == 0:
             return f"{kind}16" if items * item_bytes % CHUNK_BYTES == 0 else f"{kind}16_ragged"
         found = kind
     return found
@@ -101,29 +106,41 @@ def make_line_tile(
         load_global,
         store_shared,
     )
-    from dxgemm.handwritten.parts.line_intrinsics import load_item, load_matrices, shift_words
+    from dxgemm.handwritten.parts.line_intrinsics import (
+        load_item,
+        load_matrices,
+        shift_words,
+        transpose_bytes,
+    )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     def device(function: Callable[..., Any]) -> Any:
         return device_function(unroll(function))
 
     line_items, chunk_items = LINE_BYTES // item_bytes, CHUNK_BYTES // item_bytes
-    is_left, is_transposed = side == "left", layout.startswith("x")
+    is_left, turns_bytes = side == "left", layout == "x4"
+    is_transposed = layout.startswith("x") and not turns_bytes
     is_async, is_ragged = "16" in layout, layout.endswith("ragged")
-    passes = extent * CHUNKS // threads
-    threads_x = min(extent, threads)  # side by side along x, for single elements
+    # A thread copies a chunk at a time, or, with words of bytes, the chunks of four x; where there
+    # are more threads than these, some copy the same ones.
+    step_x = WORD_BYTES if turns_bytes else 1
+    copies = extent // step_x * CHUNKS
+    passes = max(copies // threads, 1)
+    threads_x = min(extent // step_x, threads)  # side by side along x, for elements and words
 
     def place(x, k):
         if is_transposed:
             line, item = x // line_items * line_items + k, x % line_items
         else:
             line, item = x, k
-        chunk = item // chunk_items ^ line % CHUNKS
+        # Neither 8 lines in a row nor every fourth of 32 share a bank.
+        row = line ^ line // CHUNKS % WORD_BYTES if turns_bytes else line
+        chunk = item // chunk_items ^ row % CHUNKS
         return int32(line * LINE_BYTES + chunk * CHUNK_BYTES + item % chunk_items * item_bytes)
 
     def first(thread):
-        if layout == "any":
-            x, k = thread % threads_x, thread // threads_x * chunk_items
+        if layout == "any" or turns_bytes:
+            x, k = thread % threads_x * step_x, thread // threads_x % CHUNKS * chunk_items
         elif is_transposed:
             x, k = thread % CHUNKS * chunk_items, thread // CHUNKS
         else:
@@ -132,9 +149,9 @@ def make_line_tile(
 
     def ahead(number: int) -> tuple[int, int]:
         """x and k from a thread's first chunk to another."""
-        if layout == "any":
-            turns = extent // threads_x
-            return number % turns * threads, number // turns * (threads // threads_x) * chunk_items
+        if layout == "any" or turns_bytes:
+            turns = extent // (step_x * threads_x)
+            return number % turns * threads * step_x, number // turns * (threads // threads_x) * chunk_items
         lines = number * threads // CHUNKS
         return (
             (lines // line_items * line_items, lines % line_items) if is_transposed else (lines, 0)
@@ -150,6 +167,7 @@ def make_line_tile(
         return low, tuple(offset - offset % LINE_BYTES for offset in offsets)
 
     pass_xor, pass_add = changes(list(zip(ahead_x, ahead_k, strict=True)))
+    word_xor, word_add = changes([(x, 0) for x in range(WORD_BYTES)])
     step_items = line_items // STEPS
     xor, add = zip(
         *(changes([(x, step * step_items) for x in range(0, warp_extent, 16)])
@@ -210,6 +228,38 @@ def make_line_tile(
                         words = gather(source + (x * x_step + k * k_step), along_step, inside)
                         store_shared(int32(target + number * threads * CHUNK_BYTES), 0, words)
 
+    def load_words(source, x_step, k_step, x_left, k_left, begin, end):
+        """Words of bytes of four neighbouring x, for each k of a chunk."""
+        chunks = ()
+        for number in static_range(passes):
+            at = source + (ahead_x[number] * x_step + ahead_k[number] * k_step)
+            x_inside: int32 = x_left - ahead_x[number]
+            k_inside: int32 = k_left - ahead_k[number]
+            words = ()
+            if x_inside >= WORD_BYTES:
+                for k in static_range(chunk_items):
+                    words = words + (load_item(WORD_BYTES, at + k * k_step, int32(k_inside > k)),)
+            else:
+                for k in static_range(chunk_items):
+                    word = int32(0)
+                    for x in static_range(WORD_BYTES):
+                        is_inside = int32(k_inside > k and x_inside > x)
+                        byte = load_item(1, at + (k * k_step + x), is_inside)
+                        word = int32(word | byte << (8 * x))
+                    words = words + (word,)
+            chunks = chunks + words
+        return chunks
+
+    def put_words(target, chunks):
+        for number in static_range(passes):
+            words = chunks[chunk_items * number : chunk_items * (number + 1)]
+            columns = ()
+            for word in static_range(WORDS):
+                columns = columns + transpose_bytes(words[4 * word : 4 * word + 4])
+            for x in static_range(WORD_BYTES):
+                to = int32(target ^ pass_xor[number] ^ word_xor[x])
+                store_shared(to, pass_add[number] + word_add[x], columns[x::WORD_BYTES])
+
     def load(source, x_step, k_step, x_left, k_left, begin, end):
         chunks = ()
         for number in static_range(passes):
@@ -255,6 +305,7 @@ def make_line_tile(
     def read(address, offset):
         return load_matrices(is_transposed, address, offset)
 
+    load, put = (load_words, put_words) if turns_bytes else (load, put)
     return LineTile(
         is_async, device(first), device(place), device(start), device(load),
         device(put), device(lane_place), device(read), xor, add,

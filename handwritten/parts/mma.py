@@ -7,8 +7,9 @@ One instruction multiplies 16 x 8 by 8 x 8 elements. Its operands lie across the
     acc    c0, c1: columns 2 * member and 2 * member + 1 of row group; c2, c3: of row group + 8
 Rows of a matrix may come in any order, if the result is stored to match; so may k, if both operands
 keep the same order. Half precision is the same with pairs of k in place of single ones: 16 x 16 by
-16 x 8 elements, two in a register.
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", types .f64 and .tf32, and "mma.m16n8k16".
+16 x 8 elements, two in a register; int8 with four, 16 x 32 by 32 x 8.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", types .f64 and .tf32, "mma.m16n8k16", and
+"mma.m16n8k32".
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ if not _config.ENABLE_CUDASIM:
         "tf32": (8, "f32.tf32.tf32.f32", "r"),
         "float16": (16, "f32.f16.f16.f32", "r"),
         "bfloat16": (16, "f32.bf16.bf16.f32", "r"),
+        "int8": (32, "s32.s8.s8.s32", "r"),
     }
-    _CONSTRAINTS = {types.float64: "d", types.float32: "f"}
+    _CONSTRAINTS = {types.float64: "d", types.float32: "f", types.int32: "r"}
 
     @intrinsic
     def mma_tile(typing_context, kind, acc, left, right):

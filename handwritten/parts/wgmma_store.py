@@ -19,7 +19,12 @@ _LANES = 32
 
 
 def make_store(
-    out_dtype: str, along_rows: bool, rows_are_split: bool, has_edges: bool, epilogue: Any = None
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    has_edges: bool,
+    epilogue: Any = None,
+    acc_dtype: str = "float32",
 ) -> tuple[Callable[..., Any], ...]:
     """The device functions that store a chunk of a warp's result, as vectors or as elements.
 
@@ -32,6 +37,8 @@ def make_store(
             thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
         has_edges: True if chunks stored as vectors may lie across an edge of the result.
         epilogue: None, or a `Fusion`; store_elements and store_finished apply it.
+        acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
+            turns into floats get no c.
 
     Returns:
         store_vectors, store_rounded, store_elements, store_finished.
@@ -48,16 +55,19 @@ def make_store(
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    kind = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[out_dtype]
-    is_float = kind == "f32"
+    kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
+    is_word = not kind  # results of 32 bits
+    scalar = {"float32": float32, "int32": int32}[acc_dtype]
+    adds_c = acc_dtype in ("float32", out_dtype)
+    result = "int32" if out_dtype == "int32" else "float32"  # before it is narrowed
     lines, line_items, line_bytes = (16, 32, 160) if along_rows else (32, 16, 80)
-    vector_items = 4 if is_float else 8
-    item_bytes = 4 if is_float else 2
+    vector_items = 4 if is_word else 8
+    item_bytes = 4 if is_word else 2
     lanes_per_line = line_items // vector_items
     lines_per_step = _LANES // lanes_per_line
     steps = lines // lines_per_step
-    finish = make_finish(epilogue, "float32", "float32")
-    finish_vector = make_finish(epilogue, "float32", "float32", vector_items)
+    finish = make_finish(epilogue, acc_dtype, result)
+    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items)
 
     @cuda.jit(device=True, forceinline=True)
     def sum_pair(alpha, x, y, beta, old):
@@ -66,13 +76,13 @@ def make_store(
 
     @cuda.jit(device=True, forceinline=True)
     def load_element(address):
-        if is_float:
-            return load_global(float32, 1, address, 0)[0]
+        if is_word:
+            return load_global(scalar, 1, address, 0)[0]
         return unpack_pair(kind, int32(load_global(uint16, 1, address, 0)[0]))[0]
 
     @cuda.jit(device=True, forceinline=True)
     def store_element(address, value):
-        if is_float:
+        if is_word:
             store_global(address, 0, (value,))
         else:
             store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
@@ -134,18 +144,21 @@ def make_store(
             if line < lines:
                 target = out + int32(line * out_line_bytes + along * item_bytes)
                 old = c + int32(line * c_line_bytes + along * item_bytes)
-                x = load_shared(float32, 4, source, 0)
-                if is_float:
-                    if beta != 0:
-                        z = load_global(float32, 4, old, 0)
+                x = load_shared(scalar, 4, source, 0)
+                if is_word:
+                    if adds_c and beta != 0:
+                        z = load_global(scalar, 4, old, 0)
                         sums = (
-                            alpha * x[0] + beta * z[0], alpha * x[1] + beta * z[1],
-                            alpha * x[2] + beta * z[2], alpha * x[3] + beta * z[3],
+                            scalar(alpha * x[0] + beta * z[0]), scalar(alpha * x[1] + beta * z[1]),
+                            scalar(alpha * x[2] + beta * z[2]), scalar(alpha * x[3] + beta * z[3]),
                         )  # fmt: skip
                     else:
-                        sums = (alpha * x[0], alpha * x[1], alpha * x[2], alpha * x[3])
+                        sums = (
+                            scalar(alpha * x[0]), scalar(alpha * x[1]),
+                            scalar(alpha * x[2]), scalar(alpha * x[3]),
+                        )  # fmt: skip
                 else:
-                    y = load_shared(float32, 4, source, 16)
+                    y = load_shared(scalar, 4, source, 16)
                     z = load_global(int32, 4, old, 0)
                     sums = (
                         sum_pair(alpha, x[0], x[1], beta, z[0]),
@@ -198,27 +211,27 @@ def make_store(
                 line, along = (row, col) if along_rows else (col, row)
                 old = c + int32(line * c_line_bytes + along * item_bytes)
                 target = out + int32(line * out_line_bytes + along * item_bytes)
-                sums, added, values = load_shared(float32, 4, source, 0), (), ()
-                if not is_float:
-                    sums = sums + load_shared(float32, 4, source, 16)
+                sums, added, values = load_shared(scalar, 4, source, 0), (), ()
+                if not is_word:
+                    sums = sums + load_shared(scalar, 4, source, 16)
                 for i in static_range(vector_items):
-                    values = values + (alpha * sums[i],)
-                if beta != 0:
-                    if is_float:
-                        added = load_global(float32, 4, old, 0)
+                    values = values + (scalar(alpha * sums[i]),)
+                if adds_c and beta != 0:
+                    if is_word:
+                        added = load_global(scalar, 4, old, 0)
                     else:
                         pairs = load_global(int32, 4, old, 0)
                         for i in static_range(4):
                             added = added + unpack_pair(kind, pairs[i])
                     totals = ()
                     for i in static_range(vector_items):
-                        totals = totals + (float32(values[i] + beta * added[i]),)
+                        totals = totals + (scalar(values[i] + beta * added[i]),)
                     values = totals
                 if along_rows:
                     values = finish_vector(values, matrix, top + row, left + col, extra)
                 else:
                     values = finish_vector(values, matrix, left + col, top + row, extra)
-                if is_float:
+                if is_word:
                     store_global(target, 0, values)
                 else:
                     packed = ()
@@ -242,10 +255,10 @@ def make_store(
         while line < inside:
             row, col = place(line, item)
             if row < rows and col < cols:
-                value = alpha * load_shared(float32, 1, source, 0)[0]
-                if beta != 0:
+                value = scalar(alpha * load_shared(scalar, 1, source, 0)[0])
+                if adds_c and beta != 0:
                     old = c + row * c_row_bytes + col * c_col_bytes
-                    value += beta * load_element(old)
+                    value = scalar(value + beta * load_element(old))
                 if along_rows:
                     value = finish(value, matrix, top + row, left + col, extra)
                 else:
@@ -263,23 +276,25 @@ def make_store_tile(
     along_rows: bool,
     rows_are_split: bool,
     epilogue: Any = None,
+    acc_dtype: str = "float32",
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
     allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
     writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on.
+    Arguments are those of `make_store`.
     """
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import global_address
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    out_bytes = 4 if out_dtype == "float32" else 2
+    out_bytes = 4 if out_dtype in ("float32", "int32") else 2
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows
     store_vectors, store_rounded, store_elements, store_finished = make_store(
-        out_dtype, along_rows, rows_are_split, has_edges, epilogue
+        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype
     )
     is_fused = epilogue is not None
     rounds_first = out_bytes == 2 and not is_fused

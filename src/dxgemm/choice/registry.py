@@ -64,10 +64,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
     ),
-    Handwritten("tensor_tile", "half precision on tensor cores, mma.sync", multiplies=TENSOR),
+    Handwritten(
+        "tensor_tile", "half precision and int8 on tensor cores, mma.sync", multiplies=TENSOR
+    ),
     Handwritten(
         "shifted_tile",
-        "half precision of any layout on tensor cores, mma.sync",
+        "half precision and int8 of any layout on tensor cores, mma.sync",
         multiplies=TENSOR,
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
