@@ -373,14 +373,15 @@ COMPILE = """
 import json
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.choice.emulation import product_spec
+from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
-from dxgemm.handwritten.kernels import emulated_float64
 problem = contiguous_problem("float64", 512, 512, 512, precision="emulated16")
-specs = [part.spec for part in parts_of_problem(problem).values()]
-specs.append(product_spec(emulated_float64.KERNEL.configs[0], problem))
-for spec in specs:
-    kernel = compile_kernel(spec, "sm_90a")
+specs = [(part.spec, "sm_90a") for part in parts_of_problem(problem).values()]
+for name, arch in (("emulated_float64", "sm_90a"), ("emulated_float64_tile", "sm_80")):
+    product = find_implementation(name)
+    specs.append((product.spec_for(product.configs("float64")[0], problem), arch))
+for spec, arch in specs:
+    kernel = compile_kernel(spec, arch)
     record = kernel.record
     calls = kernel.ptx.count("call"), kernel.ptx.count("dp4a"), kernel.ptx.count("k32.s32.s8.s8")
     print(json.dumps((record.registers, record.stack_bytes, *calls)))
@@ -389,7 +390,7 @@ for spec in specs:
 
 def test_kernels_stay_in_their_registers(run_python):
     compiled = [json.loads(line) for line in run_python(COMPILE).splitlines()]
-    *splitting, product = compiled
+    *splitting, product, tile = compiled
     for registers, stack_bytes, calls, sums_of_bytes, _ in splitting:
         # Two blocks share a multiprocessor; remainders by 256 need no upper bytes.
         assert (registers <= 64, stack_bytes, calls) == (True, 0, 0)
@@ -398,32 +399,42 @@ def test_kernels_stay_in_their_registers(run_python):
     # In a kernel that calls anything, ptxas makes wgmmas wait for each other.
     assert (stack_bytes, calls, steps) == (0, 0, 4)
     assert registers * emulated_float64.KERNEL.configs[0].threads <= 65536
+    registers, stack_bytes, calls, _, _ = tile
+    assert (registers <= 255, stack_bytes, calls) == (True, 0, 0)
 
 
-def split_gemm(hopper, a, b, precision):
-    sent = hopper.asarray(a), hopper.asarray(b)
-    return dxgemm.gemm(*sent, implementation="emulated_float64", precision=precision).get()
+@pytest.fixture(params=["emulated_float64", "emulated_float64_tile"])
+def product(request, cupy):
+    """Emulated float64 by one implementation, of NumPy arrays."""
+
+    def multiply(a, b, precision):
+        sent = cupy.asarray(a), cupy.asarray(b)
+        return dxgemm.gemm(*sent, implementation=request.param, precision=precision).get()
+
+    if request.param == "emulated_float64":
+        request.getfixturevalue("hopper")
+    return multiply
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("count", MODULI_COUNTS)
-def test_small_integers_are_exact_by_any_number_of_moduli(hopper, count):
+def test_small_integers_are_exact_by_any_number_of_moduli(product, count):
     k = 96
     most = 2 ** min(residue_model.operand_bits(count, k), 20) - 1
     rng = np.random.default_rng(count)
     a, b = (rng.integers(-most, most + 1, shape) for shape in ((130, k), (k, 260)))
     a[0, :], b[:, 0] = most, most
-    result = split_gemm(hopper, a.astype(float), b.astype(float), f"emulated{count}")
+    result = product(a.astype(float), b.astype(float), f"emulated{count}")
     np.testing.assert_array_equal(result, (a @ b).astype(float))
 
 
 @pytest.mark.gpu
-def test_a_product_is_that_of_the_model(hopper):
+def test_a_product_is_that_of_the_model(product):
     rng = np.random.default_rng(11)
     for count in (4, 11, 16, 20):
         a, b = rng.standard_normal((9, 200)), rng.standard_normal((200, 17))
         bits = residue_model.operand_bits(count, 200)
         rows = scale_rows(a, bits), scale_rows(b.T, bits)
         expected = residue_model.residue_product(*rows, count)
-        result = split_gemm(hopper, a, b, f"emulated{count}")
+        result = product(a, b, f"emulated{count}")
         np.testing.assert_array_equal(result, expected)

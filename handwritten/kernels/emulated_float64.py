@@ -20,20 +20,15 @@ from typing import Any
 from dxgemm.handwritten.kernels.residues import ALIGNMENT, LOST_BITS, row_bytes
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
-from dxgemm.handwritten.parts.moduli import (
-    LONGEST_K,
-    MODULI,
-    byte_weights,
-    moduli_count,
-    operand_bits,
-)
+from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count, operand_bits
+from dxgemm.handwritten.parts.residue_store import chunk_bytes
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
-WARP_ROWS = 16
+LEAST_TILE = 64  # rows and columns of the smallest tile
 
 
 class Config(WgmmaConfig):
@@ -50,7 +45,7 @@ class Config(WgmmaConfig):
     @property
     def chunk_bytes(self) -> int:
         """Shared memory of a warp's chunk of 16 rows, padded against bank conflicts."""
-        return WARP_ROWS * (self.chunk_cols + ALIGNMENT)
+        return chunk_bytes(self.chunk_cols)
 
 
 def supports(problem: Any) -> str | None:
@@ -64,8 +59,8 @@ def supports(problem: Any) -> str | None:
     count = moduli_count(problem)
     if operand_bits(count, problem.k) < 1:
         return f"{count} moduli leave no bit of the operands where k is {problem.k}"
-    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
-    if max(problem.m, problem.n, block_count(smallest, problem)) > MOST_ELEMENTS:
+    tiles = problem.batch * count * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
+    if max(problem.m, problem.n, tiles) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m and n, and over the tiles"
     return None
 
@@ -109,21 +104,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     Args:
         epilogue: a `Fusion` of two operands: the flag of validity_check, the number of moduli.
     """
-    from numba import cuda, float32, int32, uint8, uint16, uint32
+    from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import tensor_map
-    from dxgemm.handwritten.parts.intrinsics import (
-        divide,
-        dot_bytes,
-        global_address,
-        load_shared,
-        shared_address,
-        store_global,
-        store_shared,
-        zeros,
-    )
-    from dxgemm.handwritten.parts.moduli import make_residue
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
+    from dxgemm.handwritten.parts.residue_store import make_store_residues
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_fetch, make_locate
     from dxgemm.handwritten.wgmma import make_multiply, make_ring
 
@@ -131,10 +117,6 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     consumers = config.consumers
     chunk_cols, chunk_bytes = config.chunk_cols, config.chunk_bytes
     chunks, chunk_items = tile_n // chunk_cols, chunk_cols // 2
-    line_bytes = chunk_cols + ALIGNMENT
-    pieces = chunk_cols // ALIGNMENT  # of a row, each stored by a lane
-    rows_per_step = WARP // pieces
-    steps = WARP_ROWS // rows_per_step
     chunks_smem = stages * config.stage_bytes
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * stages
@@ -144,53 +126,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     first_row = make_first_row(False)
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
-    residue = make_residue()
-    sign_bit = 2**31  # makes sums positive
-    most_moduli = len(MODULI)
-    weights = tuple(byte_weights(modulus, sign_bit, 4) for modulus in MODULI)
-    inverses = tuple(float(float32(1 / modulus)) for modulus in MODULI)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def constants_of(which):
-        """The modulus of index `which`, its inverse, and the byte weights and offset of sums."""
-        modulus, inverse = int32(MODULI[0]), float32(inverses[0])
-        packed: int32 = weights[0][0][0]
-        offset: int32 = weights[0][1]
-        for index in static_range(1, most_moduli):
-            if which == index:
-                modulus, inverse = int32(MODULI[index]), float32(inverses[index])
-                packed = weights[index][0][0]
-                offset = weights[index][1]
-        return modulus, inverse, packed, offset
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def store_chunk(frag, chunk_smem, lane, rows, cols, target, pitch, constants):
-        """Store the residues of 16 rows of sums, 16 bytes at a time; `cols` counts padding too."""
-        modulus, inverse, packed, offset = constants
-        start: int32 = chunk_smem + lane // 4 * line_bytes + lane % 4 * 2
-        cuda.syncwarp()  # the chunk before has been read
-        for j in static_range(chunk_cols // 8):
-            for h in static_range(2):
-                bytes_of_pair = ()
-                for e in static_range(2):
-                    positive = uint32(frag[4 * j + 2 * h + e] ^ sign_bit)
-                    total = dot_bytes(positive, packed, offset)
-                    nearest = residue(total, modulus, inverse)
-                    bytes_of_pair = bytes_of_pair + (int32(nearest & 255),)
-                pair = uint16(bytes_of_pair[0] | bytes_of_pair[1] << 8)
-                store_shared(start, 8 * h * line_bytes + 8 * j, (pair,))
-        cuda.syncwarp()
-        row: int32 = lane // pieces
-        piece: int32 = lane % pieces
-        source: int32 = chunk_smem + row * line_bytes + piece * 16
-        target += row * pitch + piece * 16
-        for step in static_range(steps):
-            if row + step * rows_per_step < rows and piece * 16 < cols:
-                vector = load_shared(int32, 4, source, step * rows_per_step * line_bytes)
-                store_global(target, 0, vector)
-            target += rows_per_step * pitch
+    constants_of, store_residues = make_store_residues(chunk_cols)
 
     @gemm_kernel
     def emulated_float64_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -245,7 +181,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 rows: int32 = m - top
                 cols: int32 = pitch - col
                 for chunk in static_range(chunks):
-                    store_chunk(
+                    store_residues(
                         acc[chunk_items * chunk : chunk_items * chunk + chunk_items], chunk_smem,
                         lane, rows, cols, target, pitch, constants,
                     )  # fmt: skip

@@ -2,8 +2,8 @@
 
 Idea: `tensor_tile` for rows at any address, such as those of odd width. 16 bytes of shared memory
 come from the two aligned vectors of 16 bytes around them, shifted in registers; int8 that are
-neighbours along m or n are transposed there; elements with a stride come one by one. A thread holds twice as many registers on their way as arrive, which leaves
-room for a warp tile half as large.
+neighbours along m or n are transposed there; elements with a stride come one by one. A thread holds
+twice as many registers on their way as arrive, which leaves room for a warp tile half as large.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; c and out in the dtypes that
 `tensor_tile` gives.
 Constraints: those of `tensor_tile`, but for the alignment.

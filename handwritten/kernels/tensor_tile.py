@@ -9,8 +9,8 @@ Layout: a (m, k), b (k, n), row- or column-major, any batch, int8 with neighbour
 Constraints: compute capability 8.0; rows of a and b, or columns, begin at multiples of 16 bytes;
 all extents powers of two, see `Config`. Edges are predicated: elements outside count as zero and
 are not written.
-Source: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix", "cp.async"; A. Kerr et al., "CUTLASS: Fast Linear
-Algebra in CUDA C++", NVIDIA 2017, for the pipeline.
+Source: PTX ISA, "mma.m16n8k16", "mma.m16n8k32", "ldmatrix", "cp.async"; A. Kerr et al., "CUTLASS:
+Fast Linear Algebra in CUDA C++", NVIDIA 2017, for the pipeline.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Config(BaseConfig):
 
     @property
     def tile_k(self) -> int:
-        """Elements of k in a stage, of two bytes each; twice as many of int8, which is not sliced."""
+        """Elements of k in a stage, of two bytes each. A stage has twice as many int8."""
         return LINE_BYTES // 2
 
     @property
@@ -116,6 +116,33 @@ def make_kernel(
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
+    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
+
+    acc_dtype = "int32" if dtype == "int8" else "float32"
+    store = make_store_tile(WARP_N, out_dtype, True, False, epilogue, acc_dtype)
+    return make_tile_kernel(config, dtype, a_layout, b_layout, store, is_sliced=slicing == "sliced")
+
+
+def make_tile_kernel(
+    config: Config,
+    dtype: str,
+    a_layout: str,
+    b_layout: str,
+    store: tuple[Callable[..., Any], Callable[..., Any]],
+    is_sliced: bool = False,
+    is_modular: bool = False,
+) -> Callable[..., None]:
+    """The kernel with a store of its own.
+
+    Args:
+        config, dtype: config, and dtype of a and b.
+        a_layout, b_layout: layouts of a and b, see `line_tiles`.
+        store: device functions allows_vectors and store_tile, see `make_store_tile`.
+        is_sliced: True if a block computes a slice of k.
+        is_modular: True for products of residues. The last parameter holds the flag of the validity
+            check and the number of moduli; the matrices of a and b are those by all moduli, one
+            after the other, and a batch stride of 0 means that all products share them.
+    """
     from numba import cuda, float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import (
@@ -130,13 +157,11 @@ def make_kernel(
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_locate
-    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
     item_bytes, threads = ITEM_BYTES[dtype], config.threads
     tile_k = LINE_BYTES // item_bytes
-    acc_dtype, scalar = ("int32", int32) if dtype == "int8" else ("float32", float32)
-    is_sliced = slicing == "sliced"
+    scalar = int32 if dtype == "int8" else float32
     warps_n = tile_n // WARP_N
     mmas_m = warp_m // 16
     sums_m = WARP_N // 8 * 4  # of 16 rows, in a lane
@@ -148,9 +173,7 @@ def make_kernel(
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
-    allows_vectors, store_tile = make_store_tile(
-        WARP_N, out_dtype, True, False, epilogue, acc_dtype
-    )
+    allows_vectors, store_tile = store
 
     @gemm_kernel
     def tensor_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -172,6 +195,15 @@ def make_kernel(
             tiles = min(share, int32(tiles - first_tile))
             k_start = first_tile * tile_k
             result = int32(part * batch + matrix)
+        a_offset, b_offset = matrix * a.batch, matrix * b.batch
+        if is_modular:
+            flag, _ = extra[0]
+            count: int32 = extra[1]
+            if flag[0] != 0:
+                tiles = 0
+            residues = int32(matrix - divide(matrix, count) * count)
+            a_offset = (matrix if a.batch != 0 else residues) * m * a.row
+            b_offset = (matrix if b.batch != 0 else residues) * n * b.col
         k_inside: int32 = min(k - k_start, tiles * tile_k)
 
         thread: int32 = cuda.threadIdx.x & 1023
@@ -185,8 +217,8 @@ def make_kernel(
         b_x, b_k = b_first(thread)
         a_x_step, a_k_step = a.row * item_bytes, a.col * item_bytes
         b_x_step, b_k_step = b.col * item_bytes, b.row * item_bytes
-        a_begin = global_address(a.data) + matrix * a.batch * item_bytes
-        b_begin = global_address(b.data) + matrix * b.batch * item_bytes
+        a_begin = global_address(a.data) + a_offset * item_bytes
+        b_begin = global_address(b.data) + b_offset * item_bytes
         a_source = a_begin + ((row + a_x) * a_x_step + (k_start + a_k) * a_k_step)
         b_source = b_begin + ((col + b_x) * b_x_step + (k_start + b_k) * b_k_step)
         a_end = a_begin + ((m - 1) * max(a_x_step, 0) + (k - 1) * max(a_k_step, 0) + item_bytes)

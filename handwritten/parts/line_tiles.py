@@ -3,8 +3,8 @@
 A line is one row of all banks. Rows of a and columns of b are called x here. A K-major operand,
 whose k are neighbours in memory, lies in lines of k, one for each x; an MN-major one in lines of x,
 one for each k, which `ldmatrix.trans` transposes if they have two bytes. A tile is one line of k
-deep, so that both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR with the number of the
-line: the eight lines that `ldmatrix` reads at a time are in different banks.
+deep, so that both have the same size. The eight chunks of 16 bytes of a line are permuted by XOR
+with the number of the line: the eight lines that `ldmatrix` reads at a time are in different banks.
 
 Copies depend on the layout in global memory:
     k16, x16    lines at multiples of 16 bytes: cp.async, a chunk a thread
@@ -150,8 +150,8 @@ def make_line_tile(
     def ahead(number: int) -> tuple[int, int]:
         """x and k from a thread's first chunk to another."""
         if layout == "any" or turns_bytes:
-            turns = extent // (step_x * threads_x)
-            return number % turns * threads * step_x, number // turns * (threads // threads_x) * chunk_items
+            turns, columns = extent // (step_x * threads_x), threads // threads_x
+            return number % turns * threads * step_x, number // turns * columns * chunk_items
         lines = number * threads // CHUNKS
         return (
             (lines // line_items * line_items, lines % line_items) if is_transposed else (lines, 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.choice.emulation_parts import IMPLEMENTATIONS, parts_of_problem
-from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.emulation_parts import parts_of_problem
+from dxgemm.choice.implementation import EmulatedProduct
+from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.errors import ArrayTypeError, PrecisionError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
@@ -87,9 +88,11 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     if layout.device == HOST:
         raise ArrayTypeError("prepare: b is in host memory; copy it to the GPU first.")
     arch = device_facts(layout.device).arch
-    implementation = find_implementation(IMPLEMENTATIONS[problem.dtype])
-    refusal = implementation.supports(problem) or implementation.runs_on(arch)
-    if problem.is_empty or k == 0 or refusal is not None:
+    is_emulated = any(
+        isinstance(i, EmulatedProduct) and i.supports(problem) is None and i.runs_on(arch) is None
+        for i in IMPLEMENTATIONS
+    )
+    if problem.is_empty or k == 0 or not is_emulated:
         return PreparedOperand(b, precision, None)
     parts = parts_of_problem(problem)["b"]
     if handle is None:

@@ -16,33 +16,36 @@ from dxgemm.choice.emulation_parts import (
 from dxgemm.compiler import KernelSpec
 from dxgemm.gpu.roofline import tile_efficiency
 from dxgemm.handwritten import tensor_core, tuned
-from dxgemm.handwritten.kernels import (
-    emulated_float32,
-    emulated_float64,
-    native_fallback,
-    reconstruct,
-    validity_check,
-)
+from dxgemm.handwritten.kernels import native_fallback, reconstruct, validity_check
+from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.emulation import CHOSEN
 from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
 # Kernel files that multiply a and b themselves.
 NATIVE: dict[str, Any] = {"float32": tuned, "float64": tensor_core}
+LEAST_SMEM_BYTES = 99 * 1024  # that a block can have on every GPU from Ampere on
 LARGE_GPU_SMS = 128  # roughly: every config of the fallback is right, only its speed differs
 
 
-def product_spec(config: Any, problem: Problem) -> KernelSpec:
-    """Spec of the kernel that multiplies the parts of float32, or the residues of float64."""
+def product_spec(file: Any, config: Any, problem: Problem) -> KernelSpec:
+    """Spec of the kernel that multiplies the parts of float32, or the residues of float64.
+
+    Args:
+        file: the kernel file.
+        config: config of the kernel.
+        problem: problem of the whole product.
+    """
     if problem.dtype == "float64":
         own = residues_problem(problem)
-        return series_spec(emulated_float64, config, own, (), problem.dtype)
+        return series_spec(file, config, own, file.KERNEL.variant(config, own), problem.dtype)
     parts = parts_of_problem(problem)
     variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
-    return series_spec(emulated_float32, config, parts_problem(problem), variant)
+    return series_spec(file, config, parts_problem(problem), variant)
 
 
 def other_specs(problem: Problem) -> list[KernelSpec]:
@@ -78,8 +81,8 @@ def validity_problem(k: int, a_blocks: int, b_blocks: int) -> Problem:
 def native_config(problem: Problem, config: Any = None) -> Any:
     """Config of the kernel that multiplies a and b themselves: the one with the least work.
 
-    With a fused reduction, it leaves at least as many partial results as the emulated product,
-    which fills those that it has no tile for.
+    It is one that every GPU from Ampere on can launch. With a fused reduction, it leaves at least
+    as many partial results as the emulated product, which fills those that it has no tile for.
 
     Args:
         problem: the problem to compute.
@@ -92,7 +95,11 @@ def native_config(problem: Problem, config: Any = None) -> Any:
         work = config.tile_m * config.tile_n / config.split_k
         return tiles_per_sm * work / tile_efficiency(config.tile_m, config.tile_n)
 
-    configs = file.KERNEL.configs
+    configs = [
+        c
+        for c in file.KERNEL.configs
+        if c.cluster == 1 and c.smem_bytes(problem.dtype) <= LEAST_SMEM_BYTES
+    ]
     if reduction is not None and config is not None:
         tiles = -(-problem.n // config.tile_n)
         configs = [c for c in configs if _native_partial_results(c, problem) >= tiles]
@@ -134,8 +141,22 @@ def with_buffers(problem: Problem, *dtypes: str) -> Problem:
 
 
 def residues_problem(problem: Problem) -> Problem:
+    """Problem of the product of residues: K-major matrices, `moduli_count` for each of the batch.
+
+    A batch stride of 0 says that all products of the batch share those of an operand.
+    """
     operands = *buffers("int32"), FusedOperand("number", "int64")
-    return replace(problem, dtype="int8", out_dtype="int8", epilogue=Fusion((), operands))
+    pitch = row_bytes(problem.k)
+    return replace(
+        problem,
+        dtype="int8",
+        out_dtype="int8",
+        a=Strides(pitch if problem.a.batch else 0, pitch, 1),
+        b=Strides(pitch if problem.b.batch else 0, 1, pitch),
+        a_alignment=MAX_ALIGNMENT,
+        b_alignment=MAX_ALIGNMENT,
+        epilogue=Fusion((), operands),
+    )
 
 
 def reconstruct_problem(problem: Problem) -> Problem:

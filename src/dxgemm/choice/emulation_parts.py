@@ -30,10 +30,8 @@ NO_STRIDES = Strides(0, 0, 0)
 NUMBER_BYTES = 4  # bytes of a float32, and of a number of the status
 FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]
-IMPLEMENTATIONS = {
-    "float32": "emulated_float32",
-    "float64": "emulated_float64",
-}  # names of the emulated products, by dtype
+# Names of the series of kernels, by dtype.
+SERIES = {"float32": "emulated_float32", "float64": "emulated_float64"}
 
 
 @dataclass(frozen=True)
@@ -178,7 +176,7 @@ def parts_of_problem(problem: Problem) -> dict[str, OperandParts]:
 def series_spec(
     file: Any, config: Any, problem: Problem, variant: tuple[str, ...], dtype: str | None = None
 ) -> KernelSpec:
-    """Spec of a kernel of the series, under the name of the registered implementation.
+    """Spec of a kernel of a series, under the name of the series.
 
     Args:
         file: the kernel file.
@@ -187,7 +185,7 @@ def series_spec(
         variant: variant of the kernel.
         dtype: dtype of the operands, if it is not the dtype of the kernel's problem.
     """
-    name = IMPLEMENTATIONS[dtype or problem.dtype]
+    name = SERIES[dtype or problem.dtype]
     return KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
 
 

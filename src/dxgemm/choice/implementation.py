@@ -33,6 +33,9 @@ from dxgemm.problem.problem import Problem, sliced_problem
 # A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
 
+# Least compute capability with thread-block clusters, times ten.
+CLUSTER_ARCH = 90
+
 # Largest number of split-K slices, and the kernel file that adds their sums.
 MOST_SLICES = 128
 ADDER = "dxgemm.handwritten.kernels.add_slices"
@@ -212,6 +215,8 @@ class KernelFile(Implementation):
             return configs
         if dtype not in self.dtypes:
             return ()
+        if arch is not None and not is_simulated and compute_capability(arch) < CLUSTER_ARCH:
+            configs = tuple(c for c in configs if c.cluster == 1)
         return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(
@@ -302,7 +307,7 @@ class EmulatedProduct(Handwritten):
     """Kernel file of an emulated product, which multiplies the parts that other kernels make."""
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
-        return emulation.product_spec(config, problem)
+        return emulation.product_spec(import_module(self.module), config, problem)
 
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
         return [self.spec_for(config, problem), *emulation.other_specs(problem)]

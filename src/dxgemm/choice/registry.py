@@ -64,6 +64,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
     ),
+    EmulatedProduct(
+        "emulated_float64_tile",
+        "float64 as integers by their residues on tensor cores, mma.sync",
+        multiplies={"float64": "int8"},
+    ),
     Handwritten(
         "tensor_tile", "half precision and int8 on tensor cores, mma.sync", multiplies=TENSOR
     ),

@@ -11,14 +11,13 @@ from dxgemm.choice.emulation import (
     native_config,
     native_spec,
     parts_problem,
-    product_spec,
     validity_problem,
     validity_spec,
     with_buffers,
 )
 from dxgemm.choice.emulation_parts import NUMBER_BYTES, parts_of_problem, series_spec
+from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -34,11 +33,13 @@ def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Lau
     return launch_kernel(spec, problem, file.KERNEL.block_count(config, problem), arch, ordinal)
 
 
-def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+def bind(
+    implementation: EmulatedProduct, problem: Problem, config: Any, arch: str, ordinal: int
+) -> Launch:
     """Bind a problem: to an `EmulatedFloat32Launch`, or to the native kernel if k is 0."""
     if problem.k == 0:
         return native_launch(problem, config, arch, ordinal)
-    return EmulatedFloat32Launch(problem, config, arch, ordinal)
+    return EmulatedFloat32Launch(implementation, problem, config, arch, ordinal)
 
 
 class PartsLaunch(LaunchSeries):
@@ -117,23 +118,31 @@ class PartsLaunch(LaunchSeries):
 class EmulatedFloat32Launch(PartsLaunch):
     """Launch of emulated float32: each number is the sum of two float16 parts."""
 
-    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
+    def __init__(
+        self,
+        implementation: EmulatedProduct,
+        problem: Problem,
+        config: Any,
+        arch: str,
+        ordinal: int,
+    ) -> None:
         """Build the missing kernels and bind them.
 
         Args:
+            implementation: the product of the parts.
             problem: the problem to compute; k is not 0.
-            config: config of `emulated_float32`.
+            config: config of the implementation.
             arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
-        own, spec = parts_problem(problem), product_spec(config, problem)
+        own, spec = parts_problem(problem), implementation.spec_for(config, problem)
         self._product = launch_kernel(
             spec,
             own,
-            emulated_float32.KERNEL.grid(config, own, device_facts(ordinal).sm_count),
+            implementation.block_count(config, own, device_facts(ordinal).sm_count),
             arch,
             ordinal,
-            emulated_float32.KERNEL.tensor_maps(config, own, *spec.variant),
+            implementation.kernel.tensor_maps(config, own, *spec.variant),
         )
         self._lay_out()
 

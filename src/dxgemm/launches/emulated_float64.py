@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.choice.emulation import (
-    product_spec,
-    reconstruct_problem,
-    reconstruct_spec,
-    residues_problem,
-)
-from dxgemm.handwritten.kernels import emulated_float64, reconstruct
+from dxgemm.choice.emulation import reconstruct_problem, reconstruct_spec, residues_problem
+from dxgemm.choice.implementation import EmulatedProduct
+from dxgemm.handwritten.kernels import reconstruct
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch
@@ -20,34 +16,44 @@ from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 
 
-def bind(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
+def bind(
+    implementation: EmulatedProduct, problem: Problem, config: Any, arch: str, ordinal: int
+) -> Launch:
     """Bind a problem: to an `EmulatedFloat64Launch`, or to the native kernel if k is 0."""
     if problem.k == 0:
         return native_launch(problem, config, arch, ordinal)
-    return EmulatedFloat64Launch(problem, config, arch, ordinal)
+    return EmulatedFloat64Launch(implementation, problem, config, arch, ordinal)
 
 
 class EmulatedFloat64Launch(PartsLaunch):
     """Launch of emulated float64: residues of integers, their products, and the reconstruction."""
 
-    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
+    def __init__(
+        self,
+        implementation: EmulatedProduct,
+        problem: Problem,
+        config: Any,
+        arch: str,
+        ordinal: int,
+    ) -> None:
         """Build the missing kernels and bind them.
 
         Args:
+            implementation: the product of the residues.
             problem: the problem to compute; k is not 0.
-            config: config of `emulated_float64`.
+            config: config of the implementation.
             arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(problem, config, arch, ordinal)
         self._count = moduli_count(problem)
         self._residue_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
         self._product = launch_kernel(
-            product_spec(config, problem),
+            implementation.spec_for(config, problem),
             residues_problem(problem),
-            emulated_float64.KERNEL.grid(config, problem, device_facts(ordinal).sm_count),
+            implementation.block_count(config, problem, device_facts(ordinal).sm_count),
             arch,
             ordinal,
-            emulated_float64.KERNEL.tensor_maps(config, problem),
+            implementation.kernel.tensor_maps(config, problem),
         )
         spec = reconstruct_spec(problem)
         blocks = reconstruct.KERNEL.block_count(spec.config, problem)

@@ -31,7 +31,7 @@ def bind_product(
         return CublasLaunch(problem, ordinal)
     if isinstance(implementation, EmulatedProduct):
         emulated = emulated_float64 if problem.dtype == "float64" else emulated_float32
-        return emulated.bind(problem, config, arch, ordinal)
+        return emulated.bind(implementation, problem, config, arch, ordinal)
     assert isinstance(implementation, KernelFile)
     maps = implementation.kernel.tensor_maps(config, problem)
     blocks = implementation.block_count(config, problem, device_facts(ordinal).sm_count)
