@@ -247,4 +247,5 @@ KERNEL = Kernel(
     tensor_maps=wgmma_layouts.tensor_maps,
     tensor_map_names=TENSOR_MAPS,
     is_persistent=True,
+    copies_operands=True,
 )

@@ -26,4 +26,5 @@ KERNEL = replace(
         Config(tile_m=64, tile_n=64, warp_m=16, stages=3),
     ),
     supports=any_problem,
+    copies_operands=False,
 )

@@ -350,5 +350,6 @@ KERNEL = Kernel(
     minimum_arch=80,
     supports=supports,
     variant=variant,
+    copies_operands=True,
     slices_k=True,
 )

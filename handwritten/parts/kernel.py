@@ -114,6 +114,8 @@ class Kernel:
         tensor_maps: (config, problem, ...) -> tensor maps, one for each of `tensor_map_names`.
         tensor_map_names: names of the tensor maps' parameters, which follow those of every kernel.
         is_persistent: True if an SM has one block at most, which computes tile after tile.
+        copies_operands: True if it reads 16 bytes at a time, from aligned copies of operands that
+            lie otherwise; `supports` and `variant` see the problem with the copies.
         reductions: reductions of the result that it computes itself.
         slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
         accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
@@ -137,6 +139,7 @@ class Kernel:
     tensor_maps: Callable[..., tuple[Any, ...]] = no_maps
     tensor_map_names: tuple[str, ...] = ()
     is_persistent: bool = False
+    copies_operands: bool = False
     reductions: Reductions = Reductions.NONE
     slices_k: bool = False
     accuracy: Callable[[Any], str | None] = any_problem

@@ -88,6 +88,49 @@ def layout(problem: Any, name: str) -> str:
     return found
 
 
+def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The device functions gather and load_vectors, which read a chunk of 16 bytes.
+
+    gather(source, step, inside) returns the words of a chunk whose elements are `step` bytes apart
+    and of which `inside` bytes lie inside the operand; the others are 0. load_vectors(source,
+    inside, begin, end) returns the two aligned vectors around a chunk at any address, and by how
+    many bytes to shift them; the operand lies between the addresses begin and end.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_global
+    from dxgemm.handwritten.parts.line_intrinsics import load_item
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    def gather(source, step, inside):
+        words = ()
+        for word in static_range(WORDS):
+            bits = int32(0)
+            for item in static_range(4 // item_bytes):
+                number = word * (4 // item_bytes) + item
+                element = load_item(
+                    item_bytes, source + number * step, int32(inside > number * item_bytes)
+                )
+                bits = int32(bits | element << (8 * item_bytes * item))
+            words = words + (bits,)
+        return words
+
+    gather = device_function(unroll(gather))
+
+    def load_vectors(source, inside, begin, end):
+        shift: int32 = source & (CHUNK_BYTES - 1)
+        vector = source - shift
+        if inside == CHUNK_BYTES and vector >= begin and vector + 2 * CHUNK_BYTES <= end:
+            words = load_global(int32, 4, vector, 0) + load_global(int32, 4, vector, 16)
+        else:
+            words = gather(source, int32(item_bytes), inside)
+            words = words + words
+            shift = 0
+        return words + (shift,)
+
+    return gather, device_function(unroll(load_vectors))
+
+
 def make_line_tile(
     layout: str, side: str, extent: int, warp_extent: int, threads: int, item_bytes: int
 ) -> LineTile:
@@ -103,7 +146,6 @@ def make_line_tile(
     from dxgemm.handwritten.parts.intrinsics import (
         copy_async_part,
         device_function,
-        load_global,
         store_shared,
     )
     from dxgemm.handwritten.parts.line_intrinsics import (
@@ -181,27 +223,12 @@ def make_line_tile(
         return int32(min(max(items * item_bytes, 0), CHUNK_BYTES) * (lines > 0))
 
     chunk_bytes = device(chunk_bytes)
+    gather, load_vectors = make_chunk_loads(item_bytes)
 
     def count(number, x_left, k_left):
         return chunk_bytes(int32(x_left - ahead_x[number]), int32(k_left - ahead_k[number]))
 
     count = device(count)
-
-    def gather(source, step, inside):
-        """The words of a chunk whose elements are `step` bytes apart, of `inside` bytes."""
-        words = ()
-        for word in static_range(WORDS):
-            bits = int32(0)
-            for item in static_range(4 // item_bytes):
-                number = word * (4 // item_bytes) + item
-                element = load_item(
-                    item_bytes, source + number * step, int32(inside > number * item_bytes)
-                )
-                bits = int32(bits | element << (8 * item_bytes * item))
-            words = words + (bits,)
-        return words
-
-    gather = device(gather)
 
     def start(target, source, x_step, k_step, x_left, k_left):
         for number in static_range(passes):
@@ -268,15 +295,7 @@ def make_line_tile(
             if layout == "any":
                 chunks = chunks + gather(at, k_step, inside)
             else:
-                shift: int32 = at & (CHUNK_BYTES - 1)
-                vector = at - shift
-                if inside == CHUNK_BYTES and vector >= begin and vector + 2 * CHUNK_BYTES <= end:
-                    words = load_global(int32, 4, vector, 0) + load_global(int32, 4, vector, 16)
-                else:
-                    words = gather(at, int32(item_bytes), inside)
-                    words = words + words
-                    shift = 0
-                chunks = chunks + words + (shift,)
+                chunks = chunks + load_vectors(at, inside, begin, end)
         return chunks
 
     def put(target, chunks):

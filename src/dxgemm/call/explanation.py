@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dxgemm.call.route import Route
+from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
 from dxgemm.epilogues.function import BoundEpilogue
@@ -51,6 +52,7 @@ class Explanation:
         implementation, config: the kernel and the config that are chosen.
         rule: reason for the choice.
         slices: split-K slices, whose sums another kernel adds; 1 if k is whole.
+        aligned: operands that are copied to aligned rows before they are multiplied.
         accuracy: rounding of the operands before they are multiplied, and the bound on the error;
             None if they are multiplied as they are and summed in the accumulator's dtype.
         fallback: kernel that takes over if the operands' values fail the validity check; None if
@@ -109,6 +111,7 @@ class Explanation:
     config: str | None
     slices: int
     rule: str
+    aligned: tuple[str, ...]
     accuracy: str | None
     fallback: str | None
     rejected: dict[str, str]
@@ -173,6 +176,8 @@ class Explanation:
             lines.append(f"                  copied between host and GPU: {', '.join(self.copied)}")
         config = f" {self.config}" if self.config else ""
         lines.append(f"  implementation  {self.implementation}{config}: {self.rule}")
+        if self.aligned:
+            lines.append(f"                  from aligned copies of {' and '.join(self.aligned)}")
         if self.accuracy is not None:
             lines.append(f"                  {self.accuracy}")
         if self.fallback is not None:
@@ -412,6 +417,7 @@ def _explain(
         config=str(config) if config is not None else None,
         slices=candidate.slices,
         rule=candidate.reason,
+        aligned=tuple(copy_problems(part, implementation.computed(part))),
         accuracy=implementation.accuracy(part),
         fallback=implementation.fallback(part, candidate.config),
         rejected=ranking.rejected,

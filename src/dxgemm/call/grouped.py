@@ -31,7 +31,13 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem, define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import ALIGNMENTS, Layout, Strides, byte_extent, share_elements
+from dxgemm.problem.layout import (
+    ALIGNMENTS,
+    NO_STRIDES,
+    Layout,
+    byte_extent,
+    share_elements,
+)
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -43,7 +49,6 @@ from dxgemm.runtime.workspace import Workspace, borrowed
 
 DTYPES = ("float32", "float64")
 LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in DTYPES}
-NO_STRIDES = Strides(0, 0, 0)
 
 # Problems of a call tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)

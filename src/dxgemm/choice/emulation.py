@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.emulation_parts import (
-    NO_STRIDES,
     NUMBER_BYTES,
     buffers,
     first_config,
@@ -23,7 +22,7 @@ from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
+from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
 
 # Kernel files that multiply a and b themselves.

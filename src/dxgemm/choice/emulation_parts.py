@@ -21,12 +21,11 @@ from dxgemm.handwritten.parts.emulation import (
 )
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import Strides
+from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.workspace import ALIGNMENT
 
-NO_STRIDES = Strides(0, 0, 0)
 NUMBER_BYTES = 4  # bytes of a float32, and of a number of the status
 FLOAT64_BYTES = 8
 SCHEME = SCHEMES[CHOSEN]

@@ -27,8 +27,8 @@ from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_dtype
 from dxgemm.problem.fusion import Fusion
-from dxgemm.problem.layout import MAX_ALIGNMENT
-from dxgemm.problem.problem import Problem, sliced_problem
+from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES
+from dxgemm.problem.problem import Problem, aligned_problem, sliced_problem
 
 # A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
@@ -39,6 +39,7 @@ CLUSTER_ARCH = 90
 # Largest number of split-K slices, and the kernel file that adds their sums.
 MOST_SLICES = 128
 ADDER = "dxgemm.handwritten.kernels.add_slices"
+COPIER = "dxgemm.handwritten.kernels.align_rows"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
@@ -96,6 +97,15 @@ class Implementation(ABC):
     def is_modular(self, dtype: str) -> bool:
         """True if it multiplies residues: one product for each modulus."""
         return dtype == "float64" and self.multiplies.get(dtype) == "int8"
+
+    @property
+    def copies_operands(self) -> bool:
+        """True if it computes from aligned copies of operands that lie otherwise."""
+        return False
+
+    def computed(self, problem: Problem) -> Problem:
+        """Problem that the kernel computes: with aligned copies of the operands that need one."""
+        return problem
 
     @abstractmethod
     def supports(self, problem: Problem) -> str | None:
@@ -189,7 +199,16 @@ class KernelFile(Implementation):
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        return self.kernel.supports
+        if not self.kernel.copies_operands:
+            return self.kernel.supports
+        return lambda problem: self.kernel.supports(aligned_problem(problem))
+
+    @property
+    def copies_operands(self) -> bool:
+        return self.kernel.copies_operands
+
+    def computed(self, problem: Problem) -> Problem:
+        return aligned_problem(problem) if self.kernel.copies_operands else problem
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -230,12 +249,13 @@ class KernelFile(Implementation):
 
     def spec_for(self, config: Any, problem: Problem) -> KernelSpec:
         """Spec of the kernel that computes a problem."""
-        variant = self.kernel.variant(config, problem)
+        variant = self.kernel.variant(config, self.computed(problem))
         return self.spec(config, problem.dtype, variant, problem.epilogue)
 
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
         """Specs of all kernels that a launch needs."""
-        return [self.spec_for(config, problem)]
+        copies = copy_problems(problem, self.computed(problem)).values()
+        return [self.spec_for(config, problem), *map(copying_spec, copies)]
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """Specs of the kernels to build ahead of time: each config for the common layouts."""
@@ -290,6 +310,41 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     sums, out_dtype = problem.scalar_dtype, problem.out_dtype
     variant = (out_dtype,) if out_dtype != sums else ()
     return KernelSpec("add_slices", ADDER, config, sums, variant, problem.epilogue)
+
+
+def copy_problems(problem: Problem, computed: Problem) -> dict[str, Problem]:
+    """Problems of the aligned copies of a and b, by name: m lines of n elements, to `out`."""
+    copies = {}
+    for name, along in (("a", problem.m), ("b", problem.n)):
+        source, target = getattr(problem, name), getattr(computed, name)
+        alignment = getattr(problem, f"{name}_alignment")
+        if (source, alignment) == (target, getattr(computed, f"{name}_alignment")):
+            continue
+        rows, cols = (along, problem.k) if name == "a" else (problem.k, along)
+        if target.col != 1:
+            source, target, rows, cols = source.transposed(), target.transposed(), cols, rows
+        copies[name] = Problem(
+            dtype=problem.dtype,
+            m=rows,
+            n=cols,
+            k=0,
+            batch=problem.batch if source.batch else 1,
+            a=source,
+            b=NO_STRIDES,
+            c=NO_STRIDES,
+            out=target,
+            out_dtype=problem.dtype,
+            a_alignment=alignment,
+        )
+    return copies
+
+
+def copying_spec(problem: Problem) -> KernelSpec:
+    """Spec of the kernel that copies lines of an operand to aligned ones, for `copy_problems`."""
+    file = import_module(COPIER)
+    (config,) = file.KERNEL.configs
+    variant = file.KERNEL.variant(config, problem)
+    return KernelSpec("align_rows", COPIER, config, problem.dtype, variant)
 
 
 class Handwritten(KernelFile):

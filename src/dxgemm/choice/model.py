@@ -25,7 +25,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, aligned_problem
 
 # The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
 ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
@@ -34,6 +34,8 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
+# Time to queue an aligned copy of an operand, and the bandwidth of reading and writing it.
+COPYING_US, COPYING_SHARE = 3.0, 0.6
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
 
@@ -55,6 +57,8 @@ class Asked(NamedTuple):
     b_is_col: Any
     has_epilogue: Any  # functions are applied to elements
     is_reduced: Any  # the kernel of the product reduces its tiles
+    copies: Any  # operands that kernels which read aligned ones need a copy of: 0 to 2
+    copied_bytes: Any
     a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
 
@@ -65,6 +69,10 @@ class Asked(NamedTuple):
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
+        computed = aligned_problem(problem)
+        is_copied = problem.a is not computed.a, problem.b is not computed.b
+        copied = problem.m * problem.k * is_copied[0] * (problem.batch if a.batch else 1)
+        copied += problem.k * problem.n * is_copied[1] * (problem.batch if b.batch else 1)
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -80,6 +88,8 @@ class Asked(NamedTuple):
             b.row == 1 != b.col,
             fusion is not None and bool(fusion.stages),
             fusion is not None and fusion.reduction is not None,
+            sum(is_copied),
+            copied * ITEM_SIZES[problem.dtype],
             a_alignment,
             b_alignment,
         )
@@ -133,6 +143,8 @@ class Columns:
         read_us, write_us: time of a byte.
         cluster_us: time of a tile for the other blocks of its cluster.
         epilogue_us: time of an element for functions applied to it.
+        copies_operands: True if it computes from aligned copies of operands that lie otherwise.
+        copy_us: time of a byte that is copied.
     """
 
     rows: tuple[Row, ...]
@@ -161,6 +173,8 @@ class Columns:
     misaligned_writes: np.ndarray
     cluster_us: np.ndarray
     epilogue_us: np.ndarray
+    copies_operands: np.ndarray
+    copy_us: np.ndarray
 
     @classmethod
     def of(
@@ -177,6 +191,7 @@ class Columns:
             cluster = getattr(config, "split_k", 1)
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
             least = config.least_sizes
+            copies = row.implementation.copies_operands
             flops_per_us = row.implementation.peak_tflops(dtype, device) * 1e6 / device.sm_count
             numbers.append(
                 (
@@ -196,7 +211,7 @@ class Columns:
                     speed.fill_us if fills_once else 0.0,
                     0.0 if fills_once else speed.fill_us,
                     speed.tile_us,
-                    speed.misaligned,
+                    1.0 if copies else speed.misaligned,
                     speed.a_col,
                     speed.b_col,
                     1 / (bytes_per_us * speed.read_share),
@@ -204,6 +219,8 @@ class Columns:
                     speed.misaligned_writes,
                     speed.cluster_block_us * (cluster - 1),
                     speed.epilogue_ns / 1e3,
+                    copies,
+                    2 / (bytes_per_us * COPYING_SHARE),
                 )
             )
         columns = np.array(numbers, float).reshape(len(rows), -1).T
@@ -326,6 +343,9 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
         us = us + is_sliced * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
+    if np.any(asked.copies):
+        copying_us = asked.copies * COPYING_US + asked.copied_bytes * columns.copy_us
+        us = us + columns.copies_operands * copying_us
     if columns.has_least:
         is_filled = (asked.k >= columns.least_k) & (asked.m >= columns.least_m)
         us = us * np.where(is_filled & (asked.n >= columns.least_n), 1, UNFILLED)

@@ -6,6 +6,7 @@ from typing import Any
 
 from dxgemm.choice.implementation import Cublas, EmulatedProduct, Implementation, KernelFile
 from dxgemm.launches import emulated_float32, emulated_float64
+from dxgemm.launches.aligned import AlignedLaunch
 from dxgemm.launches.cublas import CublasLaunch
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -33,7 +34,11 @@ def bind_product(
         emulated = emulated_float64 if problem.dtype == "float64" else emulated_float32
         return emulated.bind(implementation, problem, config, arch, ordinal)
     assert isinstance(implementation, KernelFile)
-    maps = implementation.kernel.tensor_maps(config, problem)
+    computed = implementation.computed(problem)
+    maps = implementation.kernel.tensor_maps(config, computed)
     blocks = implementation.block_count(config, problem, device_facts(ordinal).sm_count)
     spec = implementation.spec_for(config, problem)
-    return launch_kernel(spec, problem, blocks, arch, ordinal, maps)
+    launch = launch_kernel(spec, computed, blocks, arch, ordinal, maps)
+    if computed is problem:
+        return launch
+    return AlignedLaunch(problem, computed, launch, arch, ordinal)

@@ -17,12 +17,11 @@ from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
-from dxgemm.problem.layout import Layout, Strides
+from dxgemm.problem.layout import NO_STRIDES, Layout, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 
 MANY_LINES = 64  # from this number of lines on, a few threads merge each of them
-NO_STRIDES = Strides(0, 0, 0)
 
 
 class ResultArray(NamedTuple):

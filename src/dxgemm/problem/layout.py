@@ -55,6 +55,9 @@ class Strides(NamedTuple):
         return "col_major" if self.row == 1 else "strided"
 
 
+NO_STRIDES = Strides(0, 0, 0)
+
+
 def byte_extent(layout: Layout) -> tuple[int, int]:
     """First byte and the byte after the last that a layout touches, relative to its pointer."""
     if 0 in layout.shape:

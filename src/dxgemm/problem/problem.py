@@ -13,6 +13,8 @@ from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 
+MOST_COPIED_BYTES = 2**30  # of an operand that is copied to aligned rows
+
 
 def _quick_to_read(cls: type[Any]) -> type[Any]:
     """Remove the defaults that the fields of a dataclass leave behind as class attributes.
@@ -179,6 +181,59 @@ def _aligned_strides(problem: Problem) -> Strides:
     width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
     row = -(-problem.n // width) * width
     return Strides(problem.m * row, row, 1)
+
+
+def aligned_problem(problem: Problem) -> Problem:
+    """Problem with aligned copies, in a workspace, of the operands that need one.
+
+    Kernels that copy 16 bytes at a time read rows, or columns, that begin at multiples of 16 bytes;
+    but for half precision, elements that are neighbours along k. It is the problem itself if both
+    operands are like that, or are not read.
+    """
+    if problem.is_empty or problem.k == 0:
+        return problem
+    a = _aligned_operand(problem, problem.a, problem.m, problem.a_alignment)
+    b = _aligned_operand(problem, problem.b.transposed(), problem.n, problem.b_alignment)
+    if a is None and b is None:
+        return problem
+    changes: dict[str, Any] = {}
+    if a is not None:
+        changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
+    if b is not None:
+        changes |= {"b": b.transposed(), "b_alignment": MAX_ALIGNMENT}
+    return replace(problem, **changes)
+
+
+def _aligned_operand(
+    problem: Problem, strides: Strides, along: int, alignment: int
+) -> Strides | None:
+    """Strides of an aligned copy of an operand, along m or n and along k; None to read it as it is.
+
+    An operand of more than 1 GiB is not copied.
+
+    Args:
+        problem: the problem.
+        strides: strides of the operand: of a, or of b transposed.
+        along: m or n.
+        alignment: alignment of the address, in bytes.
+    """
+    item_size, k = ITEM_SIZES[problem.dtype], problem.k
+    is_half = item_size == 2
+    if along * k * (problem.batch if strides.batch else 1) * item_size > MOST_COPIED_BYTES:
+        return None
+    is_k_major = strides.col == 1 or k == 1
+    has_neighbours = is_k_major or (is_half and (strides.row == 1 or along == 1))
+    # A stride along an extent of 1 is never taken.
+    line, lines = (strides.row, along) if is_k_major else (strides.col, k)
+    starts = (strides.batch | line * (lines > 1)) * item_size | alignment
+    if has_neighbours and starts % MAX_ALIGNMENT == 0:
+        return None
+    width = MAX_ALIGNMENT // item_size
+    copies_rows = not is_half or abs(strides.col) <= abs(strides.row)
+    items, lines = (k, along) if copies_rows else (along, k)
+    line = -(-items // width) * width
+    batch = lines * line if strides.batch else 0
+    return Strides(batch, line, 1) if copies_rows else Strides(batch, 1, line)
 
 
 def oriented(problem: Problem) -> Problem:

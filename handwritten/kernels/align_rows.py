@@ -1,0 +1,123 @@
+"""Copy of a matrix whose rows begin at multiples of 16 bytes, for kernels that read so.
+
+Idea: a thread writes chunks of 16 bytes. Rows at any address are read by the two aligned vectors
+around a chunk, shifted in registers; elements with a stride one by one, by threads along m.
+Layout: a (m, n), any strides, any batch; out (m, n), row-major and aligned. The last chunk of a row
+is filled up with 0. b, c and k are not used.
+Source: `line_tiles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, make_chunk_loads
+from dxgemm.handwritten.parts.operands import ITEM_BYTES
+
+WARP = 32
+STEPS = 4  # chunks of a thread
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Threads of a block."""
+
+    threads: int
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return CHUNK_BYTES
+
+    def __str__(self) -> str:
+        return f"threads {self.threads}"
+
+
+def variant(config: Config, problem: Any) -> tuple[str]:
+    """Whether elements of a row are neighbours: "row" or "any"."""
+    return ("row" if problem.a.col == 1 or problem.n == 1 else "any",)
+
+
+def tile(config: Config, order: str) -> tuple[int, int]:
+    """Rows and chunks of a block: the threads of a warp along a row, or across the rows."""
+    warps = config.threads // WARP
+    return (warps * STEPS, WARP) if order == "row" else (WARP, warps * STEPS)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for each tile of each matrix."""
+    rows, chunks = tile(config, *variant(config, problem))
+    row_chunks = -(-problem.n * ITEM_BYTES[problem.dtype] // CHUNK_BYTES)
+    count: int = problem.batch * -(-problem.m // rows) * -(-row_chunks // chunks)
+    return count
+
+
+def make_kernel(
+    config: Config, dtype: str, order: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one variant, as a Python function to compile."""
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import divide, global_address, store_global
+    from dxgemm.handwritten.parts.line_intrinsics import shift_words
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+
+    item_bytes = ITEM_BYTES[dtype]
+    chunk_items = CHUNK_BYTES // item_bytes
+    tile_rows, tile_chunks = tile(config, order)
+    along = order == "row"
+    row_step, chunk_step = (tile_rows // STEPS, 0) if along else (0, tile_chunks // STEPS)
+    gather, load_vectors = make_chunk_loads(item_bytes)
+
+    @gemm_kernel
+    def align_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's tile, this thread's first chunk ---
+        chunks: int32 = (n + chunk_items - 1) // chunk_items
+        tiles_m: int32 = (m + tile_rows - 1) // tile_rows
+        tiles_n: int32 = (chunks + tile_chunks - 1) // tile_chunks
+        block: int32 = cuda.blockIdx.x
+        strip = divide(block, tiles_n)
+        matrix = divide(strip, tiles_m)
+        thread: int32 = cuda.threadIdx.x & 1023
+        across: int32 = thread // WARP if along else thread % WARP
+        beside: int32 = thread % WARP if along else thread // WARP
+        row: int32 = (strip - matrix * tiles_m) * tile_rows + across
+        chunk: int32 = (block - strip * tiles_n) * tile_chunks + beside
+        row_bytes, col_bytes = a.row * item_bytes, a.col * item_bytes
+        begin = global_address(a.data) + matrix * a.batch * item_bytes
+        end = begin + ((m - 1) * max(row_bytes, 0) + n * item_bytes)
+        first = begin + (m - 1) * min(row_bytes, 0)
+        source = begin + row * row_bytes + chunk * chunk_items * col_bytes
+        target = global_address(out.data) + (matrix * out.batch + row * out.row) * item_bytes
+        target += chunk * CHUNK_BYTES
+
+        # --- All reads, then all writes ---
+        held = ()
+        for step in static_range(STEPS):
+            is_inside = row + step * row_step < m and chunk + step * chunk_step < chunks
+            items = n - (chunk + step * chunk_step) * chunk_items
+            inside: int32 = min(items * item_bytes, CHUNK_BYTES) * is_inside
+            at = source + (
+                step * row_step * row_bytes + step * chunk_step * chunk_items * col_bytes
+            )
+            if along:
+                read = load_vectors(at, inside, first, end)
+                held = held + shift_words(read[:8], read[8])
+            else:
+                held = held + gather(at, col_bytes, inside)
+        for step in static_range(STEPS):
+            if row + step * row_step < m and chunk + step * chunk_step < chunks:
+                to = target + (step * row_step * out.row * item_bytes)
+                store_global(to + step * chunk_step * CHUNK_BYTES, 0, held[4 * step : 4 * step + 4])
+
+    return align_rows_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(threads=256),),
+    dtypes=("float16", "bfloat16", "float32", "int8"),
+    variant=variant,
+    block_count=block_count,
+)
