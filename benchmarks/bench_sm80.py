@@ -1,9 +1,10 @@
 """GPU time of the tensor-core kernels that run from Ampere on, with this GPU as a stand-in.
 
-`tensor_tile` takes aligned operands, `shifted_tile` all others. Each computes a case with all its
-configs, whole and in split-K slices. All are checked, then timed, interleaved with cuBLAS;
-`comparison.py` says how. A row is the fastest. On a GPU with faster instructions, such as Hopper's
-wgmma, cuBLAS uses those.
+`tensor_tile` reads aligned operands, or aligned copies; `shifted_tile` reads them as they lie. Each
+computes a case with all its configs, whole and in split-K slices. All are checked, then timed,
+interleaved with cuBLAS; `comparison.py` says how. A row is the fastest. On a GPU with faster
+instructions, such as Hopper's wgmma, cuBLAS uses those. Emulated float64 is timed beside the kernel
+over wgmma, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from interleave import replay, replay_clock
 from dxgemm.choice.registry import find_implementation
 
 KERNELS = ("widening_tile",) if SMOKE else ("tensor_tile", "shifted_tile")
+EMULATED, OVER_WGMMA = "emulated_float64_tile", "emulated_float64"
 SLICES = (1,) if SMOKE else (1, 2, 4, 8)
 CASE_S = 0.3  # of timing a case, unless fewest rounds take longer
 
@@ -33,8 +35,10 @@ ODD = [
     (999, 1001, 1003), (2187, 2187, 2187), (4095, 4095, 4095), (8191, 8193, 1001),
     (64, 50257, 768), (39300, 131, 131), (37, 4099, 4097), (4099, 37, 4097),
 ]  # fmt: skip
+EMULATED_SQUARES = (2048, 4096, 8192)
 ARRANGED = (2048, 4096)
 ARRANGEMENTS = ["row_col_row", "col_row_row", "col_col_row"]
+INT8_ARRANGEMENTS = ["row_row_row", "row_col_row"]
 
 
 def list_cases() -> list[Case]:
@@ -44,6 +48,9 @@ def list_cases() -> list[Case]:
     cases = [Case(dtype, *shape) for dtype in ("float16", "bfloat16") for shape in shapes]
     arranged = product(ARRANGED, ARRANGEMENTS)
     cases += [Case("float16", n, n, n, arrangement) for n, arrangement in arranged]
+    cases += [Case("int8", n, n, n, order) for n in SQUARES for order in INT8_ARRANGEMENTS]
+    cases += [Case("int8", *shape) for shape in RECTANGLES]
+    cases += [Case("float64", n, n, n, precision="emulated") for n in EMULATED_SQUARES]
     return [*cases, Case("float16", 131, 131, 131, batch=300)]
 
 
@@ -57,7 +64,9 @@ def bench_sm80(benchmark: Any, timer: Timer, case: Case) -> None:
     trial = Trial(case, timer)
     attempts = {"cublas": trial.attempt("cublas")}
     configs = {}
-    for name in KERNELS:
+    if case.precision:
+        attempts[OVER_WGMMA] = trial.attempt(OVER_WGMMA)
+    for name in (EMULATED,) if case.precision else KERNELS:
         for config, slices in product(find_implementation(name).configs(case.dtype), SLICES):
             text = f"{config} in {slices} slices" if slices > 1 else str(config)
             configs[f"{name} {text}"] = name, text
@@ -71,4 +80,7 @@ def bench_sm80(benchmark: Any, timer: Timer, case: Case) -> None:
     implementation, config = configs[best]
     benchmark.group = str(case)
     benchmark.extra_info.update(row(case, best, config, samples_s), implementation=implementation)
+    if OVER_WGMMA in samples_s:
+        times = (statistics.median(samples_s[name]) for name in (OVER_WGMMA, best))
+        benchmark.extra_info["vs_wgmma"] = next(times) / next(times)
     replay(benchmark, samples_s[best])
