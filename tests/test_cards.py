@@ -9,6 +9,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice.emulation import native_config
 from dxgemm.choice.legality import exclusion, legal_kernels, misfit, refusal
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, rank
@@ -174,3 +175,39 @@ assert explained.predicted_us > explained.roofline_us
 assert not {"numba", "cuda", "cupy"} & set(sys.modules)
 """
     run_python(program)
+
+
+@every_card
+def test_clusters_need_hopper(device):
+    clustered = [
+        row
+        for dtype in ("float32", "float64")
+        for row in all_rows(dtype, device)
+        if row.config.cluster > 1
+    ]
+    assert bool(clustered) == (int(device.arch[3:].rstrip("a")) >= 90)
+
+
+@every_card
+def test_every_card_emulates_float64_and_falls_back_to_what_it_can_launch(device):
+    problem = contiguous_problem("float64", 4096, 4096, 4096, precision="emulated")
+    tile = find_implementation("emulated_float64_tile")
+    assert tile in legal_kernels(problem, device)
+    for size in (64, 512, 4096):
+        asked = contiguous_problem("float64", size, size, size, precision="emulated")
+        config = native_config(asked)
+        assert config.cluster == 1 and misfit(config, "float64", device) is None
+
+
+def test_float64_is_emulated_where_the_card_lacks_it():
+    problem = contiguous_problem("float64", 4096, 4096, 4096, precision="emulated")
+    for short in ("RTX 3080", "RTX 4090", "RTX 5090", "L40S"):
+        assert choose(problem, FACTS[short]).implementation.name == "emulated_float64_tile"
+
+
+@pytest.mark.parametrize("size", [1000, 4095])
+def test_large_odd_products_are_multiplied_on_tensor_cores(size):
+    problem = contiguous_problem("float16", size, size, size)
+    for device in FACTS.values():
+        name = choose(problem, device).implementation.name
+        assert name in ("wgmma", "tensor_tile", "shifted_tile")

@@ -49,10 +49,14 @@ SCHEMES = (
     Scheme(
         "emulated_float64", "emulated_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"
     ),
-)
+    Scheme(
+        "emulated_float64_tile", "emulated_float64", "float64", 2.0**-50, 2.0**-50, 1e300,
+        "tensor_core",
+    ),
+)  # fmt: skip
 
 
-@pytest.fixture(params=SCHEMES, ids=lambda scheme: scheme.kind)
+@pytest.fixture(params=SCHEMES, ids=lambda scheme: scheme.implementation)
 def scheme(request):
     return request.param
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dxgemm import errors
 from dxgemm.problem.define import contiguous_problem, define_problem
 from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements
+from dxgemm.problem.problem import MOST_COPIED_BYTES, aligned_problem
 
 ITEM = 4
 
@@ -153,3 +155,50 @@ def test_int8_may_lie_at_any_address_and_its_result_at_multiples_of_four():
     assert problem.out_dtype == "int32"
     with pytest.raises(errors.LayoutError, match=r"c has strides.*4-byte int32"):
         define(a, b, Layout((3, 4), (18, 4), "int32", 0, False))
+
+
+@pytest.mark.parametrize(
+    "dtype, strides, alignment, expected",
+    [
+        ("float16", Strides(0, 96, 1), 16, None),
+        ("float16", Strides(0, 1, 64), 16, None),
+        ("float16", Strides(0, 96, 1), 8, Strides(0, 96, 1)),
+        ("float16", Strides(0, 97, 1), 16, Strides(0, 96, 1)),
+        ("float16", Strides(6208, 97, 1), 16, Strides(6144, 96, 1)),
+        ("float16", Strides(6148, 96, 1), 16, Strides(6144, 96, 1)),
+        ("float16", Strides(0, 1, 65), 16, Strides(0, 1, 64)),
+        ("float16", Strides(0, 192, 2), 16, Strides(0, 96, 1)),
+        ("float16", Strides(0, 2, 192), 16, Strides(0, 1, 64)),
+        ("int8", Strides(0, 96, 1), 16, None),
+        ("int8", Strides(0, 1, 64), 16, Strides(0, 96, 1)),
+        ("float32", Strides(0, 1, 64), 16, Strides(0, 96, 1)),
+    ],
+)
+def test_copies_have_aligned_rows(dtype, strides, alignment, expected):
+    batch = 3 if strides.batch else 1
+    problem = contiguous_problem(dtype, 64, 128, 96, batch=batch)
+    k_major = replace(problem, b=problem.b._replace(row=1, col=96))
+    problem = replace(k_major, a=strides, a_alignment=alignment)
+    aligned = aligned_problem(problem)
+    assert aligned == replace(problem, a=expected or strides, a_alignment=16)
+    assert (aligned is problem) == (expected is None)
+    assert aligned_problem(aligned) is aligned
+    turned = replace(problem, m=128, n=64, a=k_major.b.transposed(), b=strides.transposed())
+    turned = replace(turned, a_alignment=16, b_alignment=alignment)
+    assert aligned_problem(turned).b == (expected or strides).transposed()
+
+
+def test_copies_end_in_whole_vectors():
+    problem = contiguous_problem("bfloat16", 65, 33, 31)
+    aligned = aligned_problem(problem)
+    assert (aligned.a, aligned.b) == (Strides(0, 32, 1), Strides(0, 40, 1))
+
+
+def test_what_is_not_read_or_too_large_is_not_copied():
+    problem = contiguous_problem("float16", 65, 33, 31)
+    for size in ("m", "n", "k"):
+        unread = replace(problem, **{size: 0})
+        assert aligned_problem(unread) is unread
+    long = replace(problem, m=MOST_COPIED_BYTES)
+    assert aligned_problem(long).a is long.a
+    assert aligned_problem(long).b != long.b

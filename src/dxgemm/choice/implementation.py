@@ -46,6 +46,10 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 # Arithmetic of the tensor cores by the dtype of a and b.
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
 
+# Architectures whose tensor cores reach their peak by other instructions, but for float64; and the
+# share of it that `mma.sync` reaches: measured for TF32 on an H200, assumed for Blackwell.
+FASTER_THAN_MMA_SYNC, MMA_SYNC_SHARE = ("sm_90", "sm_10"), 0.63
+
 _SIMULATOR = "this is numba's simulator"
 
 
@@ -70,6 +74,7 @@ class Implementation(ABC):
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
+        is_mma_sync: True if its tensor cores multiply by `mma.sync`.
     """
 
     name: str
@@ -78,6 +83,7 @@ class Implementation(ABC):
     candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
     rung: int | None = None
+    is_mma_sync: bool = False
 
     @property
     def is_own(self) -> bool:
@@ -92,7 +98,9 @@ class Implementation(ABC):
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
         unit = self.multiplies.get(dtype, "")
-        return device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
+        peak = device.tensor_tflops.get(unit, device.peak_tflops[scalar_dtype(dtype)])
+        has_faster = unit not in ("", "float64") and device.arch.startswith(FASTER_THAN_MMA_SYNC)
+        return peak * MMA_SYNC_SHARE if self.is_mma_sync and has_faster else peak
 
     def is_modular(self, dtype: str) -> bool:
         """True if it multiplies residues: one product for each modulus."""

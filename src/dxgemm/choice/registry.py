@@ -41,6 +41,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "float32 as TF32 on tensor cores, mma.sync",
         multiplies=TENSOR,
         rung=13,
+        is_mma_sync=True,
     ),
     Handwritten(
         "wgmma",
@@ -68,14 +69,19 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "emulated_float64_tile",
         "float64 as integers by their residues on tensor cores, mma.sync",
         multiplies={"float64": "int8"},
+        is_mma_sync=True,
     ),
     Handwritten(
-        "tensor_tile", "half precision and int8 on tensor cores, mma.sync", multiplies=TENSOR
+        "tensor_tile",
+        "half precision and int8 on tensor cores, mma.sync",
+        multiplies=TENSOR,
+        is_mma_sync=True,
     ),
     Handwritten(
         "shifted_tile",
         "half precision and int8 of any layout on tensor cores, mma.sync",
         multiplies=TENSOR,
+        is_mma_sync=True,
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("block_batch", "cuBLASDx: a block a small matrix", candidate_for=("float32",)),
@@ -84,6 +90,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "cuBLASDx: cp.async",
         candidate_for=("int8",),
         multiplies={"float64": "float64", "int8": "int8"},
+        is_mma_sync=True,
     ),
     Pipelined(
         "pipeline_tma",
