@@ -67,6 +67,7 @@ def test_the_layout_of_int8(strides, expected):
 def test_lines_may_end_within_a_vector():
     problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
     assert layout(problem, "a") == "k16_ragged"
+    assert layout(replace(problem, padded="a"), "a") == "k16"
 
 
 PLACES = """

@@ -15,19 +15,13 @@ from typing import Any
 from dxgemm.handwritten.kernels import emulated_float64, tensor_tile
 from dxgemm.handwritten.kernels.tensor_tile import WARP_N
 from dxgemm.handwritten.parts.kernel import no_maps
-from dxgemm.handwritten.parts.line_tiles import layout
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-
-def variant(config: tensor_tile.Config, problem: Any) -> tuple[str, str]:
-    """Layouts of the residues of a and b, see `line_tiles`; only their ends differ."""
-    return layout(problem, "a"), layout(problem, "b")
+LAYOUT = "k16"  # of residues, see `line_tiles`
 
 
-def make_kernel(
-    config: tensor_tile.Config, dtype: str, a_layout: str, b_layout: str, epilogue: Any
-) -> Callable[..., None]:
-    """The kernel of one config and variant, as a Python function to compile."""
+def make_kernel(config: tensor_tile.Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import divide, global_address
@@ -54,7 +48,7 @@ def make_kernel(
         store_residues(acc, chunk_smem, lane, rows, cols, target, pitch, constants)
 
     store = allows_vectors, store_tile
-    return tensor_tile.make_tile_kernel(config, dtype, a_layout, b_layout, store, is_modular=True)
+    return tensor_tile.make_tile_kernel(config, dtype, LAYOUT, LAYOUT, store, is_modular=True)
 
 
 KERNEL = replace(
@@ -63,7 +57,6 @@ KERNEL = replace(
     configs=tensor_tile.KERNEL.configs,
     only_arch=None,
     minimum_arch=80,
-    variant=variant,
     tensor_maps=no_maps,
     tensor_map_names=(),
     is_persistent=False,

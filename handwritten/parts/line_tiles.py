@@ -83,7 +83,8 @@ def layout(problem: Any, name: str) -> str:
             found = "x4" if item_bytes == 1 and starts % WORD_BYTES == 0 else found
             continue
         if starts % CHUNK_BYTES == 0:
-            return f"{kind}16" if items * item_bytes % CHUNK_BYTES == 0 else f"{kind}16_ragged"
+            is_whole = items * item_bytes % CHUNK_BYTES == 0 or name in problem.padded
+            return f"{kind}16" if is_whole else f"{kind}16_ragged"
         found = kind
     return found
 

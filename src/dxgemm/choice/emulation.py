@@ -154,6 +154,7 @@ def residues_problem(problem: Problem) -> Problem:
         b=Strides(pitch if problem.b.batch else 0, 1, pitch),
         a_alignment=MAX_ALIGNMENT,
         b_alignment=MAX_ALIGNMENT,
+        padded="ab",
         epilogue=Fusion((), operands),
     )
 

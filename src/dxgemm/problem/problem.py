@@ -56,6 +56,8 @@ class Problem:
             None to leave it open.
         slices: split-K slices, whose sums are not added yet: `out` then has slices * batch
             matrices. The last slices may be shorter.
+        padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
+            bytes, which may be read: "", "a", "b" or "ab".
     """
 
     dtype: str
@@ -77,6 +79,7 @@ class Problem:
     epilogue: Fusion | None = None
     must_fuse: bool | None = None
     slices: int = 1
+    padded: str = ""
 
     @property
     def reduction(self) -> FusedReduction | None:
@@ -196,7 +199,7 @@ def aligned_problem(problem: Problem) -> Problem:
     b = _aligned_operand(problem, problem.b.transposed(), problem.n, problem.b_alignment)
     if a is None and b is None:
         return problem
-    changes: dict[str, Any] = {}
+    changes: dict[str, Any] = {"padded": "a" * (a is not None) + "b" * (b is not None)}
     if a is not None:
         changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
     if b is not None:
