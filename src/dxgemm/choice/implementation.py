@@ -68,6 +68,8 @@ class Implementation(ABC):
             None for all. For other dtypes another kernel is always faster.
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
+        yields_to: name of a faster implementation, to which the automatic choice leaves what both
+            can compute; empty without one.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
     """
 
@@ -76,6 +78,7 @@ class Implementation(ABC):
     role: Role = Role.CANDIDATE
     candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
+    yields_to: str = ""
     rung: int | None = None
 
     @property

@@ -78,6 +78,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "cuBLASDx: cp.async",
         candidate_for=("int8",),
         multiplies={"float64": "float64", "int8": "int8"},
+        yields_to="pipeline_tma",
     ),
     Pipelined(
         "pipeline_tma",
