@@ -176,6 +176,8 @@ def test_a_column_major_a_of_odd_height_is_copied_by_elements():
         ("int8", "row", "sm_90a", 16),
         ("int8", "col", "sm_90a", 8),
         ("int8", "col", "sm_89", 16),
+        ("float16", "row", "sm_120", 8),
+        ("bfloat16", "row", "sm_80", 16),
     ],
 )
 def test_copies_are_narrower_where_cublasdx_would_take_tma(dtype, b_direction, arch, expected):

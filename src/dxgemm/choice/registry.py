@@ -77,7 +77,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "pipeline",
         "cuBLASDx: cp.async",
         candidate_for=("int8",),
-        multiplies={"float64": "float64", "int8": "int8"},
+        multiplies={name: name for name in TENSOR if name != "float32"},
         yields_to="pipeline_tma",
     ),
     Pipelined(

@@ -31,7 +31,14 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
-SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
+HALF = ("float16", "bfloat16")
+SUMS = {
+    "float64": "float64",
+    "float32": "float32",
+    "float16": "float32",
+    "bfloat16": "float32",
+    "int8": "int32",
+}
 BARRIER_BYTES = 16  # bytes of a stage beside its tiles
 TENSOR_MEMORY_BYTES = 4  # bytes beside the stages that cuBLASDx wants on compute capability 10.x
 TMA_CAPABILITY = 90  # least compute capability, times ten, with TMA
@@ -178,13 +185,13 @@ def descriptor(
 def _copy_bytes(dtype: str, a_direction: str, b_direction: str, alignment: str, arch: str) -> int:
     """Bytes that are copied at once.
 
-    On GPUs with TMA, cuBLASDx takes it for K-major int8, unless addresses are multiples of 8 bytes
-    only.
+    On GPUs with TMA, cuBLASDx takes it for half precision and for K-major int8, unless addresses
+    are multiples of 8 bytes only.
     """
     if alignment == "item":
         return ITEM_BYTES[dtype]
     is_k_major = (a_direction, b_direction) == ("row", "col")
-    takes_tma = dtype == "int8" and is_k_major
+    takes_tma = is_k_major if dtype == "int8" else dtype in HALF
     has_tma = compute_capability(arch) >= TMA_CAPABILITY
     return VECTOR_BYTES // 2 if takes_tma and has_tma else VECTOR_BYTES
 
@@ -238,9 +245,8 @@ def make_kernel(
     is_a_row, is_b_row = a_direction == "row", b_direction == "row"
     elements = functions.fragment_size
     smem_row_bytes = row_bytes(tile_n, sums)
-    intrinsics = make_intrinsics(
-        functions, getattr(types, sums), getattr(types, dtype), config.pipeline_start(dtype)
-    )
+    start = config.pipeline_start(dtype)
+    intrinsics = make_intrinsics(functions, getattr(types, sums), dtype, start)
     multiply_tile, _, add_products, put_tile, add_tile = intrinsics
     store_result = make_store_result(
         tile_m, tile_n, config.threads, split_k, sums, out_dtype or sums, epilogue
@@ -368,6 +374,8 @@ KERNEL = Kernel(
         Config("float32", 64, 128, 16, threads=128, stages=4, blocks_per_sm=3),
         Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
         Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
+        Config("float16", 128, 128, 32, threads=128, stages=4, blocks_per_sm=2),
+        Config("bfloat16", 128, 128, 32, threads=128, stages=4, blocks_per_sm=2),
         Config("int8", 128, 128, 64, threads=128, stages=4, blocks_per_sm=2),
     ),
     dtypes=tuple(SUMS),
