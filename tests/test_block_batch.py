@@ -94,7 +94,7 @@ def test_other_dtypes_and_gpus_are_refused(configs_of_a_gpu):
     assert implementation.configs("float64") == ()
     double = contiguous_problem("float64", SIZE, SIZE, SIZE)
     assert "not float64" in implementation.supports(double)
-    assert "90 or later" in implementation.runs_on("sm_80")
+    assert "80 or later" in implementation.runs_on("sm_75")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_it_is_chosen_where_the_gpus_table_has_it_and_it_can_run(give_table):
     assert choose(ROWS, H200).implementation.name == NAME
     for asked, other in (
         (REFUSED["odd rows of a"][0], H200),
-        (ROWS, dataclasses.replace(H200, arch="sm_80")),
+        (ROWS, dataclasses.replace(H200, arch="sm_75")),
     ):
         ranking = rank(asked, other)
         assert NAME in ranking.rejected

@@ -572,5 +572,10 @@ def test_each_architecture_gets_what_it_can_run(configs_of_a_gpu, monkeypatch):
     assert "coalesced" in on["sm_80"] and "wgmma" not in on["sm_80"] and "wgmma" in on["sm_90a"]
     assert all("grouped" in names for names in on.values())
     assert len(set(built)) == len(built)
+    built.clear()
+    dxgemm.build(arch="sm_89")
+    assert {spec.implementation for spec, _ in built} >= {"tuned", "tensor_tile", "pipeline"}
+    for spec, _ in built:
+        assert spec.config.smem_bytes(spec.dtype) <= 99 * 1024 and spec.config.cluster == 1, spec
     with pytest.raises(errors.BuildError, match="no wgmma for sm_80"):
         dxgemm.build(arch="sm_80", implementations=("wgmma",))

@@ -10,10 +10,13 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.emulation import native_config
-from dxgemm.choice.legality import exclusion, legal_kernels, misfit, refusal
+from dxgemm.choice.implementation import misfit
+from dxgemm.choice.legality import exclusion, fitting_configs, legal_kernels, refusal
+from dxgemm.choice.model import resident_blocks
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import all_rows, choose, rank
 from dxgemm.gpu.cards import CARDS, find_card
+from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.runtime.device import device_facts
@@ -121,9 +124,27 @@ def test_every_card_has_a_legal_choice(device, dtype):
     for problem in asked:
         best = choose(problem, device)
         assert exclusion(best.implementation, problem, device) is None
-        assert misfit(best.config, dtype, device) is None
+        assert best.config in fitting_configs(best.implementation, dtype, device)
         assert best.us > 0 and math.isfinite(best.us)
         assert rank(problem, device).candidates[0] == best
+
+
+@every_card
+@every_dtype
+def test_clusters_are_for_hopper_and_later(device, dtype):
+    has_clusters = any(row.config.cluster > 1 for row in all_rows(dtype, device))
+    assert not has_clusters or device.arch in ("sm_90a", "sm_100", "sm_120")
+
+
+@pytest.mark.parametrize("short", [short for short in FACTS if FACTS[short].arch != "sm_90a"])
+@every_dtype
+def test_resident_blocks_fit_an_sm(short, dtype):
+    device, limits = FACTS[short], sm_limits(FACTS[short].arch)
+    for row in all_rows(dtype, device):
+        blocks = resident_blocks(row.config, dtype, device)
+        smem_bytes = row.config.smem_bytes(dtype)
+        assert blocks * row.config.threads <= limits.threads, row.name
+        assert blocks * (smem_bytes + limits.reserved_smem_bytes) <= limits.smem_bytes, row.name
 
 
 @pytest.mark.parametrize("short", SMALL_SMEM)
@@ -140,8 +161,12 @@ def test_a_config_that_does_not_fit_is_refused_by_name():
         tuned.configs("float32", device.arch), key=lambda config: config.smem_bytes("float32")
     )
     assert choose(problem, FACTS["H100 SXM"], ("tuned", config)).config is config
-    with pytest.raises(errors.UnsupportedProblemError, match=r"shared memory.*101376.*RTX 4090"):
+    with pytest.raises(errors.UnsupportedProblemError, match=r"shared memory.*101376.*sm_89"):
         choose(problem, device, ("tuned", config))
+    configs = tuned.configs("float32", device.arch)
+    cluster = next(config for config in configs if config.cluster > 1)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"thread-block clusters.*sm_89"):
+        choose(problem, device, ("tuned", cluster))
     tiny = replace(device, smem_bytes_per_block=2 * KIB)
     assert "shared memory" in refusal(tuned, problem, tiny)
     assert tuned not in legal_kernels(problem, tiny)
@@ -178,17 +203,6 @@ assert not {"numba", "cuda", "cupy"} & set(sys.modules)
 
 
 @every_card
-def test_clusters_need_hopper(device):
-    clustered = [
-        row
-        for dtype in ("float32", "float64")
-        for row in all_rows(dtype, device)
-        if row.config.cluster > 1
-    ]
-    assert bool(clustered) == (int(device.arch[3:].rstrip("a")) >= 90)
-
-
-@every_card
 def test_every_card_emulates_float64_and_falls_back_to_what_it_can_launch(device):
     problem = contiguous_problem("float64", 4096, 4096, 4096, precision="emulated")
     tile = find_implementation("emulated_float64_tile")
@@ -196,7 +210,8 @@ def test_every_card_emulates_float64_and_falls_back_to_what_it_can_launch(device
     for size in (64, 512, 4096):
         asked = contiguous_problem("float64", size, size, size, precision="emulated")
         config = native_config(asked)
-        assert config.cluster == 1 and misfit(config, "float64", device) is None
+        smem_bytes = device.smem_bytes_per_block
+        assert misfit(config, "float64", device.arch, smem_bytes) is None
 
 
 def test_float64_is_emulated_where_the_card_lacks_it():

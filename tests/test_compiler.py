@@ -123,32 +123,6 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
         assert kernel["smem_bytes"] <= SMEM_BYTES_PER_BLOCK, kernel["name"]
 
 
-COMPILE_FOR_OTHERS = """
-import json
-from dxgemm.choice.registry import find_implementation
-from dxgemm.compiler import compile_kernel
-
-for name in ("tensor_tile", "shifted_tile"):
-    kernel = find_implementation(name)
-    for dtype, config in zip(kernel.dtypes, kernel.configs(arch={arch!r})):
-        layouts = ("k16", "x16") if name == "tensor_tile" else ("k", "x")
-        spec = kernel.spec(config, dtype, (*layouts, dtype))
-        built = compile_kernel(spec, {arch!r})
-        print(json.dumps([str(spec), built.record.stack_bytes, built.record.threads,
-                          built.record.registers, built.ptx.count("mma.sync")]))
-"""
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
-def test_kernels_for_tensor_cores_of_any_architecture(run_python, arch):
-    lines = run_python(COMPILE_FOR_OTHERS.format(arch=arch)).splitlines()
-    assert len(lines) == 4
-    for line in lines:
-        name, stack_bytes, threads, registers, instructions = json.loads(line)
-        assert stack_bytes == 0 and threads * registers <= REGISTERS_PER_SM, name
-        assert instructions > 0, name
-
-
 def test_no_kernel_uses_local_memory(kernels):
     # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
     tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0

@@ -9,17 +9,18 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from known_devices import H200
+from known_devices import A100, H200
 from stored_functions import counted_builds, forget
 
 from dxgemm import errors
 from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
+from dxgemm.choice.legality import exclusion, legal_kernels
 from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
-from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage
+from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.problem.define import contiguous_problem
 
@@ -168,12 +169,31 @@ def test_a_column_major_a_of_odd_height_is_copied_by_elements():
     )
 
 
+@pytest.mark.parametrize(
+    "dtype, b_direction, arch, expected",
+    [
+        ("float64", "row", "sm_90a", 16),
+        ("int8", "row", "sm_90a", 16),
+        ("int8", "col", "sm_90a", 8),
+        ("int8", "col", "sm_89", 16),
+        ("float16", "row", "sm_120", 8),
+        ("bfloat16", "row", "sm_80", 16),
+    ],
+)
+def test_copies_are_narrower_where_cublasdx_would_take_tma(dtype, b_direction, arch, expected):
+    config = next(config for config in pipeline.KERNEL.configs if config.dtype == dtype)
+    layouts = ("row", b_direction)
+    assert pipeline.descriptor(config, dtype, *layouts, "16", arch=arch).alignment == expected
+    item_bytes = ITEM_BYTES[dtype]
+    assert pipeline.descriptor(config, dtype, *layouts, "item", arch=arch).alignment == item_bytes
+
+
 @pytest.mark.parametrize("config", pipeline.KERNEL.configs, ids=str)
 def test_barriers_lie_behind_the_tile_of_the_result(config):
     stages = config.stages * config.stage_bytes(config.dtype)
     barriers = config.pipeline_start(config.dtype) + stages
     assert barriers >= tile_bytes(config.tile_m, config.tile_n, pipeline.SUMS[config.dtype])
-    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16
+    assert config.smem_bytes(config.dtype) == barriers + config.stages * 16 + 4
 
 
 def test_a_tma_config_needs_stages_enough_to_hold_the_result():
@@ -211,14 +231,21 @@ ORDERS = [(a_order, b_order) for a_order in ("row", "col") for b_order in ("row"
 
 
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
-def test_pipelines_share_the_arrangements_of_int8(a_order, b_order):
+def test_pipelines_share_the_arrangements_of_int8(configs_of_a_gpu, a_order, b_order):
+    def pipelines(asked, device):
+        names = {kernel.name for kernel in legal_kernels(asked, device)}
+        found = {name for name in ("pipeline", "pipeline_tma") if name in names}
+        excluded = {n for n in found if exclusion(find_implementation(n), asked, device)}
+        assert not excluded
+        return found
+
     asked = arranged("int8", a_order, b_order, out_dtype="int32")
-    lie_along_k = (a_order, b_order) == ("row", "col")
-    assert (pipeline_tma.KERNEL.supports(asked) is None) == lie_along_k
-    assert (pipeline.KERNEL.supports(asked) is None) != lie_along_k
+    is_k_major = (a_order, b_order) == ("row", "col")
+    assert pipelines(asked, H200) == {"pipeline_tma" if is_k_major else "pipeline"}
+    assert pipelines(asked, A100) == {"pipeline"}
     odd = dataclasses.replace(asked, a_alignment=1)
     assert "16 bytes" in pipeline_tma.KERNEL.supports(odd)
-    assert pipeline.KERNEL.supports(odd) is None
+    assert pipelines(odd, H200) == {"pipeline"}
     assert pipeline.KERNEL.variant(pipeline.KERNEL.configs[-1], odd) == (a_order, b_order, "item")
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.call import prepare as _calls
-from dxgemm.choice.implementation import Implementation, common_problems
+from dxgemm.choice.implementation import Implementation, common_problems, launchable
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
@@ -321,7 +321,7 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
         for config in chain.from_iterable(alike):
             for mode in (modes[0], modes[-1]):
                 specs[_spec(config, dtype, (*mode, grouped.ALIKE))] = None
-    return list(specs)
+    return launchable(specs, arch)
 
 
 def forget_launches() -> None:

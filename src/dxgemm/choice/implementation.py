@@ -6,7 +6,7 @@ Kernel files are imported when first needed, numba never.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -22,6 +22,7 @@ from dxgemm.compiler import (
     find_kernel,
 )
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
+from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.define import contiguous_problem
@@ -33,8 +34,7 @@ from dxgemm.problem.problem import Problem, aligned_problem, sliced_problem
 # A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
 
-# Least compute capability with thread-block clusters, times ten.
-CLUSTER_ARCH = 90
+CLUSTER_CAPABILITY = 90  # least compute capability, times ten, with thread-block clusters
 
 # Largest number of split-K slices, and the kernel file that adds their sums.
 MOST_SLICES = 128
@@ -73,6 +73,8 @@ class Implementation(ABC):
             None for all. For other dtypes another kernel is always faster.
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
+        yields_to: name of a faster implementation, to which the automatic choice leaves what both
+            can compute; empty without one.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
         is_mma_sync: True if its tensor cores multiply by `mma.sync`.
     """
@@ -82,6 +84,7 @@ class Implementation(ABC):
     role: Role = Role.CANDIDATE
     candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
+    yields_to: str = ""
     rung: int | None = None
     is_mma_sync: bool = False
 
@@ -242,8 +245,6 @@ class KernelFile(Implementation):
             return configs
         if dtype not in self.dtypes:
             return ()
-        if arch is not None and not is_simulated and compute_capability(arch) < CLUSTER_ARCH:
-            configs = tuple(c for c in configs if c.cluster == 1)
         return tuple(c for c in configs if c.accumulator_bytes(dtype) <= MOST_ACCUMULATOR_BYTES)
 
     def spec(
@@ -308,6 +309,28 @@ class KernelFile(Implementation):
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         kernel = find_kernel(self.spec_for(config, problem), arch)
         return kernel.record if kernel else None
+
+
+def misfit(config: Any, dtype: str, arch: str, smem_bytes: int) -> str | None:
+    """Reason why a GPU whose blocks have so much shared memory cannot launch a config, or None."""
+    needed = config.smem_bytes(dtype)
+    if needed > smem_bytes:
+        return (
+            f"a block of {config} takes {needed} bytes of shared memory, more than the "
+            f"{smem_bytes} that it can have on {arch}"
+        )
+    if config.cluster > 1 and compute_capability(arch) < CLUSTER_CAPABILITY:
+        return f"{config} needs the thread-block clusters of compute capability 9.0, not {arch}"
+    return None
+
+
+def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
+    """Specs of the kernels that GPUs of an architecture can launch."""
+    limits = sm_limits(arch)
+    if limits is None:
+        return list(specs)
+    most = limits.smem_bytes_per_block
+    return [spec for spec in specs if misfit(spec.config, spec.dtype, arch, most) is None]
 
 
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:

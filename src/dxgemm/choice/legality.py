@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from dxgemm.choice.implementation import MOST_SLICES, Implementation
-from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
+from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
@@ -66,38 +66,31 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     configs = implementation.configs(problem.dtype, device.arch)
     if not configs or fitting_configs(implementation, problem.dtype, device):
         return None
-    return misfit(configs[-1], problem.dtype, device)
-
-
-def misfit(config: Any, dtype: str, device: DeviceFacts) -> str | None:
-    """Reason why a device cannot launch a config; None if it can."""
-    smem_bytes = config.smem_bytes(dtype)
-    if smem_bytes <= device.smem_bytes_per_block:
-        return None
-    return (
-        f"a block of {config} takes {smem_bytes} bytes of shared memory, more than the "
-        f"{device.smem_bytes_per_block} that {device.name} has for one"
-    )
+    return misfit(configs[-1], problem.dtype, device.arch, device.smem_bytes_per_block)
 
 
 def fitting_configs(
     implementation: Implementation, dtype: str, device: DeviceFacts
 ) -> tuple[Any, ...]:
     """Configs of one of dxgemm's own kernels that a device can launch, largest tile first."""
-    configs = implementation.configs(dtype, device.arch)
-    return tuple(config for config in configs if misfit(config, dtype, device) is None)
+    arch, most = device.arch, device.smem_bytes_per_block
+    configs = implementation.configs(dtype, arch)
+    return tuple(config for config in configs if misfit(config, dtype, arch, most) is None)
 
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
     considered = _automatic_kernels(problem.dtype, device)
     if problem.reduction is None:
-        return [kernel for kernel, refuses in considered if refuses(problem) is None]
-    return [
-        kernel
-        for kernel, refuses in considered
-        if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
-    ]
+        legal = [kernel for kernel, refuses in considered if refuses(problem) is None]
+    else:
+        legal = [
+            kernel
+            for kernel, refuses in considered
+            if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
+        ]
+    names = {kernel.name for kernel in legal}
+    return [kernel for kernel in legal if kernel.yields_to not in names]
 
 
 @cache
@@ -129,6 +122,10 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
         return "a baseline: used only when named"
     if not implementation.is_automatic(problem.dtype):
         return "never the fastest for this dtype: used only when named"
+    if implementation.yields_to:
+        faster = find_implementation(implementation.yields_to)
+        if exclusion(faster, problem, device) is None:
+            return f"{faster.name} is always faster here: used only when named"
     return refusal(implementation, problem, device)
 
 

@@ -36,6 +36,7 @@ REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, and the bandwidth of reading and writing it.
 COPYING_US, COPYING_SHARE = 3.0, 0.6
+HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
 
@@ -376,11 +377,13 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:
-    """Resident blocks per SM: as the config declares, or as many as fit in shared memory."""
-    blocks: int = config.min_blocks(dtype)
-    if blocks:
-        return blocks
-    limits = sm_limits(device.arch)
-    if limits is None:
-        return 1
-    return max(limits.smem_bytes // (config.smem_bytes(dtype) + limits.reserved_smem_bytes), 1)
+    """Resident blocks per SM: as many as the config declares, if their memory and threads fit.
+
+    Configs declare them for Hopper, and the speeds measured there count on it.
+    """
+    declared, limits = config.min_blocks(dtype), sm_limits(device.arch)
+    if limits is None or (declared and device.arch == HOPPER):
+        return declared or 1
+    smem_bytes = max(config.smem_bytes(dtype) + limits.reserved_smem_bytes, 1)
+    by_smem, by_threads = limits.smem_bytes // smem_bytes, limits.threads // config.threads
+    return max(min(declared or by_smem, by_smem, by_threads), 1)

@@ -15,6 +15,7 @@ from dxgemm.choice.implementation import (
     Pipelined,
     Role,
     adding_spec,
+    launchable,
 )
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnknownImplementationError
@@ -89,7 +90,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "pipeline",
         "cuBLASDx: cp.async",
         candidate_for=("int8",),
-        multiplies={"float64": "float64", "int8": "int8"},
+        multiplies={name: name for name in TENSOR if name != "float32"},
+        yields_to="pipeline_tma",
         is_mma_sync=True,
     ),
     Pipelined(
@@ -130,7 +132,7 @@ def kernel_specs(
 ) -> list[KernelSpec]:
     """List the kernels to build ahead of time, of named implementations or of the automatic ones.
 
-    With an architecture, implementations that cannot run on it are left out.
+    With an architecture, those that its GPUs cannot launch are left out.
     """
     kernel_files = [i for i in IMPLEMENTATIONS if isinstance(i, KernelFile)]
     if implementations is not None:
@@ -148,4 +150,5 @@ def kernel_specs(
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)
         specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
-    return list(dict.fromkeys(specs))  # float32 and float64 share the validity check
+    specs = list(dict.fromkeys(specs))  # float32 and float64 share the validity check
+    return launchable(specs, arch) if arch else specs

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.choice.implementation import Implementation
+from dxgemm.choice.implementation import Implementation, misfit
 from dxgemm.choice.legality import (
     Candidate,
     can_slice,
@@ -18,7 +18,6 @@ from dxgemm.choice.legality import (
     fitting_configs,
     is_sliceable,
     legal_kernels,
-    misfit,
     reduction_paths,
     refusal,
 )
@@ -315,7 +314,7 @@ def _named(
     if config is None:
         best = best_of(problem, device, [chosen])
         return best._replace(note=f"asked for by name; {best.reason}")
-    reason = misfit(config, problem.dtype, device)
+    reason = misfit(config, problem.dtype, device.arch, device.smem_bytes_per_block)
     if reason is not None:
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
     if slices > 1 and not can_slice(chosen, config, problem, slices):

@@ -100,6 +100,11 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     else:
         ptx, entry = _compile_to_ptx(spec, arch, declared)
         cubin = _link(spec, arch, ptx)
+        if read_resources(cubin, entry).stack_bytes >= _rejected_stack_bytes(spec):
+            # Configs ask for as many resident blocks as Hopper has registers for. The same code
+            # can take more registers on another architecture: then one block is enough.
+            ptx = re.sub(r"\.minnctapersm \d+", ".minnctapersm 1", ptx)
+            cubin = _link(spec, arch, ptx)
     resources = read_resources(cubin, entry)
     smem_bytes = spec.config.smem_bytes(spec.dtype)
     record = KernelRecord(
@@ -124,16 +129,21 @@ def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
             f"warpgroups would wait forever for the {launch_registers} that they share out. Built "
             f"with {record.toolkit}."
         )
-    accumulator_bytes = spec.config.accumulator_bytes(spec.dtype)
-    # The functions of an epilogue may need a little local memory.
-    own_bytes = FUNCTION_STACK_BYTES if spec.epilogue else 0
-    if record.stack_bytes >= max(accumulator_bytes, own_bytes):
+    if record.stack_bytes >= _rejected_stack_bytes(spec):
         raise BuildError(
             f"rejected {spec} for {arch}: {record.stack_bytes} stack bytes a thread, so its "
-            f"accumulator of {accumulator_bytes} bytes is in local memory instead of registers. "
-            f"Built with {record.toolkit}; `dxgemm info` names toolkits known to do this."
+            f"accumulator of {spec.config.accumulator_bytes(spec.dtype)} bytes is in local memory "
+            f"instead of registers. Built with {record.toolkit}; `dxgemm info` names toolkits "
+            "known to do this."
         )
     return CompiledKernel(cubin, record, ptx)
+
+
+def _rejected_stack_bytes(spec: KernelSpec) -> int:
+    """Least stack bytes per thread with which a kernel is rejected: its accumulator's size."""
+    accumulator_bytes: int = spec.config.accumulator_bytes(spec.dtype)
+    # The functions of an epilogue may need a little local memory.
+    return max(accumulator_bytes, FUNCTION_STACK_BYTES if spec.epilogue else 0)
 
 
 def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, str]:

@@ -188,7 +188,7 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config("float32", 96, 96, 96, threads=256, thread_m=6, blocks_per_sm=2),),
     dtypes=("float32",),
-    minimum_arch=90,
+    minimum_arch=80,
     supports=supports,
     block_count=block_count,
     device_functions=device_functions,

@@ -16,12 +16,29 @@ from numba.cuda.extending import intrinsic
 from numba.cuda.typing import signature
 
 from dxgemm.compiler import PARAMETER_BLOCK
-from dxgemm.cublasdx.mathdx import DeviceFunctions, Storage
+from dxgemm.cublasdx.mathdx import ITEM_BYTES, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.intrinsics import inline_ptx, literal
 
 _byte, _int32, _int64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _pointer, _void = _byte.as_pointer(), ir.VoidType()
 GLOBAL, SHARED = 1, 3  # LLVM's address spaces
+
+
+def _widen_bfloat16(builder: Any, bits: Any) -> Any:
+    upper = builder.shl(builder.zext(bits, _int32), _int32(16))
+    return builder.bitcast(upper, ir.FloatType())
+
+
+def _widen_float16(builder: Any, bits: Any) -> Any:
+    return builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
+
+
+# The bits of an element of a or b to a value in the type of the sums, by dtype.
+WIDEN = {
+    "float16": _widen_float16,
+    "bfloat16": _widen_bfloat16,
+    "int8": lambda builder, bits: builder.sext(bits, _int32),
+}
 
 
 def struct_type(name: str, *members: Any) -> Any:
@@ -66,15 +83,14 @@ class Intrinsics(NamedTuple):
 
 
 def make_intrinsics(
-    functions: DeviceFunctions, element: Any, factor: Any, start: int = 0
+    functions: DeviceFunctions, element: Any, dtype: str, start: int = 0
 ) -> Intrinsics:
     """Make the intrinsics for one build of device functions.
 
     Args:
         functions: the device functions.
         element: numba's type of the sums.
-        factor: numba's type of the elements of a and b for `add_products`: the type of the sums, or
-            a shorter integer.
+        dtype: dtype of a and b, for `add_products`.
         start: offset of the pipeline in the block's shared memory, in bytes.
     """
     count = functions.fragment_size
@@ -214,12 +230,13 @@ def make_intrinsics(
         def generate(context, builder, sig, args):
             acc, a, a_stride, last_row, b, b_stride, last_col = args
             kind = context.get_value_type(element)
-            pointer = context.get_value_type(factor).as_pointer(GLOBAL)
+            bits = ir.IntType(8 * ITEM_BYTES[dtype])
+            pointer = (bits if dtype in WIDEN else kind).as_pointer(GLOBAL)
 
             def loaded(base: Any, stride: Any, index: Any) -> Any:
                 offset = builder.mul(builder.sext(index, _int64), stride)
                 value = builder.load(builder.inttoptr(builder.add(base, offset), pointer))
-                return builder.sext(value, kind) if factor != element else value
+                return WIDEN[dtype](builder, value) if dtype in WIDEN else value
 
             total = []
             for i in range(count):

@@ -429,6 +429,7 @@ def _global_tensor(lib: Any, descriptor: Descriptor, layout: str) -> int:
 
 def _target(lib: Any, arch: str) -> list[int]:
     """Target as compute capability times 100 and architecture-specific features: [900, 1]."""
-    number, modifier = re.fullmatch(r"sm_(\d+)(a?)", arch).groups()  # type: ignore[union-attr]
+    number, modifier = re.fullmatch(r"sm_(\d+)([af]?)", arch).groups()  # type: ignore[union-attr]
     features = lib.CommondxArchModifier
-    return [int(number) * 10, features.ARCH_SPECIFIC if modifier else features.GENERIC]
+    kinds = {"": features.GENERIC, "a": features.ARCH_SPECIFIC, "f": features.FAMILY_SPECIFIC}
+    return [int(number) * 10, kinds[modifier]]

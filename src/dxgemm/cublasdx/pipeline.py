@@ -8,8 +8,8 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
 Constraints: the pipeline reads whole tiles and checks no bounds. So tiles at the edges of m and n
 are moved inwards until they fit, and store only the elements that no other tile stores; the rest of
 k after the last whole tile_k is added by plain loads. A matrix smaller than a tile, or without unit
-strides, is multiplied by these plain loads alone: right, but slow. For aligned K-major int8
-cuBLASDx needs TMA: `pipeline_tma` computes that.
+strides, is multiplied by these plain loads alone: right, but slow. Compute capability 8.0, for
+cp.async, and 9.0 for clusters.
 Source: cuBLASDx 0.6 documentation, "Pipelining"; mathdx.py for the functions.
 """
 
@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dxgemm.compiler import compute_capability
 from dxgemm.cublasdx.function_store import obtain_fitting_functions
-from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions
+from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions
 from dxgemm.cublasdx.result_tile import USUAL_BAND_M
 from dxgemm.cublasdx.warp_turns import take_turns
 from dxgemm.errors import BuildError
@@ -30,8 +31,17 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 from dxgemm.handwritten.parts.tile_store import row_bytes, tile_bytes
 
-SUMS = {"float64": "float64", "float32": "float32", "int8": "int32"}
+HALF = ("float16", "bfloat16")
+SUMS = {
+    "float64": "float64",
+    "float32": "float32",
+    "float16": "float32",
+    "bfloat16": "float32",
+    "int8": "int32",
+}
 BARRIER_BYTES = 16  # bytes of a stage beside its tiles
+TENSOR_MEMORY_BYTES = 4  # bytes beside the stages that cuBLASDx wants on compute capability 10.x
+TMA_CAPABILITY = 90  # least compute capability, times ten, with TMA
 MOST_OBJECT_BYTES = 128  # size of pointers, extents and strides; larger objects have tensor maps
 
 
@@ -91,11 +101,11 @@ class Config(BaseConfig):
 
     def stage_bytes(self, dtype: str) -> int:
         """Bytes of the tiles of a and b in a stage."""
-        return (self.tile_m + self.tile_n) * self.tile_k * np.dtype(dtype).itemsize
+        return (self.tile_m + self.tile_n) * self.tile_k * ITEM_BYTES[dtype]
 
     def pipeline_bytes(self, dtype: str) -> int:
         """Bytes of the pipeline in shared memory: all stages, then their barriers."""
-        return self.stages * (self.stage_bytes(dtype) + BARRIER_BYTES)
+        return self.stages * (self.stage_bytes(dtype) + BARRIER_BYTES) + TENSOR_MEMORY_BYTES
 
     def pipeline_start(self, dtype: str) -> int:
         """Offset of the pipeline, such that its barriers come after the tile of the result.
@@ -124,15 +134,6 @@ class Config(BaseConfig):
         )
 
 
-def supports(problem: Any) -> str | None:
-    """Reason why a problem of int8 is left to `pipeline_tma`; None if it is computed."""
-    if problem.dtype != "int8" or problem.k == 0:
-        return None
-    if _layouts(problem) == ("row", "col", "16"):
-        return "aligned int8 operands that are both K-major are pipeline_tma's"
-    return None
-
-
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """Layouts of a and b, "16" if 16 bytes can be copied at once, and the dtype of the result.
 
@@ -147,7 +148,7 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 def _layouts(problem: Any) -> tuple[str, ...]:
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     # A tile that is moved inwards begins at m - tile_m, or n - tile_n: a multiple of 16 bytes?
-    width = VECTOR_BYTES // np.dtype(problem.dtype).itemsize
+    width = VECTOR_BYTES // ITEM_BYTES[problem.dtype]
     is_vector = a_mode.endswith("16") and b_mode.endswith("16")
     if a_mode.startswith("col"):
         is_vector = is_vector and problem.m % width == 0
@@ -176,9 +177,23 @@ def descriptor(
         accumulator=SUMS[dtype],
         a_arrangement=a_direction,
         b_arrangement=b_direction,
-        alignment=VECTOR_BYTES if alignment == "16" else np.dtype(dtype).itemsize,
+        alignment=_copy_bytes(dtype, a_direction, b_direction, alignment, arch),
         arch=arch,
     )
+
+
+def _copy_bytes(dtype: str, a_direction: str, b_direction: str, alignment: str, arch: str) -> int:
+    """Bytes that are copied at once.
+
+    On GPUs with TMA, cuBLASDx takes it for half precision and for K-major int8, unless addresses
+    are multiples of 8 bytes only.
+    """
+    if alignment == "item":
+        return ITEM_BYTES[dtype]
+    is_k_major = (a_direction, b_direction) == ("row", "col")
+    takes_tma = is_k_major if dtype == "int8" else dtype in HALF
+    has_tma = compute_capability(arch) >= TMA_CAPABILITY
+    return VECTOR_BYTES // 2 if takes_tma and has_tma else VECTOR_BYTES
 
 
 def device_functions(config: Config, dtype: str, *variant: str, arch: str) -> DeviceFunctions:
@@ -223,16 +238,15 @@ def make_kernel(
     from dxgemm.handwritten.parts.unroll import unroll
 
     is_sliced = slicing == "sliced"
-    sums, item_bytes = SUMS[dtype], np.dtype(dtype).itemsize
+    sums, item_bytes = SUMS[dtype], ITEM_BYTES[dtype]
     scalar = np.dtype(sums).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     stages, split_k, band_m = config.stages, config.split_k, config.band_m
     is_a_row, is_b_row = a_direction == "row", b_direction == "row"
     elements = functions.fragment_size
     smem_row_bytes = row_bytes(tile_n, sums)
-    intrinsics = make_intrinsics(
-        functions, getattr(types, sums), getattr(types, dtype), config.pipeline_start(dtype)
-    )
+    start = config.pipeline_start(dtype)
+    intrinsics = make_intrinsics(functions, getattr(types, sums), dtype, start)
     multiply_tile, _, add_products, put_tile, add_tile = intrinsics
     store_result = make_store_result(
         tile_m, tile_n, config.threads, split_k, sums, out_dtype or sums, epilogue
@@ -357,13 +371,15 @@ KERNEL = Kernel(
         Config("float64", 64, 64, 32, threads=128, stages=4, split_k=2),
         Config("float64", 128, 64, 16, threads=128, stages=4, blocks_per_sm=2),
         Config("float32", 128, 256, 16, threads=256, stages=3),
+        Config("float32", 64, 128, 16, threads=128, stages=4, blocks_per_sm=3),
         Config("float32", 64, 128, 16, threads=128, stages=4, split_k=2, blocks_per_sm=3),
         Config("float32", 64, 128, 16, threads=128, stages=4, split_k=8, blocks_per_sm=3),
+        Config("float16", 128, 128, 32, threads=128, stages=4, blocks_per_sm=2),
+        Config("bfloat16", 128, 128, 32, threads=128, stages=4, blocks_per_sm=2),
         Config("int8", 128, 128, 64, threads=128, stages=4, blocks_per_sm=2),
     ),
-    dtypes=("float64", "float32", "int8"),
-    minimum_arch=90,
-    supports=supports,
+    dtypes=tuple(SUMS),
+    minimum_arch=80,
     variant=variant,
     slices_k=True,
     device_functions=device_functions,

@@ -201,7 +201,7 @@ def make_kernel(
     scalar, elements = np.dtype(sums).type, functions.fragment_size
     smem_row_bytes = row_bytes(tile_n, sums)
     element = getattr(types, sums)
-    _, multiply_boxes, _, put_tile, _ = make_intrinsics(functions, element, element)
+    _, multiply_boxes, _, put_tile, _ = make_intrinsics(functions, element, sums)
     find_tile = make_find_tile(tile_m, tile_n, config.band_m)
     store_result = make_store_result(
         tile_m, tile_n, config.threads, 1, sums, out_dtype or dtype, epilogue

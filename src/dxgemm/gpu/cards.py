@@ -46,7 +46,7 @@ class Card:
             sm_count=self.sm_count,
             clock_hz=self.clock_mhz * 1e6,
             memory_gbytes_per_s=self.memory_gbytes_per_s,
-            smem_bytes_per_block=limits.smem_bytes - limits.reserved_smem_bytes,
+            smem_bytes_per_block=limits.smem_bytes_per_block,
             l2_bytes=self.l2_mib * 2**20,
         )
 

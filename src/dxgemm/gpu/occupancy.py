@@ -31,6 +31,11 @@ class SmLimits:
     registers: int = 65536
     reserved_smem_bytes: int = 1024
 
+    @property
+    def smem_bytes_per_block(self) -> int:
+        """Most shared memory that a block can ask for."""
+        return self.smem_bytes - self.reserved_smem_bytes
+
 
 _KIB = 1024
 _LIMITS = {
