@@ -253,6 +253,7 @@ KERNEL = Kernel(
     supports=supports,
     variant=variant,
     tensor_maps=tensor_maps,
+    copies_operands=True,
     device_functions=device_functions,
     descriptor=descriptor,
     parameter_block_bytes=PARAMETER_BLOCK_BYTES,
