@@ -125,6 +125,17 @@ def test_every_card_has_a_legal_choice(device, dtype):
         assert rank(problem, device).candidates[0] == best
 
 
+def test_float64_takes_the_tensor_cores_where_they_are_faster():
+    problem = contiguous_problem("float64", 4096, 4096, 4096)
+    assert choose(problem, FACTS["A100 SXM 80GB"]).implementation.name == "tensor_core"
+    for short, device in FACTS.items():
+        implementation = find_implementation("tensor_core")
+        assert refusal(implementation, problem, device) is None
+        gain = implementation.peak_tflops("float64", device) / device.peak_tflops["float64"]
+        is_faster = short.startswith(("A100", "H100", "H200", "GH200"))
+        assert gain == (2 if is_faster else 1), short
+
+
 @pytest.mark.parametrize("short", SMALL_SMEM)
 @every_dtype
 def test_no_candidate_needs_more_shared_memory_than_a_block_can_have(short, dtype):
