@@ -174,6 +174,22 @@ def test_no_candidate_needs_more_shared_memory_than_a_block_can_have(short, dtyp
     assert rows and max(row.config.smem_bytes(dtype) for row in rows) <= 99 * KIB
 
 
+@every_card
+@every_dtype
+def test_only_cards_with_clusters_have_configs_that_need_them(device, dtype):
+    clusters = {row.config.cluster for row in all_rows(dtype, device)}
+    has_clusters = device.arch in ("sm_90a", "sm_100", "sm_120")
+    assert clusters == {1} or has_clusters
+    specs = kernel_specs((dtype,), arch=device.arch)
+    assert {spec.config.cluster for spec in specs} <= clusters
+    tuned = find_implementation("tuned")
+    if has_clusters or dtype not in tuned.dtypes:
+        return
+    config = next(c for c in tuned.configs(dtype, "sm_90a") if c.cluster > 1)
+    with pytest.raises(errors.UnsupportedProblemError, match=f"no config .* for {device.arch}"):
+        choose(contiguous_problem(dtype, 256, 256, 256), device, ("tuned", config))
+
+
 def test_a_config_that_does_not_fit_is_refused_by_name():
     device, problem = FACTS["RTX 4090"], contiguous_problem("float32", 4096, 4096, 4096)
     tuned = find_implementation("tuned")

@@ -37,6 +37,8 @@ MOST_ACCUMULATOR_BYTES = 576
 MOST_SLICES = 128
 ADDER = "dxgemm.handwritten.kernels.add_slices"
 
+CLUSTER_CAPABILITY = 90  # least compute capability with thread-block clusters, times ten
+
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 
 # Arithmetic of the tensor cores by the dtype of a and b.
@@ -116,7 +118,8 @@ class Implementation(ABC):
         """All configs, or those for a dtype, largest tile first.
 
         The simulator has configs of its own; without an architecture they are the result if it is
-        enabled. The result is (None,) for an implementation without configs.
+        enabled. An architecture without clusters leaves out configs that need them. The result is
+        (None,) for an implementation without configs.
         """
 
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
@@ -217,6 +220,8 @@ class KernelFile(Implementation):
         kernel = self.kernel
         is_simulated = simulator_enabled() if arch is None else arch == SIMULATED_DEVICE.arch
         configs = kernel.simulator_configs if is_simulated else kernel.configs
+        if is_before(arch, CLUSTER_CAPABILITY):
+            configs = tuple(config for config in configs if config.cluster == 1)
         if dtype is None:
             return configs
         if dtype not in self.dtypes:
@@ -241,13 +246,13 @@ class KernelFile(Implementation):
         """Specs of all kernels that a launch needs."""
         return [self.spec_for(config, problem)]
 
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
+    def common_specs(self, dtypes: tuple[str, ...], arch: str | None = None) -> list[KernelSpec]:
         """Specs of the kernels to build ahead of time: each config for the common layouts."""
         specs = {
             self.spec_for(config, problem): None
             for dtype in self.dtypes
             if dtype in dtypes
-            for config in self.configs(dtype)
+            for config in self.configs(dtype, arch)
             for problem in self._common_problems(config, dtype)
             if self.supports(problem) is None
         }
@@ -316,8 +321,8 @@ class EmulatedProduct(Handwritten):
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
         return [self.spec_for(config, problem), *emulation.other_specs(problem)]
 
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        specs = dict.fromkeys(super().common_specs(dtypes))
+    def common_specs(self, dtypes: tuple[str, ...], arch: str | None = None) -> list[KernelSpec]:
+        specs = dict.fromkeys(super().common_specs(dtypes, arch))
         for problem in (
             p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
         ):

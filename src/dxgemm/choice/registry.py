@@ -135,7 +135,7 @@ def kernel_specs(
         if implementations is not None or implementation.is_automatic(dtype, arch)
         if arch is None or implementation.runs_on(arch) is None
     ]
-    specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
+    specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,), arch)]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
     for dtype in slicing:
         problem = contiguous_problem(dtype, 1, 1, 1)

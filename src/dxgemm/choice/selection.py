@@ -310,7 +310,9 @@ def _named(
     configs = chosen.configs(problem.dtype, device.arch)
     if config is not None and config not in configs:
         listed = ", ".join(map(str, configs))
-        raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
+        raise UnsupportedProblemError(
+            f"gemm: {name!r} has no config {config} for {device.arch}; there are {listed}."
+        )
     if not chosen.is_own:
         stores_matrix = problem.reduction is not None
         return Candidate(chosen, None, stores_matrix=stores_matrix, note="asked for by name")
