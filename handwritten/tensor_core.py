@@ -1,18 +1,19 @@
 """Tensor cores by `mma.sync`: float64 products of a whole warp in one instruction.
 
 Idea: grown from `tuned`. A warp no longer multiplies element by element: fragments of both tiles go
-to the tensor cores, 16x8 by 8x8 an instruction (mma.py). Whatever else the mainloop does, starting
-copies, reading the next fragments, waiting for a tile, stands between two of these instructions:
-a burst of it would leave the tensor cores idle.
+to the tensor cores, 16x8 by 8x8 an instruction, a quarter of it before Hopper (mma.py). Whatever
+else the mainloop does, starting copies, reading the next fragments, waiting for a tile, stands
+between two of these instructions: a burst of it would leave the tensor cores idle.
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie in shared memory so
 that what a lane reads are the registers that the instruction wants side by side; row-major a and b
 change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
 tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
 memory in a fixed order (mma_store.py). Or k is cut into slices, whose sums `add_slices` adds.
-Constraints: compute capability 9.0, whose tensor cores take float64 at 16x8x8; all extents powers
-of two, see `Config`. Edges are predicated: elements outside count as zero and are not written.
-Source: PTX ISA, "mma.m16n8k8", "cp.async", "mapa"; A. Kerr et al., "CUTLASS: Fast Linear Algebra in
-CUDA C++", NVIDIA 2017, for the pipeline.
+Constraints: compute capability 8.0, whose tensor cores take float64; split_k needs the clusters of
+9.0. All extents are powers of two, see `Config`. Edges are predicated: elements outside count as
+zero and are not written.
+Source: PTX ISA, "mma.m16n8k8", "mma.m8n8k4", "cp.async", "mapa"; A. Kerr et al., "CUTLASS: Fast
+Linear Algebra in CUDA C++", NVIDIA 2017, for the pipeline.
 """
 
 from __future__ import annotations
@@ -454,7 +455,7 @@ KERNEL = Kernel(
         Config(32, 32, 32, warp_left=32, warp_right=16, stages=2),
     ),
     dtypes=("float64",),
-    minimum_arch=90,
+    minimum_arch=80,
     variant=variant,
     block_count=block_count,
     result_tile=result_tile,

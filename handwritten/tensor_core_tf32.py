@@ -36,7 +36,6 @@ KERNEL = replace(
         Config(64, 64, 32, warp_left=32, warp_right=32, stages=4, split_k=2),
     ),
     dtypes=("float32",),
-    minimum_arch=80,
     supports=supports,
     slices_k=False,
 )

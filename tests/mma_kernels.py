@@ -20,10 +20,10 @@ from dxgemm.handwritten.parts.intrinsics import (
 from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
 
 
-def compile_ptx(kernel: Callable[..., None], *dtypes: str) -> str:
-    """PTX for compute capability 9.0 of a kernel that takes pointers to these dtypes."""
+def compile_ptx(kernel: Callable[..., None], *dtypes: str, capability: Any = (9, 0)) -> str:
+    """PTX for a compute capability of a kernel that takes pointers to these dtypes."""
     kinds: Any = tuple(types.CPointer(getattr(types, dtype)) for dtype in dtypes)
-    ptx, _ = cuda.compile(kernel, kinds, device=False, abi="numba", cc=(9, 0), output="ptx")
+    ptx, _ = cuda.compile(kernel, kinds, device=False, abi="numba", cc=capability, output="ptx")
     return ptx
 
 

@@ -6,14 +6,17 @@ import math
 from dataclasses import replace
 
 import pytest
+from known_devices import T4, V100
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.call.grouped import kernel_specs as kernel_specs_of_groups
+from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.emulation import native_config
 from dxgemm.choice.implementation import misfit
 from dxgemm.choice.legality import exclusion, fitting_configs, legal_kernels, refusal
 from dxgemm.choice.model import resident_blocks
-from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import all_rows, choose, rank
 from dxgemm.gpu.cards import CARDS, find_card
 from dxgemm.gpu.occupancy import sm_limits
@@ -145,6 +148,45 @@ def test_resident_blocks_fit_an_sm(short, dtype):
         smem_bytes = row.config.smem_bytes(dtype)
         assert blocks * row.config.threads <= limits.threads, row.name
         assert blocks * (smem_bytes + limits.reserved_smem_bytes) <= limits.smem_bytes, row.name
+
+
+def test_float64_takes_the_tensor_cores_where_they_are_faster():
+    problem = contiguous_problem("float64", 4096, 4096, 4096)
+    assert choose(problem, FACTS["A100 SXM 80GB"]).implementation.name == "tensor_core"
+    for short, device in FACTS.items():
+        implementation = find_implementation("tensor_core")
+        assert refusal(implementation, problem, device) is None
+        gain = implementation.peak_tflops("float64", device) / device.peak_tflops["float64"]
+        is_faster = short.startswith(("A100", "H100", "H200", "GH200"))
+        assert gain == (2 if is_faster else 1), short
+
+
+@pytest.mark.parametrize("device", [T4, V100], ids=["T4", "V100"])
+@every_dtype
+def test_a_card_before_ampere_takes_the_kernels_that_run_there(device, dtype):
+    small, large = (contiguous_problem(dtype, size, size, size) for size in (1, 4096))
+    able = {i.name for i in legal_kernels(large, device)}
+    plain = {"naive", "coalesced", "double_buffer"}
+    assert able == (plain if dtype in ("float32", "float64") else {"widening_tile"})
+    assert choose(small, device).implementation.name in able
+    assert choose(large, device).implementation.name in able - {"naive", "coalesced"}
+    assert {spec.implementation for spec in kernel_specs((dtype,), arch=device.arch)} == able
+    assert rank_for_any_rows(large, device, None).candidates[0].implementation.name in able
+    assert not kernel_specs_of_groups((dtype,), device.arch)
+
+
+def test_a_kernel_that_a_card_lacks_instructions_for_is_refused_with_those_that_it_has():
+    problem = contiguous_problem("float32", 64, 64, 64)
+    expected = (
+        r"'tuned' cannot compute this: it needs compute capability 8.0 or later, not 7.5. "
+        r"Tesla T4 computes it with naive, coalesced, .*double_buffer\.$"
+    )
+    with pytest.raises(errors.UnsupportedProblemError, match=expected):
+        choose(problem, T4, "tuned")
+    half = contiguous_problem("float16", 64, 64, 64)
+    with pytest.raises(errors.UnsupportedProblemError, match=r"9.0, not 8.9. .*with tensor_tile"):
+        choose(half, FACTS["RTX 4090"], "wgmma")
+    assert choose(problem, T4, "warp_tile").implementation.name == "warp_tile"
 
 
 @pytest.mark.parametrize("short", SMALL_SMEM)

@@ -123,6 +123,56 @@ def test_a_block_of_each_kernel_fits_an_sm(kernels):
         assert kernel["smem_bytes"] <= SMEM_BYTES_PER_BLOCK, kernel["name"]
 
 
+COMPILE_SMALLEST = """
+import json
+from dxgemm.choice.emulation import native_spec
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+from dxgemm.problem.define import contiguous_problem
+
+kernels = [find_implementation(name) for name in {names!r}]
+specs = [kernel.common_specs(kernel.dtypes[:1])[-1] for kernel in kernels]
+if {arch!r} == "sm_80":
+    specs.append(native_spec(contiguous_problem("float64", 4096, 4096, 4096)))
+for spec in specs:
+    built = compile_kernel(spec, {arch!r})
+    print(json.dumps([str(spec), built.record.stack_bytes, built.ptx.count("m8n8k4")]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arch", "quarters"), [("sm_80", True), ("sm_89", True), ("sm_120", False)]
+)
+def test_float64_on_tensor_cores_of_any_architecture(run_python, arch, quarters):
+    names = ("tensor_core", "tensor_batch")
+    lines = run_python(COMPILE_SMALLEST.format(names=names, arch=arch)).splitlines()
+    assert len(lines) == (3 if arch == "sm_80" else 2)
+    for line in lines:
+        name, stack_bytes, instructions = json.loads(line)
+        assert stack_bytes == 0 and (instructions > 0) == quarters, name
+
+
+def test_kernels_for_turing(run_python):
+    names = ("coalesced", "double_buffer", "widening_tile")
+    lines = run_python(COMPILE_SMALLEST.format(names=names, arch="sm_75")).splitlines()
+    assert [json.loads(line)[1:] for line in lines] == [[0, 0]] * len(names)
+
+
+TOO_OLD = """
+from dxgemm import errors
+from dxgemm.choice.registry import kernel_specs
+from dxgemm.compiler import compile_kernel
+try:
+    compile_kernel(kernel_specs()[0], "sm_35")
+except errors.BuildError as error:
+    print(error)
+"""
+
+
+def test_an_architecture_that_the_toolkit_no_longer_builds_for_is_named(run_python):
+    assert re.search(r"no longer builds for sm_35: .*; .*dxgemm\[cu12\]", run_python(TOO_OLD))
+
+
 def test_no_kernel_uses_local_memory(kernels):
     # nvJitLink 13.0 spills up to eight registers of two kernels that are held to few of them.
     tolerated = 32 if re.search(r"nvjitlink\S* 13\.0", toolkit_text()) else 0

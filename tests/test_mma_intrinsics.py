@@ -7,32 +7,36 @@ import re
 import numpy as np
 import pytest
 
-PTX_OF = "import mma_kernels as k; print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}))"
+PTX_OF = """
+import mma_kernels as k
+print(k.compile_ptx(getattr(k, {name!r}), *{dtypes!r}, capability={capability!r}))
+"""
 
 
 @pytest.fixture
 def ptx(run_python, request):
     """Compiles a kernel of mma_kernels.py: ptx(name, dtypes of its pointers)."""
 
-    def ptx(name, *dtypes):
-        program = PTX_OF.format(name=name, dtypes=dtypes)
-        return run_python(
-            f"import sys; sys.path.insert(0, {str(request.path.parent)!r}); {program}"
-        )
+    def ptx(name, *dtypes, capability=(9, 0)):
+        program = PTX_OF.format(name=name, dtypes=dtypes, capability=capability)
+        return run_python(program, PYTHONPATH=str(request.path.parent))
 
     return ptx
 
 
 @pytest.fixture
-def run(hopper):
-    """Runs one block: run(name, threads, dtypes of the pointers, arrays and the result's last)."""
+def run(cupy):
+    """Runs one block: run(name, threads, arrays and the result's last)."""
     import mma_kernels
 
-    def run(name, threads, *arrays):
-        on_device = [hopper.asarray(array) for array in arrays]
-        text = mma_kernels.compile_ptx(getattr(mma_kernels, name), *(a.dtype.name for a in arrays))
+    def run(name, threads, *arrays, capability=(8, 0)):
+        if int(cupy.cuda.Device().compute_capability) < 10 * capability[0] + capability[1]:
+            pytest.skip(f"needs a GPU of compute capability {capability}")
+        on_device = [cupy.asarray(array) for array in arrays]
+        kernel, dtypes = getattr(mma_kernels, name), [array.dtype.name for array in arrays]
+        text = mma_kernels.compile_ptx(kernel, *dtypes, capability=capability)
         (entry,) = re.findall(r"\.visible \.entry (\w+)\(", text)
-        module = hopper.cuda.function.Module()
+        module = cupy.cuda.function.Module()
         module.load(text.encode() + b"\0")
         module.get_function(entry)((1,), (threads,), tuple(on_device))
         return on_device[-1].get()
@@ -70,6 +74,21 @@ def test_an_mma_tile_is_one_instruction_a_block(ptx):
         assert text.count(f"mma.sync.aligned.m16n8k8.row.col.{kinds}") == 2
 
 
+def test_before_hopper_float64_takes_four_instructions_a_block(ptx):
+    text = ptx("mma_float64", *["float64"] * 4, capability=(8, 0))
+    assert "m16n8k8" not in text
+    quarters = re.findall(
+        r"m8n8k4\.row\.col\.f64\.f64\.f64\.f64 \{(.*?)\}, \{(.*?)\}, \{(.*?)\}, \{(.*?)\}", text
+    )
+    assert len(quarters) == 8
+    for block in (quarters[:4], quarters[4:]):
+        (upper, a0, b0, _), (lower, a1, again, _), *second_half = block
+        assert b0 == again and len({a0, a1, *(a for _, a, _, _ in second_half)}) == 4
+        # The second half of k adds to the sums of the first.
+        assert [(out, acc) for out, _, _, acc in second_half] == [(upper, upper), (lower, lower)]
+        assert second_half[0][2] == second_half[1][2] != b0
+
+
 def test_dividing_takes_32_bits(ptx):
     text = ptx("divided", "int32", "int32", "int32")
     assert "div.u32" in text
@@ -78,18 +97,22 @@ def test_dividing_takes_32_bits(ptx):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("mma_float64", "float64"), ("mma_tf32", "float32")],
-    ids=["float64", "tf32"],
+    ("name", "dtype", "capability"),
+    [
+        ("mma_float64", "float64", (8, 0)),
+        ("mma_float64", "float64", (9, 0)),
+        ("mma_tf32", "float32", (8, 0)),
+    ],
+    ids=["float64-in-quarters", "float64", "tf32"],
 )
-def test_mma_tile_multiplies(run, name, dtype):
+def test_mma_tile_multiplies(run, name, dtype, capability):
     rng = np.random.default_rng(0)
     left, right, acc = (
         rng.integers(-8, 9, shape).astype(dtype) for shape in ((16, 8), (8, 16), (16, 16))
     )
     out = run(
         name, 32, fragments(acc, 16, 8, "acc"), fragments(left, 16, 8, "left"),
-        fragments(right, 8, 8, "right"), np.zeros((32, 8), dtype),
+        fragments(right, 8, 8, "right"), np.zeros((32, 8), dtype), capability=capability,
     )  # fmt: skip
     np.testing.assert_array_equal(out, fragments(acc + left @ right, 16, 8, "acc"))
 

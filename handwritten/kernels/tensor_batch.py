@@ -12,7 +12,7 @@ both lie as in global memory; a lane reads two neighbours along k, or of b two a
 So the instruction's rows 0, 1, .. 15 are columns 0, 2, .. 14, 1, 3, .. 15 of out, and its k goes 0,
 2, 4, 6, 1, 3, 5, 7. Lines in shared memory are padded: those along k to half or a quarter of all
 banks, those along m and n by 16 bytes. So lanes that are served together read different banks.
-Constraints: compute capability 9.0, whose tensor cores take float64 at 16x8x8. Larger matrices are
+Constraints: compute capability 8.0, whose tensor cores take float64. Larger matrices are
 computed tile by tile. Edges are predicated: elements outside count as zero and are not written.
 Source: PTX ISA, "mma.m16n8k8"; A. Abdelfattah et al., "Fast Batched Matrix Multiplication for Small
 Sizes using Half-Precision Arithmetic on GPUs", IPDPS 2019, for small matrices on tensor cores.
@@ -303,7 +303,7 @@ KERNEL = Kernel(
         Config(16, 16, 16, warp_m=8, warp_n=16),
     ),
     dtypes=("float64",),
-    minimum_arch=90,
+    minimum_arch=80,
     variant=variant,
     block_count=block_count,
     tile_count=block_a_tile,

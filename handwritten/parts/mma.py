@@ -8,8 +8,10 @@ One instruction multiplies 16 x 8 by 8 x 8 elements. Its operands lie across the
 Rows of a matrix may come in any order, if the result is stored to match; so may k, if both operands
 keep the same order. Half precision is the same with pairs of k in place of single ones: 16 x 16 by
 16 x 8 elements, two in a register; int8 with four, 16 x 32 by 32 x 8.
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", types .f64 and .tf32, "mma.m16n8k16", and
-"mma.m16n8k32".
+Before Hopper, float64 takes four instructions of 8 x 4 by 4 x 8 elements, whose fragments are those
+of the quarters: groups of rows by halves of k.
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k8", types .f64 and .tf32, "mma.m16n8k16",
+"mma.m16n8k32", and "Matrix Fragments for mma.m8n8k4", type .f64.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if not _config.ENABLE_CUDASIM:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
+    from numba.cuda.core.targetconfig import ConfigStack
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
@@ -33,6 +36,16 @@ if not _config.ENABLE_CUDASIM:
         "bfloat16": (16, "f32.bf16.bf16.f32", "r"),
         "int8": (32, "s32.s8.s8.s32", "r"),
     }
+    # Quarters of a float64 instruction; those of the second half of k add to sums of the first.
+    _QUARTERS = " ".join(
+        f"mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {registers};"
+        for registers in (
+            "{$0, $1}, {$4}, {$8}, {$10, $11}",
+            "{$2, $3}, {$5}, {$8}, {$12, $13}",
+            "{$0, $1}, {$6}, {$9}, {$0, $1}",
+            "{$2, $3}, {$7}, {$9}, {$2, $3}",
+        )
+    )
     _CONSTRAINTS = {types.float64: "d", types.float32: "f", types.int32: "r"}
 
     @intrinsic
@@ -47,13 +60,17 @@ if not _config.ENABLE_CUDASIM:
         assert acc.count == rows * cols * 4
         depth, kinds, operand = _INSTRUCTIONS[literal(kind)]
         total = _CONSTRAINTS[acc.dtype]
-        text = (
+        whole = (
             f"mma.sync.aligned.m16n8k{depth}.row.col.{kinds} "
             "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
         )
-        constraints = ",".join([f"={total}"] * 4 + [operand] * 6 + [total] * 4)
+        inputs = [operand] * 6 + [total] * 4
 
         def generate(context, builder, sig, args):
+            text, output = whole, f"={total}"
+            if total == "d" and ConfigStack().top().compute_capability < (9, 0):
+                text, output = _QUARTERS, "=&d"  # written before all operands are read
+            constraints = ",".join([output] * 4 + inputs)
             sums = unpack(builder, args[1], acc.count)
             a, b = unpack(builder, args[2], left.count), unpack(builder, args[3], right.count)
             register = sums[0].type

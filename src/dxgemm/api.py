@@ -206,7 +206,8 @@ def gemm_grouped(
         are computed in no order. Operands that are only read may be the same.
         The table of the problems is built on the host at each call and uploaded on the stream; the
         host does not wait. `plan_grouped` builds and uploads the table once.
-        Problems run one after the other if an operand is in host memory, and on the simulator.
+        Problems run one after the other if an operand is in host memory, on the simulator, and on
+        GPUs before Ampere.
     """
     return grouped.run(grouped.Grouped(a, b, c, alpha, beta, out, stream))
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.call import prepare as _calls
-from dxgemm.choice.implementation import Implementation, common_problems, launchable
+from dxgemm.choice.implementation import Implementation, common_problems, is_before, launchable
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import KernelSpec, compute_capability
@@ -134,7 +134,7 @@ class Grouped:
         results: the arrays that are written, in the order of the call.
         members: the problems that are computed.
         is_one_by_one: True if each problem has a launch of its own: some operand is in host memory,
-            where the copies take the time, or kernels are simulated.
+            where the copies take the time, kernels are simulated, or the GPU is too old for theirs.
         ordinal: ordinal of the GPU.
     """
 
@@ -162,16 +162,15 @@ class Grouped:
         _check_overlaps(members)
         self._anchor = members[0].target
         everything = [operand for member in self.members for operand in member.operands.values()]
-        self.is_one_by_one = simulator_enabled() or any(
-            operand.layout.device == HOST for operand in everything
-        )
+        is_on_host = any(operand.layout.device == HOST for operand in everything)
+        self.ordinal = self._anchor.layout.device
+        self.is_one_by_one = simulator_enabled() or is_on_host or _needs_later(self.ordinal)
         are_mixed = len({operand.library for operand in everything}) > 1
         self._ordered = tuple(
             operand
             for operand in everything
             if operand.library.always_ordered or (are_mixed and self._stream is None)
         )
-        self.ordinal = self._anchor.layout.device
 
     def calls(self) -> list[_calls.Bound]:
         """Prepare a call for each problem."""
@@ -300,6 +299,13 @@ def run(grouped: Grouped) -> list[Any]:
     return grouped.results
 
 
+def _needs_later(ordinal: int) -> bool:
+    """True if the kernels need a later GPU than this one."""
+    from dxgemm.handwritten.kernels import grouped
+
+    return is_before(device_facts(ordinal).arch, grouped.KERNEL.minimum_arch)
+
+
 def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     """List the kernels to build ahead of time for an architecture.
 
@@ -309,7 +315,7 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     from dxgemm.handwritten.kernels import grouped
     from dxgemm.handwritten.parts.operands import operand_mode
 
-    if compute_capability(arch) < grouped.KERNEL.minimum_arch:
+    if is_before(arch, grouped.KERNEL.minimum_arch):
         return []
     specs: dict[KernelSpec, None] = {}
     for dtype in (dtype for dtype in DTYPES if dtype in dtypes):

@@ -72,7 +72,8 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     fitting = []
     for candidate in considered:
         refusals = [legality.refusal(candidate, problem, device), _refusal(candidate, problem)]
-        if implementation is None and not candidate.is_automatic(problem.dtype):
+        is_automatic = candidate.is_automatic(problem.dtype, device.arch)
+        if implementation is None and not is_automatic:
             refusals.append("used only when named")
         refusal = next(filter(None, refusals), None)
         if refusal is None:

@@ -57,7 +57,7 @@ class Role(Enum):
     """Role of an implementation in the automatic choice."""
 
     CANDIDATE = "considered by the automatic choice"
-    RUNG = "a rung of the ladder that later ones surpass: used only when named"
+    RUNG = "a rung of the ladder that later ones surpass where they run: used only when named"
     BASELINE = "a library to compare with: used only when named"
 
 
@@ -75,6 +75,8 @@ class Implementation(ABC):
             of its tensor cores; without dtypes that it computes outside tensor cores.
         yields_to: name of a faster implementation, to which the automatic choice leaves what both
             can compute; empty without one.
+        candidate_before: compute capability, times ten, before which a rung is a candidate too, for
+            want of the instructions of later ones.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
         is_mma_sync: True if its tensor cores multiply by `mma.sync`.
     """
@@ -85,6 +87,7 @@ class Implementation(ABC):
     candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
     yields_to: str = ""
+    candidate_before: int = 0
     rung: int | None = None
     is_mma_sync: bool = False
 
@@ -93,10 +96,11 @@ class Implementation(ABC):
         """True for dxgemm's own kernels, False for a baseline."""
         return self.role is not Role.BASELINE
 
-    def is_automatic(self, dtype: str) -> bool:
+    def is_automatic(self, dtype: str, arch: str | None = None) -> bool:
         """True if the automatic choice for a dtype considers this implementation."""
         is_for_dtype = self.candidate_for is None or dtype in self.candidate_for
-        return self.role is Role.CANDIDATE and is_for_dtype
+        is_candidate = self.role is Role.CANDIDATE or is_before(arch, self.candidate_before)
+        return is_candidate and is_for_dtype
 
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
         """Peak TFLOP/s of the unit of a GPU that multiplies operands of a dtype."""
@@ -186,6 +190,11 @@ class Implementation(ABC):
         return None
 
 
+def is_before(arch: str | None, capability: int) -> bool:
+    """True if an architecture of real GPUs has less than a compute capability, times ten."""
+    return arch not in (None, SIMULATED_DEVICE.arch) and compute_capability(arch) < capability
+
+
 @dataclass(frozen=True, eq=False)
 class KernelFile(Implementation):
     """Implementation by a kernel file of one of dxgemm's packages."""
@@ -234,8 +243,8 @@ class KernelFile(Implementation):
         minimum, only = self.kernel.minimum_arch, self.kernel.only_arch
         if capability >= minimum and only in (None, capability):
             return None
-        needed = f"{minimum} or later" if minimum else f"{only}"
-        return f"it needs compute capability {needed} (times 10), not {capability}"
+        needed = f"{only / 10}" if only else f"{minimum / 10} or later"
+        return f"it needs compute capability {needed}, not {capability / 10}"
 
     def configs(self, dtype: str | None = None, arch: str | None = None) -> tuple[Any, ...]:
         kernel = self.kernel

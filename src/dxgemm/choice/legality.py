@@ -104,7 +104,7 @@ def _automatic_kernels(
     return tuple(
         (i, i.refuses)
         for i in IMPLEMENTATIONS
-        if i.is_own and i.is_automatic(dtype) and i.runs_on(device.arch) is None
+        if i.is_own and i.is_automatic(dtype, device.arch) and i.runs_on(device.arch) is None
         if fitting_configs(i, dtype, device)
     )
 
@@ -120,7 +120,7 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
     """Reason why the automatic choice leaves a kernel out; None if it does not."""
     if not implementation.is_own:
         return "a baseline: used only when named"
-    if not implementation.is_automatic(problem.dtype):
+    if not implementation.is_automatic(problem.dtype, device.arch):
         return "never the fastest for this dtype: used only when named"
     if implementation.yields_to:
         faster = find_implementation(implementation.yields_to)

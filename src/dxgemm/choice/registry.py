@@ -32,7 +32,13 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("vectorized", "128-bit accesses", role=Role.RUNG, rung=6),
     Handwritten("conflict_free", "padded or swizzled shared memory", role=Role.RUNG, rung=7),
     Handwritten("warp_tile", "tile of elements a warp", role=Role.RUNG, rung=8),
-    Handwritten("double_buffer", "next tile fetched meanwhile", role=Role.RUNG, rung=9),
+    Handwritten(
+        "double_buffer",
+        "next tile fetched meanwhile",
+        role=Role.RUNG,
+        candidate_before=80,
+        rung=9,
+    ),
     Handwritten("async_copy", "cp.async in several stages", role=Role.RUNG, rung=10),
     Handwritten("ping_pong", "fragments read one k ahead", role=Role.RUNG, rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
@@ -142,7 +148,7 @@ def kernel_specs(
         (implementation, dtype)
         for implementation in kernel_files
         for dtype in dtypes
-        if implementations is not None or implementation.is_automatic(dtype)
+        if implementations is not None or implementation.is_automatic(dtype, arch)
         if arch is None or implementation.runs_on(arch) is None
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]

@@ -301,13 +301,17 @@ def _named(
     chosen = find_implementation(name)
     reason = refusal(chosen, problem, device)
     if reason is not None:
-        raise UnsupportedProblemError(
-            f"gemm: implementation {name!r} cannot compute this: {reason}."
-        )
+        text = f"gemm: implementation {name!r} cannot compute this: {reason}."
+        if reason == chosen.runs_on(device.arch):
+            able = [i.name for i in IMPLEMENTATIONS if i.is_own and not refusal(i, problem, device)]
+            text += f" {device.name} computes it with {', '.join(able) or 'none'}."
+        raise UnsupportedProblemError(text)
     configs = chosen.configs(problem.dtype, device.arch)
     if config is not None and config not in configs:
         listed = ", ".join(map(str, configs))
-        raise UnsupportedProblemError(f"gemm: {name!r} has no config {config}; there are {listed}.")
+        raise UnsupportedProblemError(
+            f"gemm: {name!r} has no config {config} for {device.arch}; there are {listed}."
+        )
     if not chosen.is_own:
         stores_matrix = problem.reduction is not None
         return Candidate(chosen, None, stores_matrix=stores_matrix, note="asked for by name")

@@ -210,6 +210,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     """Compile a kernel to PTX, as text, or to LTO-IR, as bytes."""
     try:
         from numba import cuda, types
+        from numba.cuda.cudadrv.error import CCSupportError
     except ImportError as error:
         raise _missing_package(spec, error) from error
     capability = divmod(compute_capability(arch), 10)
@@ -227,6 +228,11 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
                 output=output,
                 launch_bounds=(spec.config.threads, _min_blocks(spec)),
             )
+    except CCSupportError as error:
+        raise BuildError(
+            f"the toolkit no longer builds for {arch}: {error}; for GPUs before Turing, "
+            "pip install 'dxgemm[cu12]'."
+        ) from error
     except Exception as error:
         stages = spec.epilogue.stages if spec.epilogue else ()
         named = f" ({' | '.join(stage.name for stage in stages)})" if stages else ""
