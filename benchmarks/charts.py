@@ -24,6 +24,7 @@ COLORS = {
     "wgmma": ("#009e73", "#2fc79b"),
     "emulated_float32": ("#00777e", "#3cc4cc"),
     "emulated_float64": ("#5a4fcf", "#a39bff"),
+    "emulated_float64_tile": ("#7d5fd0", "#bda8ff"),
     "pipeline": ("#b57b00", "#e6b23c"),
     "pipeline_tma": ("#a8558a", "#d98cbc"),
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),

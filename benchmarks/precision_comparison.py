@@ -14,7 +14,7 @@ from typing import Any
 from comparison import SMOKE, Case, Timer, sets_of_operands, take_turns, xp
 
 import dxgemm
-from dxgemm.choice.emulation_parts import IMPLEMENTATIONS
+from dxgemm.choice.emulation_parts import SERIES
 from dxgemm.handwritten.kernels.residues import LOST_BITS
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
 from dxgemm.problem.define import contiguous_problem
@@ -204,7 +204,7 @@ def plan_prepared(a: Any, b: Any, out: Any) -> dxgemm.Plan:
 
 
 def _multiplier_of_parts(a: Any) -> str | None:
-    return None if SMOKE else IMPLEMENTATIONS[str(a.dtype)]  # the simulator has none
+    return None if SMOKE else SERIES[str(a.dtype)]  # the simulator has none
 
 
 ERROR_VARIANTS = {
