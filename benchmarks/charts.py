@@ -23,6 +23,7 @@ COLORS = {
     "tensor_core_tf32": ("#d55e00", "#ff8a3d"),
     "wgmma": ("#009e73", "#2fc79b"),
     "emulated_float32": ("#00777e", "#3cc4cc"),
+    "emulated_float32_tile": ("#2f8f96", "#6fd8df"),
     "emulated_float64": ("#5a4fcf", "#a39bff"),
     "emulated_float64_tile": ("#7d5fd0", "#bda8ff"),
     "pipeline": ("#b57b00", "#e6b23c"),

@@ -49,6 +49,7 @@ SCHEMES = (
     Scheme(
         "emulated_float64", "emulated_float64", "float64", 2.0**-50, 2.0**-50, 1e300, "tensor_core"
     ),
+    Scheme("emulated_float32_tile", "emulated", "float32", 2.0**-20, 2.0**-22, 3e38, "tuned"),
     Scheme(
         "emulated_float64_tile", "emulated_float64", "float64", 2.0**-50, 2.0**-50, 1e300,
         "tensor_core",

@@ -165,12 +165,13 @@ def make_kernel(
         epilogue: a `Fusion`, whose operands end with the buffers of row factors,
             column factors and the flag of validity_check.
     """
-    from numba import cuda, float32, int32, uint8
+    from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import limit_registers, tensor_map
-    from dxgemm.handwritten.parts.intrinsics import global_address, load_vector, shared_address
+    from dxgemm.handwritten.parts.intrinsics import global_address, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.scale_back import make_scale_back
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_locate
     from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
     from dxgemm.handwritten.wgmma import make_ring
@@ -198,27 +199,13 @@ def make_kernel(
     reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
+    scale_back = make_scale_back(CHUNK_COLS)
 
     @cuda.jit(device=True, forceinline=True)
     def allows_vectors(address, stride_batch, stride_m, stride_n):
         """True if 16-byte accesses along the rows are possible."""
         is_aligned = (address | (stride_batch | stride_m) * 4) % 16 == 0
         return stride_n == 1 and is_aligned and abs(stride_m) < LONGEST_LINE
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def scale_back(frag, upper, lower, factors, at):
-        """A chunk of a warp's sums, times the factors of its rows and of its columns."""
-        scaled = ()
-        for j in static_range(CHUNK_COLS // 8):
-            x, y = load_vector(float32, 2, factors, at + 8 * j)
-            scaled = scaled + (
-                frag[4 * j] * upper * x,
-                frag[4 * j + 1] * upper * y,
-                frag[4 * j + 2] * lower * x,
-                frag[4 * j + 3] * lower * y,
-            )
-        return scaled
 
     @gemm_kernel
     def emulated_float32_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

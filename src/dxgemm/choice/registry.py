@@ -68,6 +68,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies={"float32": "float16"},
     ),
     EmulatedProduct(
+        "emulated_float32_tile",
+        "float32 as sums of float16 parts on tensor cores, mma.sync",
+        multiplies={"float32": "float16"},
+        is_mma_sync=True,
+    ),
+    EmulatedProduct(
         "emulated_float64",
         "float64 as integers by their residues on Hopper's tensor cores",
         multiplies={"float64": "int8"},
