@@ -23,6 +23,7 @@ from dxgemm.gpu.status import probe
 if probe().problem:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"  # numba reads it when it is imported
 
+import other_arch
 from contract import CASES_PROPERTY, Contract, inability
 
 import dxgemm
@@ -32,6 +33,7 @@ from dxgemm.choice.legality import _automatic_kernels
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.runtime.device import device_facts
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES, NumpyLibrary
@@ -39,9 +41,16 @@ from dxgemm.testing.padded import Padded
 
 SOURCES = Path(dxgemm.__file__).parents[1]
 
+# Architecture whose kernels are tested in place of those of the GPU at hand.
+TEST_ARCH = os.environ.get("DXGEMM_TEST_ARCH")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU, not the simulator")
+    if TEST_ARCH:
+        if simulator_enabled():
+            raise pytest.UsageError("DXGEMM_TEST_ARCH needs a GPU")
+        other_arch.pretend(TEST_ARCH)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -49,6 +58,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Any:
+    """Skips tests of kernels for which the GPU at hand has no instructions."""
+    try:
+        return (yield)
+    except errors.UnsupportedProblemError as refusal:
+        if "it needs compute capability" not in str(refusal):
+            raise
+        pytest.skip(str(refusal))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -108,7 +128,7 @@ def cupy() -> Any:
 @pytest.fixture
 def hopper(cupy: Any) -> Any:
     """CuPy, on a GPU that has the kernels over wgmma and TMA."""
-    if simulator_enabled() or cupy.cuda.Device().compute_capability != "90":
+    if device_facts(0).arch != "sm_90a":
         pytest.skip("needs a GPU of compute capability 9.0")
     return cupy
 

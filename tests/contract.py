@@ -10,6 +10,7 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.implementation import Pipelined, Role
+from dxgemm.choice.legality import fitting_configs
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing import abilities
@@ -26,6 +27,13 @@ STEP = 11  # shares no factor with the five or six sizes along an axis: every si
 def inability(implementation: Any, kind: str) -> str | None:
     """Says why an implementation does not compute a kind on this device; or None."""
     return abilities.inability(implementation, kind, device_facts(0).arch)
+
+
+def misfit(implementation: Any, config: Any, kind: str) -> str | None:
+    """Says why this device cannot launch a config of an implementation; or None."""
+    device = device_facts(0)
+    fits = config in fitting_configs(implementation, KINDS[kind].dtype, device)
+    return None if fits else f"{config} does not fit {device.name}"
 
 
 def may_refuse(implementation: Any, refusal: Refusal) -> bool:
@@ -84,6 +92,8 @@ class Contract:
         for index, group in enumerate(groups):
             if index == 0 and self.implementation.is_own:
                 reason = inability(self.implementation, group[0].kind)
+                if reason is None and config is not None:
+                    reason = misfit(self.implementation, config, group[0].kind)
                 if reason is not None:
                     pytest.skip(reason)
             if thin and simulator_enabled():
