@@ -39,12 +39,17 @@ def product_spec(file: Any, config: Any, problem: Problem) -> KernelSpec:
         config: config of the kernel.
         problem: problem of the whole product.
     """
+    own = product_problem(problem)
     if problem.dtype == "float64":
-        own = residues_problem(problem)
         return series_spec(file, config, own, file.KERNEL.variant(config, own), problem.dtype)
     parts = parts_of_problem(problem)
     variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
-    return series_spec(file, config, parts_problem(problem), variant)
+    return series_spec(file, config, own, variant)
+
+
+def product_problem(problem: Problem) -> Problem:
+    """Problem of the kernel that multiplies the parts of float32, or the residues of float64."""
+    return residues_problem(problem) if problem.dtype == "float64" else parts_problem(problem)
 
 
 def other_specs(problem: Problem) -> list[KernelSpec]:

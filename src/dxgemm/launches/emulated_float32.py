@@ -10,7 +10,7 @@ from dxgemm.choice.emulation import (
     NATIVE,
     native_config,
     native_spec,
-    parts_problem,
+    product_problem,
     validity_problem,
     validity_spec,
     with_buffers,
@@ -49,12 +49,20 @@ class PartsLaunch(LaunchSeries):
     blocks of the one that is not needed return at once.
     """
 
-    def __init__(self, problem: Problem, config: Any, arch: str, ordinal: int) -> None:
+    def __init__(
+        self,
+        implementation: EmulatedProduct,
+        problem: Problem,
+        config: Any,
+        arch: str,
+        ordinal: int,
+    ) -> None:
         """Build the missing kernels and bind them.
 
         Args:
+            implementation: the product of the parts.
             problem: the problem to compute; k is not 0.
-            config: config of the emulated product.
+            config: config of the implementation.
             arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(ordinal)
@@ -66,7 +74,17 @@ class PartsLaunch(LaunchSeries):
         native, own = native_spec(problem, config), with_buffers(problem, "int32")
         blocks = NATIVE[problem.dtype].KERNEL.block_count(native.config, problem)
         self._native = launch_kernel(native, own, blocks, arch, ordinal)
+        product = implementation.spec_for(config, problem)
+        self._product = launch_kernel(
+            product,
+            product_problem(problem),
+            implementation.block_count(config, problem, device_facts(ordinal).sm_count),
+            arch,
+            ordinal,
+            implementation.kernel.tensor_maps(config, problem, *product.variant),
+        )
         self._prepared: dict[str, int] = {}
+        self._lay_out()
 
     def prepared(self, operand: str, parts: int) -> PartsLaunch:
         """Return a copy of this launch that uses prepared parts of "a" or "b", at an address."""
@@ -117,34 +135,6 @@ class PartsLaunch(LaunchSeries):
 
 class EmulatedFloat32Launch(PartsLaunch):
     """Launch of emulated float32: each number is the sum of two float16 parts."""
-
-    def __init__(
-        self,
-        implementation: EmulatedProduct,
-        problem: Problem,
-        config: Any,
-        arch: str,
-        ordinal: int,
-    ) -> None:
-        """Build the missing kernels and bind them.
-
-        Args:
-            implementation: the product of the parts.
-            problem: the problem to compute; k is not 0.
-            config: config of the implementation.
-            arch, ordinal: architecture and ordinal of the GPU.
-        """
-        super().__init__(problem, config, arch, ordinal)
-        own, spec = parts_problem(problem), implementation.spec_for(config, problem)
-        self._product = launch_kernel(
-            spec,
-            own,
-            implementation.block_count(config, own, device_facts(ordinal).sm_count),
-            arch,
-            ordinal,
-            implementation.kernel.tensor_maps(config, own, *spec.variant),
-        )
-        self._lay_out()
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         invalid, places = base + self._invalid, self._places(base)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.choice.emulation import reconstruct_problem, reconstruct_spec, residues_problem
+from dxgemm.choice.emulation import reconstruct_problem, reconstruct_spec
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.handwritten.kernels import reconstruct
 from dxgemm.handwritten.kernels.residues import row_bytes
@@ -13,7 +13,6 @@ from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch
 from dxgemm.launches.series import Call
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
-from dxgemm.runtime.device import device_facts
 
 
 def bind(
@@ -44,22 +43,13 @@ class EmulatedFloat64Launch(PartsLaunch):
             config: config of the implementation.
             arch, ordinal: architecture and ordinal of the GPU.
         """
-        super().__init__(problem, config, arch, ordinal)
         self._count = moduli_count(problem)
         self._residue_bytes = problem.batch * self._count * problem.m * row_bytes(problem.n)
-        self._product = launch_kernel(
-            implementation.spec_for(config, problem),
-            residues_problem(problem),
-            implementation.block_count(config, problem, device_facts(ordinal).sm_count),
-            arch,
-            ordinal,
-            implementation.kernel.tensor_maps(config, problem),
-        )
+        super().__init__(implementation, problem, config, arch, ordinal)
         spec = reconstruct_spec(problem)
         blocks = reconstruct.KERNEL.block_count(spec.config, problem)
         own = reconstruct_problem(problem)
         self._reconstruct = launch_kernel(spec, own, blocks, arch, ordinal)
-        self._lay_out()
 
     def _lay_out(self) -> None:
         super()._lay_out()
