@@ -73,8 +73,6 @@ class Implementation(ABC):
             None for all. For other dtypes another kernel is always faster.
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
-        yields_to: name of a faster implementation, to which the automatic choice leaves what both
-            can compute; empty without one.
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
             want of the instructions of later ones.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
@@ -86,7 +84,6 @@ class Implementation(ABC):
     role: Role = Role.CANDIDATE
     candidate_for: tuple[str, ...] | None = None
     multiplies: Mapping[str, str] = field(default_factory=dict, hash=False)
-    yields_to: str = ""
     candidate_before: int = 0
     rung: int | None = None
     is_mma_sync: bool = False

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from dxgemm.choice.implementation import MOST_SLICES, Implementation, misfit
-from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
+from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.problem import Problem, sliced_problem, stored_problem
 
@@ -82,15 +82,12 @@ def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
     considered = _automatic_kernels(problem.dtype, device)
     if problem.reduction is None:
-        legal = [kernel for kernel, refuses in considered if refuses(problem) is None]
-    else:
-        legal = [
-            kernel
-            for kernel, refuses in considered
-            if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
-        ]
-    names = {kernel.name for kernel in legal}
-    return [kernel for kernel in legal if kernel.yields_to not in names]
+        return [kernel for kernel, refuses in considered if refuses(problem) is None]
+    return [
+        kernel
+        for kernel, refuses in considered
+        if reduction_paths(kernel, problem) and refuses(_part(kernel, problem)) is None
+    ]
 
 
 @cache
@@ -122,10 +119,6 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
         return "a baseline: used only when named"
     if not implementation.is_automatic(problem.dtype, device.arch):
         return "never the fastest for this dtype: used only when named"
-    if implementation.yields_to:
-        faster = find_implementation(implementation.yields_to)
-        if exclusion(faster, problem, device) is None:
-            return f"{faster.name} is always faster here: used only when named"
     return refusal(implementation, problem, device)
 
 

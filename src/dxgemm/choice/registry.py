@@ -101,9 +101,8 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Pipelined(
         "pipeline",
         "cuBLASDx: cp.async",
-        candidate_for=("int8",),
+        candidate_for=(),
         multiplies={name: name for name in TENSOR if name != "float32"},
-        yields_to="pipeline_tma",
         is_mma_sync=True,
     ),
     Pipelined(
