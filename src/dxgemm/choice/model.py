@@ -25,7 +25,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT
-from dxgemm.problem.problem import Problem, aligned_problem
+from dxgemm.problem.problem import Problem, aligned_operands
 
 # The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
 ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
@@ -70,10 +70,9 @@ class Asked(NamedTuple):
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
-        computed = aligned_problem(problem)
-        is_copied = problem.a is not computed.a, problem.b is not computed.b
-        copied = problem.m * problem.k * is_copied[0] * (problem.batch if a.batch else 1)
-        copied += problem.k * problem.n * is_copied[1] * (problem.batch if b.batch else 1)
+        a_copied, b_copied = (strides is not None for strides in aligned_operands(problem))
+        copied = problem.m * problem.k * a_copied * (problem.batch if a.batch else 1)
+        copied += problem.k * problem.n * b_copied * (problem.batch if b.batch else 1)
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -89,7 +88,7 @@ class Asked(NamedTuple):
             b.row == 1 != b.col,
             fusion is not None and bool(fusion.stages),
             fusion is not None and fusion.reduction is not None,
-            sum(is_copied),
+            a_copied + b_copied,
             copied * ITEM_SIZES[problem.dtype],
             a_alignment,
             b_alignment,
@@ -344,7 +343,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
         us = us + is_sliced * (ADDING_US + sums_bytes / ADDING_BYTES_PER_US)
-    if np.any(asked.copies):
+    if not isinstance(asked.copies, int) or asked.copies > 0:
         copying_us = asked.copies * COPYING_US + asked.copied_bytes * columns.copy_us
         us = us + columns.copies_operands * copying_us
     if columns.has_least:

@@ -13,7 +13,10 @@ from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 
-MOST_COPIED_BYTES = 2**30  # of an operand that is copied to aligned rows
+# Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
+# bytes of an operand that is copied at most.
+COPIED = ("float16", "bfloat16", "int8", "tf32")
+MOST_COPIED_BYTES = 2**30
 
 
 def _quick_to_read(cls: type[Any]) -> type[Any]:
@@ -187,24 +190,29 @@ def _aligned_strides(problem: Problem) -> Strides:
 
 
 def aligned_problem(problem: Problem) -> Problem:
-    """Problem with aligned copies, in a workspace, of the operands that need one.
-
-    Kernels that copy 16 bytes at a time read rows, or columns, that begin at multiples of 16 bytes;
-    but for half precision, elements that are neighbours along k. It is the problem itself if both
-    operands are like that, or are not read.
-    """
-    if problem.is_empty or problem.k == 0:
-        return problem
-    a = _aligned_operand(problem, problem.a, problem.m, problem.a_alignment)
-    b = _aligned_operand(problem, problem.b.transposed(), problem.n, problem.b_alignment)
+    """Problem with the aligned copies of `aligned_operands`; the same if neither is copied."""
+    a, b = aligned_operands(problem)
     if a is None and b is None:
         return problem
     changes: dict[str, Any] = {"padded": "a" * (a is not None) + "b" * (b is not None)}
     if a is not None:
         changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
     if b is not None:
-        changes |= {"b": b.transposed(), "b_alignment": MAX_ALIGNMENT}
+        changes |= {"b": b, "b_alignment": MAX_ALIGNMENT}
     return replace(problem, **changes)
+
+
+def aligned_operands(problem: Problem) -> tuple[Strides | None, Strides | None]:
+    """Strides of aligned copies of a and b, in a workspace; None for one that is read as it lies.
+
+    Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes;
+    but for half precision, elements that are neighbours along k.
+    """
+    if problem.arithmetic not in COPIED or problem.is_empty or problem.k == 0:
+        return None, None
+    a = _aligned_operand(problem, problem.a, problem.m, problem.a_alignment)
+    b = _aligned_operand(problem, problem.b.transposed(), problem.n, problem.b_alignment)
+    return a, b and b.transposed()
 
 
 def _aligned_operand(
