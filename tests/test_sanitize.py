@@ -60,7 +60,7 @@ def test_a_lane_is_one_line_and_one_for_each_that_tells_something():
 def test_every_lane_runs_every_subject_after_what_builds(monkeypatch, tmp_path, capsys):
     ran = []
 
-    def run_lane(sanitizer, lane, subject):
+    def run_lane(sanitizer, lane, subject, are_few):
         ran.append((lane, subject))
         return Outcome(4, 1, int((lane, subject) == ("memcheck", "tuned")))
 

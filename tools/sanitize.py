@@ -231,10 +231,11 @@ def read_output(output: str, status: int, lane: str) -> Outcome:
     return Outcome(cases, refused, int(reports[1]) if reports else 0, failure)
 
 
-def run_lane(sanitizer: str, lane: str, subject: str) -> Outcome:
-    """Run the cases of a subject in another process."""
+def run_lane(sanitizer: str, lane: str, subject: str, are_few: bool) -> Outcome:
+    """Run the cases of a subject, or a selection, in another process."""
     tool = [sanitizer, "--tool", lane, "--report-api-errors", "no"] if lane != PLAIN else []
     program = [*tool, sys.executable, __file__, "--run", subject, "--lane", lane]
+    program += ["--few"] * (are_few or lane == ADVISORY)
     try:
         finished = subprocess.run(
             program,
@@ -260,13 +261,14 @@ def main() -> int:
     parser.add_argument("--lane", action="append", choices=LANES, help="default: all")
     parser.add_argument("--subject", action="append", choices=SUBJECTS, help="default: all")
     parser.add_argument("--jobs", type=int, default=min(8, os.cpu_count() or 1), help="processes")
+    parser.add_argument("--few", action="store_true", help="an eighth of the cases in every lane")
     parser.add_argument("--out", type=Path, help="add the counts to this file, as JSON")
     parser.add_argument("--run", choices=SUBJECTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.run:
         if not simulator_enabled():
             switch_pools_off()
-        outcome = run_cases(arguments.run, are_few=arguments.lane == [ADVISORY])
+        outcome = run_cases(arguments.run, are_few=arguments.few)
         print(f"cases {outcome.cases} refused {outcome.refused}")
         return 0
     problem, sanitizer = probe().problem, find_sanitizer()
@@ -280,7 +282,9 @@ def main() -> int:
         return 2
     lanes, subjects = arguments.lane or LANES, arguments.subject or SUBJECTS
     outcomes: dict[str, dict[str, Outcome]] = {lane: {} for lane in lanes}
-    for lane, subject, outcome in run_lanes(sanitizer, lanes, subjects, arguments.jobs):
+    for lane, subject, outcome in run_lanes(
+        sanitizer, lanes, subjects, arguments.jobs, arguments.few
+    ):
         outcomes[lane][subject] = outcome
         if len(outcomes[lane]) == len(subjects):
             print(report(lane, outcomes[lane]), flush=True)
@@ -295,13 +299,13 @@ def main() -> int:
 
 
 def run_lanes(
-    sanitizer: str, lanes: Sequence[str], subjects: Sequence[str], jobs: int
+    sanitizer: str, lanes: Sequence[str], subjects: Sequence[str], jobs: int, are_few: bool
 ) -> Iterator[tuple[str, str, Outcome]]:
     """Yield lane, subject and outcome as they come; the plain lane, which builds, runs first."""
     for together in ([PLAIN] if PLAIN in lanes else [], [lane for lane in lanes if lane != PLAIN]):
         with ThreadPoolExecutor(jobs) as pool:
             futures = {
-                pool.submit(run_lane, sanitizer, lane, subject): (lane, subject)
+                pool.submit(run_lane, sanitizer, lane, subject, are_few): (lane, subject)
                 for lane, subject in product(together, subjects)
             }
             for future in as_completed(futures):
