@@ -28,6 +28,7 @@ from tables import (
     precision_refusals,
     ratio,
     rungs,
+    sm80,
     speed_table,
     tables_of,
 )
@@ -62,6 +63,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
         DOCS / "index.md": front_text(gpus, ""),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
+        DOCS / "gpus.md": suite_text(gpus, "sm80", sm80),
         DOCS / "precision.md": precision_text(gpus),
         DOCS / "accuracy.md": suite_text(gpus, "accuracy", accuracy_summary),
         DOCS / "reliability.md": reliability_text(),

@@ -478,6 +478,29 @@ def choice_regret(results: Results) -> list[Part]:
     return choice_summary(results) + all_rows(results)
 
 
+def sm80(results: Results) -> list[Part]:
+    """Kernels over `mma.sync` against cuBLAS: large squares, and means over all sizes."""
+    lines = []
+    for kind in distinct(map(kind_of, extras(results))):
+        rows = [row for row in extras(results) if kind_of(row) == kind and row["vs_cublas"]]
+        line = [kind]
+        for size in SM80_SQUARES:
+            squares = [row for row in rows if row["m"] == row["n"] == row["k"] == size]
+            best = max(squares, key=lambda row: row["tflops"])
+            line += [figure(best["tflops"]), ratio(best["vs_cublas"])]
+        odd = [row["vs_cublas"] for row in rows if any(row[name] % 8 for name in "mnk")]
+        even = [row["vs_cublas"] for row in rows if not any(row[name] % 8 for name in "mnk")]
+        means = [statistics.geometric_mean(some) if some else None for some in (even, odd)]
+        lines.append([*line, *map(ratio, means)])
+    header = ["arithmetic"]
+    for size in SM80_SQUARES:
+        header += [f"{size}, TFLOP/s", "x cuBLAS"]
+    header += ["multiples of 8, x cuBLAS", "odd sizes, x cuBLAS"]
+    title = "Squares, then geometric means over all measured sizes:"
+    return [Table(title, header, lines)]
+
+
+SM80_SQUARES = (4096, 8192)
 MODULI, DEPTHS = range(12, 19), (64, 256, 1024, 4096, 16384, 65536)
 PREPARED = "emulated, b prepared"
 # The columns of a dtype: what rates are compared of, and what errors.
@@ -619,6 +642,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "choice_regret": choice_regret,
     "precision": precision,
     "accuracy": accuracy,
+    "sm80": lambda results: sm80(results) + all_rows(results),
 }
 
 
