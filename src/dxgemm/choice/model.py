@@ -34,8 +34,9 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
-# Time to queue an aligned copy of an operand, and the bandwidth of reading and writing it.
-COPYING_US, COPYING_SHARE = 3.0, 0.6
+# Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, and the factor
+# of its bytes if it is transposed, too: measured on the H100.
+COPYING_US, COPYING_SHARE, TURNED = 3.0, 0.6, 1.5
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -59,7 +60,7 @@ class Asked(NamedTuple):
     has_epilogue: Any  # functions are applied to elements
     is_reduced: Any  # the kernel of the product reduces its tiles
     copies: Any  # operands that kernels which read aligned ones need a copy of: 0 to 2
-    copied_bytes: Any
+    copied_bytes: Any  # more for those that are transposed
     a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
 
@@ -70,9 +71,14 @@ class Asked(NamedTuple):
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
-        a_copied, b_copied = (strides is not None for strides in aligned_operands(problem))
-        copied = problem.m * problem.k * a_copied * (problem.batch if a.batch else 1)
-        copied += problem.k * problem.n * b_copied * (problem.batch if b.batch else 1)
+        copies, copied_bytes = 0, 0.0
+        sizes = problem.m * problem.k, problem.k * problem.n
+        for strides, copy, size in zip((a, b), aligned_operands(problem), sizes, strict=True):
+            if copy is not None:
+                is_turned = (strides.col if copy.col == 1 else strides.row) != 1
+                items = size * (problem.batch if strides.batch else 1)
+                copied_bytes += ITEM_SIZES[problem.dtype] * items * (TURNED if is_turned else 1)
+                copies += 1
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -88,8 +94,8 @@ class Asked(NamedTuple):
             b.row == 1 != b.col,
             fusion is not None and bool(fusion.stages),
             fusion is not None and fusion.reduction is not None,
-            a_copied + b_copied,
-            copied * ITEM_SIZES[problem.dtype],
+            copies,
+            copied_bytes,
             a_alignment,
             b_alignment,
         )
