@@ -34,8 +34,8 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
-# Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, and the factor
-# of its bytes if it is transposed, too: measured on the H100.
+# Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, and the
+# factor of its bytes if it is transposed, too: measured on the H100.
 COPYING_US, COPYING_SHARE, TURNED = 3.0, 0.6, 1.5
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
