@@ -63,11 +63,11 @@ def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:
 def test_tensor_cores_compute_what_their_generation_does() -> None:
     assert _tensor_multiply_adds(6, 1) == {}
     assert set(_tensor_multiply_adds(7, 5)) == {"float16"}
-    ampere = {"float16", "bfloat16", "tf32", "int8", "float64"}
+    ampere = {"float16", "bfloat16", "tf32", "int8", "float64", "emulated"}
     assert set(_tensor_multiply_adds(8, 0)) == set(_tensor_multiply_adds(8, 6)) == ampere
 
 
-@pytest.mark.parametrize("capability", [(8, 6), (8, 9), (10, 0), (12, 0)])
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9), (10, 0), (10, 3), (12, 0)])
 def test_float64_is_no_faster_on_most_tensor_cores(capability: tuple[int, int]) -> None:
     assert _tensor_multiply_adds(*capability)["float64"] == _cores_per_sm(*capability)["float64"]
 

@@ -81,9 +81,10 @@ def facts_of(
 def _cores_per_sm(major: int, minor: int) -> dict[str, int]:
     """Multiply-adds per SM and clock outside tensor cores, by dtype; fused for floats.
 
-    Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions".
+    Source: CUDA C++ Programming Guide, table "Throughput of Native Arithmetic Instructions"; of the
+    B300 (10.3), its datasheet.
     """
-    datacenter = (major, minor) in ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0), (10, 3))
+    datacenter = (major, minor) in ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
     float32 = 64 if (major, minor) in ((6, 0), (7, 0), (7, 5), (8, 0)) else 128
     if not datacenter:
         float64 = 2
@@ -97,7 +98,8 @@ def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> d
 
     Narrow floats are summed in float32, which GeForce cards do at half the rate of their chip.
     float64 is faster than outside tensor cores on the A100 and on Hopper alone.
-    Source: NVIDIA's architecture whitepapers, Volta to Blackwell.
+    The B300 (10.3) has few int8 units.
+    Source: NVIDIA's architecture whitepapers, Volta to Blackwell, and datasheets.
     """
     half = {7: 512, 8: 512, 9: 2048, 10: 4096, 12: 512}.get(major)
     if half is None:
@@ -108,9 +110,9 @@ def _tensor_multiply_adds(major: int, minor: int, is_geforce: bool = False) -> d
     rates = {"float16": summed}
     if major >= 8:
         rates |= {"bfloat16": summed, "tf32": summed // 2, "int8": 2 * half}
-    if major == 9:
-        rates |= {"emulated": half // 3}  # three products of float16 parts
-    if major >= 8:
-        plain = _cores_per_sm(major, minor)["float64"]
-        rates |= {"float64": {(8, 0): 64, (9, 0): 128}.get((major, minor), plain)}
+        if (major, minor) == (10, 3):
+            rates["int8"] = 256
+        plain = _cores_per_sm(major, minor)
+        rates["emulated"] = max(summed // 3, plain["float32"])  # three products of float16 parts
+        rates["float64"] = {(8, 0): 64, (9, 0): 128}.get((major, minor), plain["float64"])
     return rates
