@@ -1,7 +1,7 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The first config of each implementation and dtype is compiled for one of the architectures, in
-turn. `dxgemm build --arch sm_89` compiles all configs and layouts.
+The first config of each implementation and dtype is compiled for one of the architectures, in turn;
+not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import json
 
 import pytest
 
+from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.gpu.occupancy import sm_limits
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_100", "sm_120")
-MULTIPLIES = {implementation.name: implementation.multiplies for implementation in IMPLEMENTATIONS}
+# Emulated products are series, most of whose kernels split operands.
+MULTIPLIES = {i.name: i.multiplies for i in IMPLEMENTATIONS if not isinstance(i, EmulatedProduct)}
 MOST_REGISTERS = 255
 MOST_STACK_BYTES = 64  # some addresses, or the barriers of cuBLASDx, but no sums
 
@@ -27,9 +29,10 @@ from dxgemm.errors import MissingPackageError
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 arch, *architectures = sys.argv[1:]
+dtypes = tuple(dtype for dtype in RESULT_DTYPES if dtype != "bfloat16")
 first_specs = {}
 for each in architectures:
-    for spec in kernel_specs(tuple(RESULT_DTYPES), arch=each):
+    for spec in kernel_specs(dtypes, arch=each):
         first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(each, spec)
 for turn, specs in enumerate(first_specs.values()):
     if list(specs)[turn % len(specs)] == arch:

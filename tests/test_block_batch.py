@@ -94,7 +94,7 @@ def test_other_dtypes_and_gpus_are_refused(configs_of_a_gpu):
     assert implementation.configs("float64") == ()
     double = contiguous_problem("float64", SIZE, SIZE, SIZE)
     assert "not float64" in implementation.supports(double)
-    assert "80 or later" in implementation.runs_on("sm_75")
+    assert "8.0 or later" in implementation.runs_on("sm_75")
 
 
 @pytest.mark.parametrize(

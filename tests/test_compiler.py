@@ -12,7 +12,8 @@ from ptx_flow import c_loads
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice.implementation import Handwritten
+from dxgemm.choice.emulation_parts import SERIES
+from dxgemm.choice.implementation import EmulatedProduct, Handwritten
 from dxgemm.choice.registry import IMPLEMENTATIONS, kernel_specs
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.compiler.cubin import read_resources
@@ -33,10 +34,12 @@ def compiled(task):
     return json.dumps({**dataclasses.asdict(kernel.record), **about})
 
 def chosen(implementation, dtype):
-    # The largest tile and the smallest; of one kernel the latter however a and b may lie.
+    # The largest tile and the smallest; of one kernel the latter however a and b may lie. bfloat16
+    # and int8 differ little from float16: of them the smallest alone.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
-    yield next(spec for spec in specs if spec.config == largest)
+    if dtype not in ("bfloat16", "int8"):
+        yield next(spec for spec in specs if spec.config == largest)
     of_smallest = [spec for spec in specs if spec.config == smallest]
     is_shown = (implementation.name, dtype) == ("async_copy", "float32")
     yield from of_smallest if is_shown else of_smallest[:1]
@@ -67,6 +70,7 @@ specs = {
     for spec in implementation.common_specs(implementation.dtypes)
 }
 # Each config, and each variant with one of its configs.
+specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
 chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
 chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
 made = set(chosen.values())
@@ -113,7 +117,9 @@ def kernels(run_python, tmp_path_factory):
 def test_every_dtype_of_every_own_kernel_is_built(kernels):
     built = {(kernel["implementation"], kernel["operands"]) for kernel in kernels}
     own = [i for i in IMPLEMENTATIONS if isinstance(i, Handwritten)]
-    assert built == {(i.name, dtype) for i in own for dtype in i.dtypes}
+    # Emulated products have the name of their series.
+    names = {i.name: SERIES if isinstance(i, EmulatedProduct) else {} for i in own}
+    assert built == {(names[i.name].get(dtype, i.name), dtype) for i in own for dtype in i.dtypes}
 
 
 def test_a_block_of_each_kernel_fits_an_sm(kernels):
@@ -140,16 +146,13 @@ for spec in specs:
 """
 
 
-@pytest.mark.parametrize(
-    ("arch", "quarters"), [("sm_80", True), ("sm_89", True), ("sm_120", False)]
-)
-def test_float64_on_tensor_cores_of_any_architecture(run_python, arch, quarters):
+def test_float64_on_tensor_cores_before_hopper(run_python):
     names = ("tensor_core", "tensor_batch")
-    lines = run_python(COMPILE_SMALLEST.format(names=names, arch=arch)).splitlines()
-    assert len(lines) == (3 if arch == "sm_80" else 2)
+    lines = run_python(COMPILE_SMALLEST.format(names=names, arch="sm_80")).splitlines()
+    assert len(lines) == 3
     for line in lines:
-        name, stack_bytes, instructions = json.loads(line)
-        assert stack_bytes == 0 and (instructions > 0) == quarters, name
+        name, stack_bytes, quarters = json.loads(line)
+        assert stack_bytes == 0 and quarters > 0, name
 
 
 def test_kernels_for_turing(run_python):
@@ -199,7 +202,7 @@ def test_precision_is_reduced_only_where_it_is_asked_for(kernels):
 def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
     for kernel in kernels:
         # Products of residues are added to c by another kernel, which is among these.
-        reads_c = not kernel["module"].endswith("emulated_float64")
+        reads_c = ".emulated_float64" not in kernel["module"]
         assert (c_loads(kernel["ptx"], beta_is_zero=False) > 0) == reads_c, kernel["name"]
         assert c_loads(kernel["ptx"], beta_is_zero=True) == 0, kernel["name"]
 

@@ -14,7 +14,7 @@ from stored_functions import counted_builds, forget
 
 from dxgemm import errors
 from dxgemm.choice.implementation import MOST_ACCUMULATOR_BYTES
-from dxgemm.choice.legality import exclusion, legal_kernels
+from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
@@ -231,21 +231,18 @@ ORDERS = [(a_order, b_order) for a_order in ("row", "col") for b_order in ("row"
 
 
 @pytest.mark.parametrize("a_order, b_order", ORDERS)
-def test_pipelines_share_the_arrangements_of_int8(configs_of_a_gpu, a_order, b_order):
+def test_int8_is_for_tma_and_for_wgmma_alone(configs_of_a_gpu, a_order, b_order):
     def pipelines(asked, device):
         names = {kernel.name for kernel in legal_kernels(asked, device)}
-        found = {name for name in ("pipeline", "pipeline_tma") if name in names}
-        excluded = {n for n in found if exclusion(find_implementation(n), asked, device)}
-        assert not excluded
-        return found
+        return names & {"pipeline", "pipeline_tma"}
 
     asked = arranged("int8", a_order, b_order, out_dtype="int32")
-    is_k_major = (a_order, b_order) == ("row", "col")
-    assert pipelines(asked, H200) == {"pipeline_tma" if is_k_major else "pipeline"}
-    assert pipelines(asked, A100) == {"pipeline"}
     odd = dataclasses.replace(asked, a_alignment=1)
     assert "16 bytes" in pipeline_tma.KERNEL.supports(odd)
-    assert pipelines(odd, H200) == {"pipeline"}
+    for problem in (asked, odd):
+        assert pipelines(problem, H200) == {"pipeline_tma"} and not pipelines(problem, A100)
+        aligned = find_implementation("pipeline_tma").computed(problem)
+        assert pipeline_tma.KERNEL.supports(aligned) is None
     assert pipeline.KERNEL.variant(pipeline.KERNEL.configs[-1], odd) == (a_order, b_order, "item")
 
 
@@ -459,5 +456,5 @@ def test_pipelines_are_built_ahead_for_what_they_are_chosen_for(configs_of_a_gpu
         specs = kernel_specs((dtype,), arch=arch)
         return {spec.implementation for spec in specs} & {"pipeline", "pipeline_tma"}
 
-    assert pipelines("int8", ARCH) == {"pipeline", "pipeline_tma"}
+    assert pipelines("int8", ARCH) == {"pipeline_tma"}
     assert not pipelines("float64", ARCH) and not pipelines("int8", "sm_70")

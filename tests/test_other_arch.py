@@ -12,7 +12,7 @@ from elftools.elf.elffile import ELFFile
 def flags(kernel):
     return ELFFile(BytesIO(kernel.cubin))["e_flags"]
 
-spec = find_implementation("tensor_core").common_specs(("float64",), "sm_80")[-1]
+spec = find_implementation("tensor_core").common_specs(("float64",))[-1]
 key, ampere = spec.key("sm_80"), compile_kernel(spec, "sm_80")
 other_arch.link_for("sm_80", "sm_90a")
 linked, hopper = (compile_kernel(spec, arch) for arch in ("sm_80", "sm_90a"))
@@ -32,7 +32,7 @@ import other_arch
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler.worker import Worker
 
-spec = find_implementation("coalesced").common_specs(("float32",), "sm_80")[0]
+spec = find_implementation("coalesced").common_specs(("float32",))[0]
 other_arch.link_for("sm_80", "sm_90a")
 with Worker() as worker:
     kernel = worker.build(spec, "sm_80")
