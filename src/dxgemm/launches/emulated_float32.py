@@ -33,15 +33,6 @@ def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Lau
     return launch_kernel(spec, problem, file.KERNEL.block_count(config, problem), arch, ordinal)
 
 
-def bind(
-    implementation: EmulatedProduct, problem: Problem, config: Any, arch: str, ordinal: int
-) -> Launch:
-    """Bind a problem: to an `EmulatedFloat32Launch`, or to the native kernel if k is 0."""
-    if problem.k == 0:
-        return native_launch(problem, config, arch, ordinal)
-    return EmulatedFloat32Launch(implementation, problem, config, arch, ordinal)
-
-
 class PartsLaunch(LaunchSeries):
     """Launch of an emulated product: split a and b, check them, multiply the parts or a and b.
 

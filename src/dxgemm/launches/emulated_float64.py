@@ -9,19 +9,10 @@ from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.handwritten.kernels import reconstruct
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.moduli import moduli_count
-from dxgemm.launches.emulated_float32 import PartsLaunch, native_launch
+from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.series import Call
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import Launch, launch_kernel
-
-
-def bind(
-    implementation: EmulatedProduct, problem: Problem, config: Any, arch: str, ordinal: int
-) -> Launch:
-    """Bind a problem: to an `EmulatedFloat64Launch`, or to the native kernel if k is 0."""
-    if problem.k == 0:
-        return native_launch(problem, config, arch, ordinal)
-    return EmulatedFloat64Launch(implementation, problem, config, arch, ordinal)
+from dxgemm.runtime.binding import launch_kernel
 
 
 class EmulatedFloat64Launch(PartsLaunch):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.choice.implementation import Cublas, EmulatedProduct, Implementation, KernelFile
-from dxgemm.launches import emulated_float32, emulated_float64
 from dxgemm.launches.aligned import AlignedLaunch
 from dxgemm.launches.cublas import CublasLaunch
+from dxgemm.launches.emulated_float32 import EmulatedFloat32Launch, native_launch
+from dxgemm.launches.emulated_float64 import EmulatedFloat64Launch
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
@@ -31,8 +32,11 @@ def bind_product(
     if isinstance(implementation, Cublas):
         return CublasLaunch(problem, ordinal)
     if isinstance(implementation, EmulatedProduct):
-        emulated = emulated_float64 if problem.dtype == "float64" else emulated_float32
-        return emulated.bind(implementation, problem, config, arch, ordinal)
+        if problem.k == 0:
+            return native_launch(problem, config, arch, ordinal)
+        is_double = problem.dtype == "float64"
+        emulated = EmulatedFloat64Launch if is_double else EmulatedFloat32Launch
+        return emulated(implementation, problem, config, arch, ordinal)
     assert isinstance(implementation, KernelFile)
     computed = implementation.computed(problem)
     maps = implementation.kernel.tensor_maps(config, computed)
