@@ -96,7 +96,7 @@ def native_config(problem: Problem, config: Any = None) -> Any:
 
     def cost(config: Any) -> float:
         tiles_per_sm = -(-file.KERNEL.block_count(config, problem) // LARGE_GPU_SMS)
-        work = config.tile_m * config.tile_n / config.split_k
+        work = config.tile_m * config.tile_n
         return tiles_per_sm * work / tile_efficiency(config.tile_m, config.tile_n)
 
     configs = [

@@ -325,7 +325,7 @@ def misfit(config: Any, dtype: str, arch: str, smem_bytes: int) -> str | None:
             f"a block of {config} takes {needed} bytes of shared memory, more than the "
             f"{smem_bytes} that it can have on {arch}"
         )
-    if config.cluster > 1 and compute_capability(arch) < CLUSTER_CAPABILITY:
+    if config.cluster > 1 and is_before(arch, CLUSTER_CAPABILITY):
         return f"{config} needs the thread-block clusters of compute capability 9.0, not {arch}"
     return None
 
