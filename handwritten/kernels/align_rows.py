@@ -35,7 +35,7 @@ class Config(BaseConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str]:
-    """Whether elements of a row are neighbours: "row" or "any"."""
+    """Order of the elements of a row: "row" if they are neighbours in memory, else "any"."""
     return ("row" if problem.a.col == 1 or problem.n == 1 else "any",)
 
 

@@ -19,13 +19,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import emulated_float32
+from dxgemm.handwritten.kernels.tensor_tile import STORE_BYTES, SWIZZLE_ROWS
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES
-from dxgemm.handwritten.parts.kernel import BaseConfig, Reductions
+from dxgemm.handwritten.parts.kernel import BaseConfig, Reductions, no_maps
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, LINE_BYTES, STEPS
 
-SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
 WARP_TILE = 32  # rows and columns of a warp
-STORE_BYTES = 2560  # of a warp's part of the result in shared memory
 PARTS, ITEM_BYTES = 2, 2
 TILE_K = LINE_BYTES // ITEM_BYTES
 
@@ -276,11 +275,6 @@ def make_kernel(
             )  # fmt: skip
 
     return emulated_float32_tile_kernel
-
-
-def no_maps(config: Config, problem: Any, *variant: str) -> tuple[Any, ...]:
-    """Launch without tensor maps."""
-    return ()
 
 
 KERNEL = replace(

@@ -90,7 +90,7 @@ def block_a_tile(config: Any, problem: Any) -> int:
     return problem.batch * tiles * config.cluster
 
 
-def no_maps(config: Any, problem: Any) -> tuple[Any, ...]:
+def no_maps(config: Any, problem: Any, *variant: str) -> tuple[Any, ...]:
     """Launch without tensor maps."""
     return ()
 
