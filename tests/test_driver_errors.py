@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import struct
 from dataclasses import replace
+from inspect import getclosurevars
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,9 +199,10 @@ def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch)
         run()
         packed = struct.unpack_from("@qqq", kernel_launch._buffer, 40)
         assert packed == sizes and kernel_launch._config.gridDimX == blocks
-    before = bytes(plan.__self__._buffer)
+    own = getclosurevars(plan).nonlocals["self"]._buffer
+    before = bytes(own)
     kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)
-    assert bytes(plan.__self__._buffer) == before, "a plan has arguments of its own"
+    assert bytes(own) == before, "a plan has arguments of its own"
 
 
 def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):

@@ -67,6 +67,7 @@ class _Arguments:
         pack, pack_operands: functions that write the arguments of a call, and of its epilogue.
         config: launch configuration for the driver.
         fields: memory of config, as a C struct.
+        owner: the launch that wrote the grid and the arguments that its problem fixes.
     """
 
     def __init__(
@@ -109,6 +110,7 @@ class _Arguments:
         fields.block_x = kernel.record.threads
         fields.smem_bytes = kernel.record.dynamic_smem_bytes
         fields.attribute_count = int(cluster > 1)
+        self.owner: KernelLaunch | None = None
 
 
 class KernelLaunch:
@@ -152,10 +154,10 @@ class KernelLaunch:
         self._buffer, self._pack = arguments.buffer, arguments.pack
         self._function, self._extra_address = arguments.function, arguments.extra_address
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        self._submit = driver_api().cuLaunchKernelEx
         # With several GPUs another one's context may be current. With one GPU there may only be no
         # current context at all, which the launch reports.
-        self._context_may_differ = device_count() > 1
+        submit = driver_api().cuLaunchKernelEx
+        self._submit = submit if device_count() == 1 else self._submit_in_context
 
     def __call__(
         self,
@@ -177,7 +179,10 @@ class KernelLaunch:
         """
         with self._lock:
             self._set_arguments(a, b, c, out, alpha, beta, operands)
-            self._queue(stream)
+            self._fields.stream = stream
+            (error,) = self._submit(self._config, self._function, 0, self._extra_address)
+            if error:
+                self._queue_in_context()
 
     def fixed(
         self,
@@ -195,7 +200,7 @@ class KernelLaunch:
             self._kernel, self._problem, self._blocks, self._ordinal, maps, is_alone=True
         )
         launch._set_arguments(a, b, c, out, alpha, beta, operands)
-        return launch._queue_again
+        return launch._queue_again()
 
     def _set_arguments(
         self,
@@ -207,32 +212,38 @@ class KernelLaunch:
         beta: float,
         operands: tuple[Any, ...],
     ) -> None:
-        arguments, buffer, fields = self._arguments, self._buffer, self._fields
+        arguments, buffer = self._arguments, self._buffer
+        if arguments.owner is not self:
+            arguments.owner = self
+            buffer[arguments.fixed] = self._fixed
+            self._fields.grid_x, self._fields.grid_y = self._blocks, self._slices
         self._pack(buffer, 0, a, b, c, out, alpha, beta)
-        buffer[arguments.fixed] = self._fixed
         if arguments.pack_operands:
             arguments.pack_operands(buffer, arguments.operands, *operands)
         if self._tensor_maps:
             buffer[arguments.maps :] = self._tensor_maps.encode(a, b)
-        fields.grid_x, fields.grid_y = self._blocks, self._slices
 
-    def _queue_again(self, stream: int) -> None:
-        with self._lock:
-            self._queue(stream)
+    def _queue_again(self) -> Callable[[int], None]:
+        """Function that queues the kernel with its arguments as they are; it looks nothing up."""
+        lock, fields, submit = self._lock, self._fields, self._submit
+        config, function, extra_address = self._config, self._function, self._extra_address
 
-    def _queue(self, stream: int) -> None:
-        self._fields.stream = stream
-        if self._context_may_differ:
-            self._queue_in_context()
-            return
-        (error,) = self._submit(self._config, self._function, 0, self._extra_address)
-        if error:
-            # Most likely a thread that never used CUDA, which has no current context yet.
-            self._queue_in_context()
+        def queue(stream: int) -> None:
+            with lock:
+                fields.stream = stream
+                (error,) = submit(config, function, 0, extra_address)
+                if error:
+                    self._queue_in_context()
+
+        return queue
+
+    def _submit_in_context(self, *arguments: Any) -> Any:
+        with current_device(self._ordinal):
+            return driver_api().cuLaunchKernelEx(*arguments)
 
     def _queue_in_context(self) -> None:
-        with current_device(self._ordinal):
-            (error,) = self._submit(self._config, self._function, 0, self._extra_address)
+        """Queue again after an error: most likely this thread has no current context yet."""
+        (error,) = self._submit_in_context(self._config, self._function, 0, self._extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(
