@@ -22,6 +22,7 @@ from dxgemm.choice.model import (
     ADDING_US,
     COPYING_SHARE,
     COPYING_US,
+    LEAST_COPIED_BYTES,
     UNFILLED,
     Asked,
     Columns,
@@ -356,6 +357,15 @@ def test_aligned_copies_take_time(configs_of_a_gpu):
     for us in times[1:]:
         np.testing.assert_allclose(us - times[0], copied_us)
     np.testing.assert_allclose(both - times[0], 2 * copied_us)
+
+
+def test_copies_of_small_matrices_take_a_block_each(configs_of_a_gpu):
+    one = Asked.of(problem(9 * 6000, 11, 11, dtype="float16"))
+    many = Asked.of(problem(9, 11, 11, batch=6000, dtype="float16"))
+    assert one.copies == many.copies == 2
+    assert many.copied_bytes == 6000 * 2 * LEAST_COPIED_BYTES > 5 * one.copied_bytes
+    whole = Asked.of(problem(32, 11, 11, batch=6000, dtype="float16"))
+    assert whole.copied_bytes == many.copied_bytes, "up to 32 rows of 512 bytes are one block"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

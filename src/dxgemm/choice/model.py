@@ -10,6 +10,7 @@ Source: Williams, Waterman and Patterson, "Roofline: an insightful visual perfor
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -24,7 +25,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import MAX_ALIGNMENT
+from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem, aligned_operands
 
 # The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
@@ -35,8 +36,10 @@ REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, and the
-# factor of its bytes if it is transposed, too: measured on the H100.
-COPYING_US, COPYING_SHARE, TURNED = 3.0, 0.6, 1.5
+# factor of its bytes if it is transposed, too; the rows, and the bytes of a row, that a block
+# copies, and the bytes that its time is worth at least: measured on the H100.
+COPYING_US, COPYING_SHARE, TURNED = 4.0, 0.75, 1.5
+COPIED_ROWS, COPIED_ROW_BYTES, LEAST_COPIED_BYTES = 32, 512, 6500
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -60,7 +63,7 @@ class Asked(NamedTuple):
     has_epilogue: Any  # functions are applied to elements
     is_reduced: Any  # the kernel of the product reduces its tiles
     copies: Any  # operands that kernels which read aligned ones need a copy of: 0 to 2
-    copied_bytes: Any  # more for those that are transposed
+    copied_bytes: Any  # more for those that are transposed, or of small matrices
     a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
 
@@ -71,14 +74,15 @@ class Asked(NamedTuple):
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
-        copies, copied_bytes = 0, 0.0
-        sizes = problem.m * problem.k, problem.k * problem.n
-        for strides, copy, size in zip((a, b), aligned_operands(problem), sizes, strict=True):
-            if copy is not None:
-                is_turned = (strides.col if copy.col == 1 else strides.row) != 1
-                items = size * (problem.batch if strides.batch else 1)
-                copied_bytes += ITEM_SIZES[problem.dtype] * items * (TURNED if is_turned else 1)
-                copies += 1
+        a_copy, b_copy = aligned_operands(problem)
+        copied = [
+            _copied_bytes(problem, source, copy, along)
+            for source, copy, along in (
+                (a, a_copy, problem.m),
+                (b.transposed(), b_copy and b_copy.transposed(), problem.n),
+            )
+            if copy is not None
+        ]
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -94,8 +98,8 @@ class Asked(NamedTuple):
             b.row == 1 != b.col,
             fusion is not None and bool(fusion.stages),
             fusion is not None and fusion.reduction is not None,
-            copies,
-            copied_bytes,
+            len(copied),
+            float(sum(copied)),
             a_alignment,
             b_alignment,
         )
@@ -105,6 +109,24 @@ class Asked(NamedTuple):
         """Numbers of many problems, one row each."""
         columns = zip(*(cls.of(problem) for problem in problems), strict=True)
         return cls(*(np.array(column, float)[:, None] for column in columns))
+
+
+def _copied_bytes(problem: Problem, source: Strides, copy: Strides, along: int) -> float:
+    """Bytes of an aligned copy, as far as its time goes.
+
+    Args:
+        problem: the problem.
+        source, copy: strides along m or n, and along k.
+        along: m or n.
+    """
+    copies_rows = copy.col == 1
+    rows, cols = (along, problem.k) if copies_rows else (problem.k, along)
+    matrices = problem.batch if source.batch else 1
+    row_bytes = cols * ITEM_SIZES[problem.dtype]
+    blocks = math.ceil(rows / COPIED_ROWS) * math.ceil(row_bytes / COPIED_ROW_BYTES)
+    is_turned = (source.col if copies_rows else source.row) != 1
+    read_bytes = rows * row_bytes * (TURNED if is_turned else 1)
+    return matrices * max(read_bytes, blocks * LEAST_COPIED_BYTES)
 
 
 class Row(NamedTuple):
