@@ -363,10 +363,10 @@ def test_the_kernels_of_a_problem():
         ("k", "vector", "13"),
         ("mn", "element", "13"),
     ]
-    assert parts["a"].part_items == 13 * 512 * 1008
+    assert parts["a"].part_items == 13 * 512 * 1024
     assert native_config(problem).tile_left
     a_map, _ = emulated_float64.KERNEL.tensor_maps(emulated_float64.KERNEL.configs[0], problem)
-    assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1008, 512 * 1008)
+    assert a_map.sizes == (1000, 512, 13) and a_map.stride_bytes == (1024, 512 * 1024)
 
 
 COMPILE = """

@@ -5,7 +5,7 @@ are int8 (`residues`). int32 sums of their products are exact; a sum's residue i
 integers' product, which `reconstruct` finds from all of them. The products by the moduli are the
 matrices of a batch, one after the other. Only the store differs: it writes a byte an element.
 Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
-(batch, moduli, m, n), rows padded to 16 bytes. In the last parameter the flag of
+(batch, moduli, m, n), rows padded to 32 bytes. In the last parameter the flag of
 validity_check and the number of moduli.
 Constraints: k at most 2**17, or sums would not fit int32; m and n are free. If the flag is not 0,
 the kernel computes nothing and leaves the product to `native_fallback`.

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import emulated_float64, tensor_tile
+from dxgemm.handwritten.kernels.residues import ALIGNMENT
 from dxgemm.handwritten.kernels.tensor_tile import WARP_N
 from dxgemm.handwritten.parts.kernel import no_maps
-from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 LAYOUT = "k16"  # of residues, see `line_tiles`
 
@@ -41,7 +41,7 @@ def make_kernel(config: tensor_tile.Config, dtype: str, epilogue: Any) -> Callab
     ):
         count: int32 = extra[1]
         constants = constants_of(int32(matrix - divide(matrix, count) * count))
-        pitch = (n + VECTOR_BYTES - 1) // VECTOR_BYTES * VECTOR_BYTES
+        pitch = (n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         target = global_address(out.data) + (matrix * m + top) * pitch + col
         rows: int32 = m - top
         cols: int32 = pitch - col

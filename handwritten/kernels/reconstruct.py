@@ -6,7 +6,7 @@ into limbs of 42 bits, from -2**41 to 2**41. With up to 20 moduli, a limb's prod
 are exact in float64; so is the difference from Q times P's limb. Carries make the limbs lie side by
 side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
 A thread takes four neighbours of a row.
-Layout: a is (moduli, m, n) residues, any batch, rows padded to 16 bytes; c and out (m, n), any
+Layout: a is (moduli, m, n) residues, any batch, rows padded to 32 bytes; c and out (m, n), any
 strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
 Constraints: none. If the flag is not 0, the kernel writes nothing and leaves the product to

@@ -10,6 +10,7 @@ import numpy as np
 from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
+SECTOR_BYTES = 32  # of the L2 cache; TMA reads rows that begin at multiples of it faster
 
 LINE_BYTES = 128  # size of a cache line
 

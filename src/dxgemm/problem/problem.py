@@ -11,7 +11,7 @@ from typing import Any
 
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedReduction, Fusion
-from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
+from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
 
 # Arithmetics with kernels that read 16 bytes at a time, from aligned copies if need be, and the
 # bytes of an operand that is copied at most.
@@ -206,7 +206,8 @@ def aligned_operands(problem: Problem) -> tuple[Strides | None, Strides | None]:
     """Strides of aligned copies of a and b, in a workspace; None for one that is read as it lies.
 
     Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes;
-    but for half precision, elements that are neighbours along k.
+    but for half precision, elements that are neighbours along k. The lines of copies begin at
+    multiples of 32 bytes.
     """
     if problem.arithmetic not in COPIED or problem.is_empty or problem.k == 0:
         return None, None
@@ -239,7 +240,7 @@ def _aligned_operand(
     starts = (strides.batch | line * (lines > 1)) * item_size | alignment
     if has_neighbours and starts % MAX_ALIGNMENT == 0:
         return None
-    width = MAX_ALIGNMENT // item_size
+    width = SECTOR_BYTES // item_size
     copies_rows = not is_half or abs(strides.col) <= abs(strides.row)
     items, lines = (k, along) if copies_rows else (along, k)
     line = -(-items // width) * width
