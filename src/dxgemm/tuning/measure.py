@@ -121,17 +121,17 @@ class Sampler:
     """Plans of one candidate on several sets of operands; a call times a sample of them.
 
     Attributes:
-        first_s: seconds of the first call.
+        first_s: seconds of a call in the first sample.
     """
 
     def __init__(self, plans: Sequence[Callable[[], object]], timer: Timer) -> None:
         self._timer = timer
         self._plans = cycle(plans)
-        self.first_s = timer(plans[:1])
+        self._calls = calls_in_sample(timer(plans[:1]), SAMPLE_S, MOST_CALLS)
+        self.first_s = self()
 
     def __call__(self) -> float:
-        calls = calls_in_sample(self.first_s, SAMPLE_S, MOST_CALLS)
-        return self._timer(list(islice(self._plans, calls)))
+        return self._timer(list(islice(self._plans, self._calls)))
 
 
 def near_best(samplers: dict[str, Sampler]) -> dict[str, Sampler]:
