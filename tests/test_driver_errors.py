@@ -203,6 +203,11 @@ def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch)
     before = bytes(own)
     kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)
     assert bytes(own) == before, "a plan has arguments of its own"
+    plan(1)
+    plan(2)
+    configs = getclosurevars(plan).nonlocals["configs"]
+    found = {stream: (int(each.hStream), each.gridDimX) for stream, each in configs.items()}
+    assert found == {1: (1, 9), 2: (2, 9)}, "threads may queue a plan on streams of their own"
 
 
 def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):

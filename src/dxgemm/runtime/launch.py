@@ -53,6 +53,25 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+def _launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
+    """Launch configuration of a kernel for the driver, and its memory; grid and stream are 0."""
+    driver = driver_api()
+    config = driver.CUlaunchConfig()
+    cluster = kernel.record.cluster
+    if cluster > 1:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extents = attribute.value.clusterDim
+        extents.x, extents.y, extents.z = cluster, 1, 1
+        config.attrs = [attribute]
+    fields = _LaunchConfig.from_address(config.getPtr())
+    fields.grid_z = fields.block_y = fields.block_z = 1
+    fields.block_x = kernel.record.threads
+    fields.smem_bytes = kernel.record.dynamic_smem_bytes
+    fields.attribute_count = int(cluster > 1)
+    return config, fields
+
+
 class _Arguments:
     """Memory from which the driver takes a kernel's arguments and launch configuration.
 
@@ -97,19 +116,7 @@ class _Arguments:
             _END,
         )  # fmt: skip
         self.extra_address = ctypes.addressof(self._extra)
-        self.config = driver.CUlaunchConfig()
-        cluster = kernel.record.cluster
-        if cluster > 1:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            extents = attribute.value.clusterDim
-            extents.x, extents.y, extents.z = cluster, 1, 1
-            self.config.attrs = [attribute]
-        fields = self.fields = _LaunchConfig.from_address(self.config.getPtr())
-        fields.grid_z = fields.block_y = fields.block_z = 1
-        fields.block_x = kernel.record.threads
-        fields.smem_bytes = kernel.record.dynamic_smem_bytes
-        fields.attribute_count = int(cluster > 1)
+        self.config, self.fields = _launch_config(kernel)
         self.owner: KernelLaunch | None = None
 
 
@@ -182,7 +189,7 @@ class KernelLaunch:
             self._fields.stream = stream
             (error,) = self._submit(self._config, self._function, 0, self._extra_address)
             if error:
-                self._queue_in_context()
+                self._queue_in_context(self._config)
 
     def fixed(
         self,
@@ -225,25 +232,31 @@ class KernelLaunch:
 
     def _queue_again(self) -> Callable[[int], None]:
         """Function that queues the kernel with its arguments as they are; it looks nothing up."""
-        lock, fields, submit = self._lock, self._fields, self._submit
-        config, function, extra_address = self._config, self._function, self._extra_address
+        configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
+        submit, function, extra_address = self._submit, self._function, self._extra_address
 
         def queue(stream: int) -> None:
-            with lock:
-                fields.stream = stream
-                (error,) = submit(config, function, 0, extra_address)
-                if error:
-                    self._queue_in_context()
+            config = configs.get(stream) or self._config_on(stream, configs)
+            (error,) = submit(config, function, 0, extra_address)
+            if error:
+                self._queue_in_context(config)
 
         return queue
+
+    def _config_on(self, stream: int, configs: dict[int, Any]) -> Any:
+        config, fields = _launch_config(self._kernel)
+        fields.grid_x, fields.grid_y = self._blocks, self._slices
+        fields.stream = stream
+        configs[stream] = config
+        return config
 
     def _submit_in_context(self, *arguments: Any) -> Any:
         with current_device(self._ordinal):
             return driver_api().cuLaunchKernelEx(*arguments)
 
-    def _queue_in_context(self) -> None:
+    def _queue_in_context(self, config: Any) -> None:
         """Queue again after an error: most likely this thread has no current context yet."""
-        (error,) = self._submit_in_context(self._config, self._function, 0, self._extra_address)
+        (error,) = self._submit_in_context(config, self._function, 0, self._extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(
