@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 import dxgemm
+from dxgemm.choice.implementation import KernelFile
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
@@ -60,8 +61,12 @@ def demo(as_json: JsonOption = False) -> None:
         )
         images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
         gram_images = images[:SIMULATED_GRAM_IMAGES]
-    names = [implementation.name for implementation in dxgemm.implementations()]
-    steps = [(name, dtype) for name in names for dtype in DTYPES]
+    steps = [
+        (implementation.name, dtype)
+        for implementation in dxgemm.implementations()
+        for dtype in DTYPES
+        if not isinstance(implementation, KernelFile) or dtype in implementation.dtypes
+    ]
     timings = []
     with progress_bar(is_shown=not as_json) as report:
         for done, (name, dtype) in enumerate(steps):
@@ -102,8 +107,13 @@ def _print_timings(timings: list[Timing], count: int) -> None:
             if t.refusal is None
         ],
     )
-    for refusal in dict.fromkeys(t.refusal for t in timings if t.refusal):
-        typer.echo(f"Not timed: {refusal}")
+    refusals: dict[str, list[str]] = {}
+    for t in timings:
+        if t.refusal is not None:
+            reason = t.refusal.partition("cannot compute this: ")[2] or t.refusal
+            refusals.setdefault(reason, []).append(t.implementation)
+    for reason, names in refusals.items():
+        typer.echo(f"Not timed: {', '.join(dict.fromkeys(names))}: {reason}")
     typer.echo(f"Times: {clock_name()}. Every result equals NumPy's in every element.")
 
 
