@@ -155,7 +155,7 @@ TO_INTEGER = 1.5 * 2.0**52
 # exp's power of two is made so much too large first, since the smallest ones are subnormal.
 HEADROOM = 128
 # From here on exp(-x) rounds to 0, and tanh to 1.
-LOGISTIC_END_FLOAT32, LOGISTIC_END_FLOAT64 = 104.0, 746.0
+EXP_END_FLOAT32, EXP_END_FLOAT64 = 104.0, 746.0
 TANH_END = 20.0
 # Below, x * Phi(x) rounds to 0 in every dtype; minus infinity times 0 would be NaN.
 TIMES_NORMAL_CDF_END = -40.0
@@ -329,11 +329,28 @@ def _tanh_float64(x):
     return math.copysign(q * _reciprocal_of_sum(q, 2.0), x)
 
 
-def _make_logistic(scalar: Any, exp: Callable[..., Any], end: float) -> Callable[..., Any]:
-    zero, one, end = scalar(0.0), scalar(1.0), scalar(end)
+def _make_decay(scalar: Any, exp: Callable[..., Any], end: float) -> Callable[..., Any]:
+    end = scalar(end)
+
+    def decay(x):
+        """exp(-|x|)"""
+        return exp(-_bounded(x, end))
+
+    return device_function(decay)
+
+
+# By the dtype of the argument.
+DECAY = {
+    "float32": _make_decay(np.float32, _exp_float32, EXP_END_FLOAT32),
+    "float64": _make_decay(np.float64, _exp_float64, EXP_END_FLOAT64),
+}
+
+
+def _make_logistic(scalar: Any, decay: Callable[..., Any]) -> Callable[..., Any]:
+    zero, one = scalar(0.0), scalar(1.0)
 
     def logistic(x):
-        small = exp(-_bounded(x, end))
+        small = decay(x)
         inverse = _reciprocal_of_sum(small, one)
         return inverse if x >= zero else small * inverse
 
@@ -406,8 +423,8 @@ def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable
 # By the names that they have in `dxgemm.epilogues.elementary`.
 FUNCTIONS = {
     "logistic": _by_type(
-        _make_logistic(np.float32, _exp_float32, LOGISTIC_END_FLOAT32),
-        _make_logistic(np.float64, _exp_float64, LOGISTIC_END_FLOAT64),
+        _make_logistic(np.float32, DECAY["float32"]),
+        _make_logistic(np.float64, DECAY["float64"]),
     ),
     "normal_cdf": _by_type(
         _normal_cdf_float32,
