@@ -11,7 +11,6 @@ Source: M. Harris, "Optimizing Parallel Reduction in CUDA": coalesced reads, hal
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,8 +70,8 @@ def make_kernel(
     reducer = make_reducer(reduction, dtype)
     no_partial, merge = reducer.no_partial, reducer.merge
     values, indices = reducer.values, reducer.indices
+    finish, results = reducer.finish, reducer.results
     lines, group_threads, threads = config.groups, config.threads_per_group, config.threads
-    is_norm = reduction.kind == "squares" and end != AGAIN
     writes_values, writes_indices = "values" in written, "indices" in written
     first_array = 2 if indices > 0 else 1
     index_array = first_array + (1 if writes_values else 0)
@@ -94,11 +93,13 @@ def make_kernel(
         """Write a result, or a partial one."""
         if writes_values:
             array, batch_step, line_step, step = extra[first_array]
-            for j in static_range(values):
-                value = partial[j]
-                if is_norm:
-                    value = math.sqrt(value)
-                array[matrix * batch_step + line * line_step + j * step] = value
+            if end == AGAIN:
+                for j in static_range(values):
+                    array[matrix * batch_step + line * line_step + j * step] = partial[j]
+            else:
+                finished = finish(partial)
+                for j in static_range(results):
+                    array[matrix * batch_step + line * line_step + j * step] = finished[j]
         if writes_indices:
             array, batch_step, line_step, step = extra[index_array]
             for j in static_range(indices):

@@ -35,8 +35,8 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
     reduction, is_transposed = epilogue.reduction, epilogue.is_transposed
     is_whole = reduction.axis is None
     reducer = make_reducer(reduction, "float32")
-    empty, step, partial = reducer.empty, reducer.step, reducer.partial
-    no_partial, merge = reducer.no_partial, reducer.merge
+    empty, step, join = reducer.empty, reducer.step, reducer.join
+    partial, no_partial, merge = reducer.partial, reducer.no_partial, reducer.merge
     members = reducer.values + reducer.indices
     put_partial = make_put_partial(epilogue, "float32")
     finish_one = make_finish(epilogue, "float32", "float32")
@@ -96,7 +96,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
         upper_c = c_start + upper_row * c.row + left * c.col
         lower_c = upper_c + 8 * c.row
         if beta == 0 and top + 16 <= m and cols == tile_n:
-            # Four chains of comparisons that do not wait for each other, without a branch between.
+            # Four chains of steps that do not wait for each other, without a branch between.
             upper, upper_odd, lower, lower_odd = empty(), empty(), empty(), empty()
             for j in static_range(eighths):
                 place: int32 = first_col + 8 * j
@@ -108,7 +108,7 @@ def make_reduce_fragments(epilogue: Any, tile_n: int) -> Callable[..., Any]:
                 pair = finish_pair(pair, matrix, lower_row, left + place, extra)
                 lower = step(lower, pair[0], place)
                 lower_odd = step(lower_odd, pair[1], int32(place + 1))
-            upper, lower = merge(upper, upper_odd), merge(lower, lower_odd)
+            upper, lower = join(upper, upper_odd), join(lower, lower_odd)
         else:
             upper = reduce_line(
                 acc, 0, cols, upper_row, left, first_col, matrix, m, alpha, beta,

@@ -5,9 +5,11 @@ row, or a part of one, or down a column, and leaves one partial result in a buff
 makes the results of these. Nothing depends on the order in which blocks run, so that every run
 gives the same bits.
 
-The state of a reduction is a register tuple: a sum; or the `count` first values in the order that
-is asked for, best first, then their indices. Among equal values, the one with the lower index comes
-first.
+The state of a reduction is a register tuple: a sum; or a maximum and the sum of exponentials
+relative to it; or the `count` first values in the order that is asked for, best first, then their
+indices. Among equal values, the one with the lower index comes first.
+Source: M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018, for the
+sum of exponentials in one pass.
 """
 
 from __future__ import annotations
@@ -46,17 +48,25 @@ def make_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
     Returns:
         empty: () -> the state of nothing.
         step: (state, value, place) -> the state with one more value; places must ascend.
+        join: (state, other) -> the state of both.
         partial: (state, first, step) -> a state that can be merged: the place p becomes the index
             first + p * step.
         no_partial: () -> the partial result of nothing.
         merge: (partial, other) -> the partial result of both.
+        finish: (partial) -> a tuple of the values that are results.
         values, indices: number of each in a state.
+        results: number of values that are results.
     """
-    return _sum_reducer(reduction, dtype) if reduction.kind in SUMS else _sorter(reduction, dtype)
+    if reduction.kind in SUMS:
+        return _sum_reducer(reduction, dtype)
+    if reduction.kind == "exponentials":
+        return _exponential_reducer(reduction, dtype)
+    return _sorter(reduction, dtype)
 
 
 def _sum_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
     from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
 
     wide = np.dtype(reduction.partials[0]).type
     squares = reduction.kind == "squares"
@@ -78,12 +88,84 @@ def _sum_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
     def merge(state, other):
         return (state[0] + other[0],)
 
-    functions = (empty, step, partial, no_partial, merge)
+    def finish(partial):
+        return (math.sqrt(partial[0]) if squares else partial[0],)
+
+    merge = device_function(merge)
     return SimpleNamespace(
-        **{function.__name__: device_function(function) for function in functions},
+        empty=device_function(empty),
+        step=device_function(step),
+        join=merge,
+        partial=device_function(partial),
+        no_partial=device_function(no_partial),
+        merge=merge,
+        finish=device_function(unroll(finish)),
         values=1,
         indices=0,
+        results=1,
     )
+
+
+def _exponential_reducer(reduction: Any, dtype: str) -> SimpleNamespace:
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    wide_dtype = reduction.partials[0]
+    own_dtype = wide_dtype if dtype == "int32" else dtype
+    own, wide = np.dtype(own_dtype).type, np.dtype(wide_dtype).type
+    join, merge = _make_exponential_merge(own_dtype), _make_exponential_merge(wide_dtype)
+    lowest = -math.inf
+
+    def empty():
+        return own(lowest), own(0)
+
+    def step(state, value, place):
+        return join(state, (own(value), own(1)))
+
+    def partial(state, first, step):
+        return wide(state[0]), wide(state[1])
+
+    def no_partial():
+        return wide(lowest), wide(0)
+
+    def finish(partial):
+        # Python has no logarithm of 0, which is the sum of nothing.
+        return (partial[0] if partial[1] == 0 else partial[0] + math.log(partial[1]),)
+
+    return SimpleNamespace(
+        empty=device_function(empty),
+        step=device_function(step),
+        join=join,
+        partial=device_function(partial),
+        no_partial=device_function(no_partial),
+        merge=merge,
+        finish=device_function(finish),
+        values=2,
+        indices=0,
+        results=1,
+    )
+
+
+def _make_exponential_merge(dtype: str) -> Callable[..., Any]:
+    """A device function: two pairs of a maximum and a sum of exp(value - maximum), made one.
+
+    Neither sum overflows, as no exponent is positive. The maximum is never NaN: a NaN value makes
+    the sum NaN, which it stays.
+    """
+    from dxgemm.handwritten.parts.elementary import DECAY
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    scalar, decay = np.dtype(dtype).type, DECAY[dtype]
+    zero = scalar(0)
+
+    def merge(pair, other):
+        # Infinity less infinity would be NaN.
+        distance = zero if other[0] == pair[0] else other[0] - pair[0]
+        factor = scalar(decay(distance))
+        if distance > zero:
+            pair, other = other, pair
+        return pair[0], other[1] * factor + pair[1]
+
+    return device_function(merge)
 
 
 def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
@@ -164,14 +246,21 @@ def _sorter(reduction: Any, dtype: str) -> SimpleNamespace:
             state = other
         return state
 
+    def finish(partial):
+        return partial[0:count]
+
+    merge = device_function(unroll(merge))
     return SimpleNamespace(
         empty=make_empty(int32(NO_PLACE)),
-        no_partial=make_empty(int64(NO_INDEX)),
         step=device_function(unroll(step)),
+        join=merge,
         partial=device_function(unroll(partial)),
-        merge=device_function(unroll(merge)),
+        no_partial=make_empty(int64(NO_INDEX)),
+        merge=merge,
+        finish=device_function(unroll(finish)),
         values=count,
         indices=indices,
+        results=count,
     )
 
 

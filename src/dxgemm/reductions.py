@@ -25,6 +25,7 @@ __all__ = [
     "argmax",
     "argmin",
     "largest",
+    "logsumexp",
     "max",
     "min",
     "norm",
@@ -51,6 +52,23 @@ def norm(axis: int | None = None, *, out: Any = None) -> Reduction:
     Squares and their sums are float64, so that squares of float32 do not overflow.
     """
     return Reduction("norm", "squares", axis, out=_single(out))
+
+
+def logsumexp(axis: int | None = None, *, out: Any = None) -> Reduction:
+    """log(sum(exp(element))), as `scipy.special.logsumexp`; float64 for int8 products.
+
+    No exponential overflows: each is relative to the largest element so far, and the sum is scaled
+    when a larger one comes. NaN if there is one; else infinity if there is one; minus infinity if
+    all elements are, or if there are none.
+
+    A thread adds up to 256 exponentials in the elements' own type, or float64 for int32; these
+    partial sums are merged in float64. Of L elements, the error is at most
+    2**-13 + 2**-24 * abs(result) in float32 and 8 * L * 2**-53 + 2**-53 * abs(result) in float64,
+    beside that of the elements: the result changes by at most as much as they do.
+
+    Source: M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018.
+    """
+    return Reduction("logsumexp", "exponentials", axis, out=_single(out))
 
 
 def min(axis: int | None = None, *, out: Any = None) -> Reduction:

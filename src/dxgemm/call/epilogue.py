@@ -73,7 +73,7 @@ def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) ->
         reduction.kind,
         axis,
         (values, *indices),
-        reduction.count,
+        reduction.partial_count,
         reduction.nan_first,
         reduction.of_magnitudes,
         is_stored,

@@ -12,6 +12,7 @@ import numpy as np
 from dxgemm.epilogues.kinds import epilogue_error
 from dxgemm.errors import ShapeError
 
+SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
 VALUES, INDICES = "values", "indices"
 
@@ -36,7 +37,8 @@ class Reduction:
 
     Attributes:
         name: name of the function in `dxgemm.reductions`.
-        kind: "sum", "squares" (the root of their sum), "smallest" or "largest".
+        kind: "sum", "squares" (the root of their sum), "exponentials" (the logarithm of their sum),
+            "smallest" or "largest".
         axis: 1 for one result per row, 0 for one per column, None for one per matrix.
         count: number of smallest or largest values that are found.
         is_ranked: True if the results have a dimension of length `count`.
@@ -95,7 +97,7 @@ class Reduction:
         """
         length = {None: m * n, 0: m, 1: n}[self.axis]
         results = batch * {None: 1, 0: n, 1: m}[self.axis]
-        if self.kind in ("smallest", "largest") and length < self.count and results:
+        if self.kind in SORTED and length < self.count and results:
             what = {None: "matrix", 0: "column", 1: "row"}[self.axis]
             raise ShapeError(
                 f"gemm: {self} of a {m} x {n} result: a {what} has {length} elements, fewer than "
@@ -113,16 +115,21 @@ class Reduction:
     def dtypes(self, dtype: str) -> dict[str, str]:
         """Dtypes of the results, by name; the argument is the dtype of the matrix."""
         value = reduced_dtype(dtype)
-        if value == "int32" and self.kind in ("sum", "squares"):
+        if value == "int32" and self.kind not in SORTED:
             value = "int64" if self.kind == "sum" else "float64"
         dtypes = {VALUES: value, INDICES: "int64"}
         return {name: dtypes[name] for name in self.results}
 
     def partial_dtype(self, dtype: str) -> str:
         """Dtype of partial results: float64 or int64 for sums, else that of the reduced matrix."""
-        if self.kind in ("sum", "squares"):
-            return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
-        return reduced_dtype(dtype)
+        if self.kind in SORTED:
+            return reduced_dtype(dtype)
+        return "int64" if (self.kind, dtype) == ("sum", "int32") else "float64"
+
+    @property
+    def partial_count(self) -> int:
+        """Number of values of a partial result."""
+        return 2 if self.kind == "exponentials" else self.count
 
     def packed(self, results: Sequence[Any]) -> Any:
         """Pack the results as `gemm` returns them: one array, or `Extremes` of two."""
@@ -150,10 +157,12 @@ class Reduction:
         axis = -1 if self.axis == 1 else -2
         if self.axis is None:
             values, axis = values.reshape(*batch, m * n), -1
-        if self.kind in ("sum", "squares"):
+        if self.kind not in SORTED:
             wide = values.astype(np.int64 if dtypes[VALUES] == "int64" else np.float64)
             if self.kind == "squares":
                 totals = np.sqrt(np.sum(wide * wide, axis=axis))
+            elif self.kind == "exponentials":
+                totals = np.logaddexp.reduce(wide, axis=axis)
             else:
                 totals = np.sum(wide, axis=axis)
             return np.asarray(totals).astype(dtypes[VALUES])

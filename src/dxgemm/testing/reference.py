@@ -104,6 +104,20 @@ def combine(product: Reference, c: np.ndarray, alpha: float, beta: float, dtype:
     return Reference(value, magnitude, product.k, input_error)
 
 
+def logsumexp(lines: np.ndarray) -> np.ndarray:
+    """Logarithm of the sum of exponentials along the last axis, in longdouble, in two passes.
+
+    Exponentials are relative to the largest element, unless that is infinite or NaN, where they
+    need not be: the result is as well.
+    """
+    lines = lines.astype(np.longdouble)
+    highest = np.max(lines, axis=-1, initial=-np.inf)
+    shift = np.where(np.isfinite(highest), highest, 0)
+    with np.errstate(over="ignore", divide="ignore"):
+        shifted: np.ndarray = np.log(np.sum(np.exp(lines - shift[..., np.newaxis]), axis=-1))
+    return shift + shifted
+
+
 def sliced_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns a @ b of finite float64 matrices as the longdouble sum of exact products.
 
