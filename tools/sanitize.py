@@ -141,7 +141,13 @@ def fused() -> Iterator[Callable[[], None]]:
     for name, dtype, (m, n, k) in product(("tuned", "async_copy"), ("float32", "float64"), SIZES):
         yield lambda name=name, dtype=dtype, size=(m, n, k): fuse(name, dtype, *size)
     for case in product(
-        (reductions.sum(0), reductions.argmin(1), reductions.smallest(2), reductions.norm(None)),
+        (
+            reductions.sum(0),
+            reductions.argmin(1),
+            reductions.smallest(2),
+            reductions.norm(None),
+            reductions.logsumexp(1),
+        ),
         (None, "emulated"),
         SIZES,
     ):
