@@ -187,4 +187,5 @@ KERNEL = Kernel(
     minimum_arch=80,
     variant=copy_modes,
     reductions=Reductions.ALL,
+    takes_pairs=True,
 )

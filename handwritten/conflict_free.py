@@ -157,4 +157,5 @@ KERNEL = Kernel(
         Config(tile_m=8, tile_n=16, tile_k=4, thread_m=8, thread_n=4, layout="swizzled"),
     ),
     variant=layouts_of,
+    takes_pairs=True,
 )

@@ -460,5 +460,6 @@ KERNEL = Kernel(
     block_count=block_count,
     result_tile=result_tile,
     reductions=Reductions.ALL,
+    takes_pairs=True,
     slices_k=True,
 )

@@ -298,5 +298,6 @@ KERNEL = Kernel(
     minimum_arch=80,
     variant=variant,
     reductions=Reductions.ALL,
+    takes_pairs=True,
     slices_k=True,
 )

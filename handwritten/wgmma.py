@@ -248,4 +248,5 @@ KERNEL = Kernel(
     tensor_map_names=TENSOR_MAPS,
     is_persistent=True,
     copies_operands=True,
+    takes_pairs=True,
 )

@@ -819,7 +819,7 @@ def test_the_catalogue_is_documented_and_exported():
     catalogue = {
         name for name, value in vars(epilogues).items() if isinstance(value, epilogues.Epilogue)
     }
-    assert len(catalogue) == 17 and catalogue <= set(epilogues.__all__)
+    assert len(catalogue) == 19 and catalogue <= set(epilogues.__all__)
     assert all(len(getattr(epilogues, name).__doc__) > 10 for name in catalogue)
 
 
@@ -835,7 +835,7 @@ def layout(shape, dtype="float32", strides=None, device=0, read_only=False, alig
 
 def check(bound, *layouts, m=5, n=7, batch=1, device=0, dtype="float32"):
     bound = bound_epilogue(bound)
-    check_operands(bound.operands, layouts, m, n, batch, device, dtype)
+    check_operands(bound.operands, layouts, m, bound.columns(n), batch, device, dtype)
     for operand, value in zip(bound.operands, bound.values, strict=True):
         if operand.is_number:
             check_overflow(operand, value, scalar_dtype(dtype))

@@ -362,4 +362,5 @@ KERNEL = Kernel(
     variant=variant,
     block_count=block_count,
     tile_count=block_a_tile,
+    takes_pairs=True,
 )

@@ -351,5 +351,6 @@ KERNEL = Kernel(
     supports=supports,
     variant=variant,
     copies_operands=True,
+    takes_pairs=True,
     slices_k=True,
 )

@@ -7,6 +7,9 @@ finish returns its values unchanged.
 
 All operands are read first, 16 bytes at a time where they lie so. Then elements are computed one by
 one. Auxiliary outputs are written last.
+
+A stage that takes pairs of columns halves the values: finish then returns half as many as it was
+given, from an even column on, and this stage and those after it see the result's columns.
 """
 
 from __future__ import annotations
@@ -29,6 +32,11 @@ LINE_BYTES = 128  # of the L2 cache
 LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
 
 
+def columns_for_one(epilogue: Any) -> int:
+    """Columns of the product for one of the result: 2 if the epilogue takes pairs, else 1."""
+    return 2 if epilogue is not None and epilogue.pair_stage is not None else 1
+
+
 def make_finish(
     epilogue: Any, dtype: str, out_dtype: str, width: int | None = None
 ) -> Callable[..., Any]:
@@ -38,7 +46,8 @@ def make_finish(
         epilogue: None, or a `Fusion`.
         dtype: dtype of sums and of the values given: "float32", "float64" or "int32".
         out_dtype: dtype of the values returned: the same, or "float32" after "int32".
-        width: number of neighbours in a row, given as a tuple; None for one bare value.
+        width: number of neighbours in a row, given as a tuple; None for one bare value. It is even
+            if the epilogue takes pairs.
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
@@ -47,17 +56,48 @@ def make_finish(
         return device_function(
             lambda value, matrix, row, col, extra: finish_one((value,), matrix, row, col, extra)[0]
         )
-    stages, operands = epilogue.stages, epilogue.stage_operands
-    is_transposed = epilogue.is_transposed
+    pair = epilogue.pair_stage
+    if pair is None:
+        return _make_apply(epilogue, 0, len(epilogue.stages), dtype, width, out_dtype)
+    halve = _make_apply(epilogue, pair, len(epilogue.stages), dtype, width // 2, out_dtype)
+    widely = device_function(lambda values, matrix, row, col, extra: values)
+    if pair > 0:
+        widely = _make_apply(epilogue, 0, pair, dtype, width)
+
+    def finish_pairs(values, matrix, row, col, extra):
+        values = widely(values, matrix, row, col, extra)
+        return halve(values, matrix, row, col // 2, extra)
+
+    return device_function(finish_pairs)
+
+
+def _make_apply(
+    epilogue: Any, first: int, end: int, dtype: str, width: int, out_dtype: str | None = None
+) -> Callable[..., Any]:
+    """Make the device function that applies stages `first` to `end` - 1 to neighbours.
+
+    Args:
+        epilogue: a `Fusion`.
+        first, end: places of the stages; only the first may take pairs.
+        dtype: dtype of sums.
+        width: number of values returned.
+        out_dtype: dtype of the values returned; None to leave them as the functions do.
+    """
+    stages = epilogue.stages[first:end]
+    place = sum(len(stage.operands) for stage in epilogue.stages[:first])  # of the first operand
+    operands = epilogue.stage_operands[place:][: sum(len(stage.operands) for stage in stages)]
+    is_transposed, taken = epilogue.is_transposed, 2 if stages[0].takes_pairs else 1
     functions = tuple(s.make_function(LITERALS[dtype], device_function, FUNCTIONS) for s in stages)
-    inputs = tuple(i for i, operand in enumerate(operands) if operand.kind != "output")
-    outputs = tuple(i for i, operand in enumerate(operands) if operand.kind == "output")
-    readers = tuple(_make_reader(operands[i], width) for i in inputs)
-    writers = tuple(_make_writer(operands[i], width) for i in outputs)
+    numbered = tuple(enumerate(operands, place))
+    inputs = tuple(i for i, operand in numbered if operand.kind != "output")
+    outputs = tuple(i for i, operand in numbered if operand.kind == "output")
+    readers = tuple(_make_reader(operands[i - place], width) for i in inputs)
+    writers = tuple(_make_writer(operands[i - place], width) for i in outputs)
     # The inputs of a stage are those from its first up to the next stage's first.
     first_inputs = tuple(accumulate((len(stage.parameters) for stage in stages), initial=0))
     output_counts = tuple(len(stage.outputs) for stage in stages)
     count = len(outputs)
+    is_last = out_dtype is not None
     as_result = np.dtype(out_dtype).type
 
     def finish(values, matrix, row, col, extra):
@@ -66,16 +106,18 @@ def make_finish(
             read = read + (readers[i](matrix, row, col, extra[inputs[i]]),)
         results, kept = (), ()
         for column in static_range(width):
-            value = values[column]
+            value = values[taken * column]
             for stage in static_range(len(output_counts)):
                 arguments = (col + column, row) if is_transposed else (row, col + column)
                 for i in static_range(first_inputs[stage], first_inputs[stage + 1]):
                     arguments = arguments + (read[i][column],)
+                if taken > 1 and stage == 0:
+                    arguments = (values[taken * column + 1],) + arguments
                 value = functions[stage](value, *arguments)
                 if output_counts[stage] > 0:
                     returned = exactly(1 + output_counts[stage], value)
                     value, kept = returned[0], kept + returned[1:]
-            results = results + (as_result(value),)
+            results = results + (as_result(value) if is_last else value,)
         for i in static_range(count):
             writers[i](kept[i::count], matrix, row, col, extra[outputs[i]])
         return results
@@ -99,7 +141,7 @@ def make_prefetch(
 
     from dxgemm.handwritten.parts.intrinsics import global_address, prefetch_line
 
-    operands = epilogue.stage_operands if epilogue is not None else ()
+    operands = epilogue.wide_operands if epilogue is not None else ()
     numbers = tuple(
         number
         for number, operand in enumerate(operands)

@@ -81,7 +81,7 @@ def make_store_from_smem(
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_address,
         load_cluster,
@@ -103,7 +103,9 @@ def make_store_from_smem(
     vectors = rows * row_vectors
     out_dtype = out_dtype or dtype
     adds_c = out_dtype == dtype
-    finish = make_finish(epilogue, dtype, out_dtype)
+    taken = columns_for_one(epilogue)
+    row_pairs = tile_n // 2
+    finish = make_finish(epilogue, dtype, out_dtype, None if taken == 1 else taken)
     finish_vector = make_finish(epilogue, dtype, out_dtype, width)
     # With an epilogue, where the tile is inside: a thread keeps to its columns and walks down rows,
     # several without a branch between them, so that what is read for them is on its way together.
@@ -159,7 +161,7 @@ def make_store_from_smem(
         if is_stored:
             store_vector(out.data, out_index, values)
 
-    sum_vector, sum_element = make_sum(width), make_sum(1)
+    sum_vector, sum_element, sum_pair = make_sum(width), make_sum(1), make_sum(2)
     add_c = inlined(unroll(add_c))
     put = inlined(unroll(put))
 
@@ -177,7 +179,7 @@ def make_store_from_smem(
             address: int32 = smem + smem_row * smem_row_bytes + smem_vector * VECTOR_BYTES
             row, col = tile_row + smem_row, tile_col + smem_vector * width
             c_index = c_start + row * c.row + col
-            out_index = out_start + row * out.row + col
+            out_index = out_start + row * out.row + col // taken
             c_step, out_step = row_step * c.row, row_step * out.row
             for _ in range(groups):
                 # Everything is read, then computed, then written: a store would hold back the loads
@@ -215,14 +217,30 @@ def make_store_from_smem(
                     if adds_c and beta != 0:
                         values = add_c(values, beta, c, c_start + row * c.row + col)
                     values = finish_vector(values, matrix, row, col, extra)
-                    put(address, values, out, out_start + row * out.row + col)
+                    put(address, values, out, out_start + row * out.row + col // taken)
+        elif taken > 1:
+            for pair in range(first, rows * row_pairs, threads):
+                smem_row = rank * rows + pair // row_pairs
+                smem_col: int32 = pair % row_pairs * 2
+                row, col = tile_row + smem_row, tile_col + smem_col
+                if row < m and col < n:
+                    address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
+                    values = sum_pair(address)
+                    if adds_c and beta != 0:
+                        c_index = c_start + row * c.row + col * c.col
+                        values = (
+                            scalar(values[0] + beta * c.data[c_index]),
+                            scalar(values[1] + beta * c.data[c_index + c.col]),
+                        )
+                    index = row * out.row + col // 2 * out.col
+                    out.data[out_start + index] = finish(values, matrix, row, col, extra)[0]
         else:
             # Neighbouring lanes, neighbouring elements: what is misaligned is coalesced still. What
             # a thread reads for all members of a patch is on its way together. Indices are computed
             # where they are used: hoisted, they cost `tuned` 3 %, by another order of its mainloop.
             for patch in range(first, rows // down * patches, threads):
                 smem_row = rank * rows + patch // patches * down
-                smem_col: int32 = patch % patches // lanes * across * lanes + patch % lanes
+                smem_col = patch % patches // lanes * across * lanes + patch % lanes
                 row, col = tile_row + smem_row, tile_col + smem_col
                 address = smem + smem_row * smem_row_bytes + smem_col * item_bytes
                 values = ()

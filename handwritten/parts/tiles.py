@@ -220,7 +220,7 @@ def make_store_result(
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.intrinsics import (
         device_function,
         global_address,
@@ -234,7 +234,8 @@ def make_store_result(
     width = VECTOR_BYTES // item_size
     col_vectors = thread_n // width
     row_width = row_width or width
-    finish = make_finish(epilogue, dtype, dtype)
+    taken = columns_for_one(epilogue)
+    finish = make_finish(epilogue, dtype, dtype, None if taken == 1 else taken)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
     vectors = thread_m * col_vectors
     is_short = epilogue is None or (
@@ -248,6 +249,15 @@ def make_store_result(
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
             value += beta * c.data[c_index]
         out.data[out_index] = finish(value, matrix, row, col, extra)
+
+    def write_pair(
+        values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra
+    ):
+        first, second = alpha * values[0], alpha * values[1]
+        if beta != 0:
+            first += beta * c.data[c_index]
+            second += beta * c.data[c_index + c_step]
+        out.data[out_index] = finish((first, second), matrix, row, col, extra)[0]
 
     def sum_vector(values, alpha, beta, c, c_index):
         result = ()
@@ -274,7 +284,7 @@ def make_store_result(
         for place in static_range(vectors):
             i_row, i_col = row_of(row, place), col + place % col_vectors * col_group
             c_index = c_start + i_row * c.row + i_col
-            out_index = out_start + i_row * out.row + i_col
+            out_index = out_start + i_row * out.row + i_col // taken
             values = acc[place * width : place * width + width]
             # In branches of its own, so that the compiler leaves it apart.
             if beta != 0:
@@ -313,12 +323,14 @@ def make_store_result(
                     i_row = row_of(row, place)
                     store_vector(
                         out.data,
-                        out_start + i_row * out.row + col + place % col_vectors * col_group,
+                        out_start
+                        + i_row * out.row
+                        + (col + place % col_vectors * col_group) // taken,
                         results[(place - first) * width : (place - first) * width + width],
                     )
 
     # Functions of their own, because numba then works out their types once and not for each call.
-    write_element = device_function(write_element)
+    write_element, write_pair = device_function(write_element), device_function(write_pair)
     sum_vector = device_function(unroll(sum_vector))
     row_of = device_function(row_of)
     write_vectors = device_function(unroll(write_together if is_short else write_apart))
@@ -350,16 +362,24 @@ def make_store_result(
                 c_step = c.col if i_step < rows else 0
                 out_step = out.col if i_step < rows else 0
                 c_row = c_start + (row + i_step) * c.row + col * c.col
-                out_row = out_start + (row + i_step) * out.row + col * out.col
-                for j in static_range(thread_n):
+                out_row = out_start + (row + i_step) * out.row + col // taken * out.col
+                for j in static_range(0, thread_n, taken):
                     j_step = j // width * col_group + j % width
                     if i_step < rows and j_step < cols:
-                        write_element(
-                            acc[i * thread_n + j], alpha, beta,
-                            c, c_row + j_step * c_step,
-                            out, out_row + j_step * out_step,
-                            matrix, row + i_step, col + j_step, extra,
-                        )  # fmt: skip
+                        if taken > 1:
+                            write_pair(
+                                acc[i * thread_n + j : i * thread_n + j + 2], alpha, beta,
+                                c, c_row + j_step * c_step, c_step,
+                                out, out_row + j_step // taken * out_step,
+                                matrix, row + i_step, col + j_step, extra,
+                            )  # fmt: skip
+                        else:
+                            write_element(
+                                acc[i * thread_n + j], alpha, beta,
+                                c, c_row + j_step * c_step,
+                                out, out_row + j_step * out_step,
+                                matrix, row + i_step, col + j_step, extra,
+                            )  # fmt: skip
 
     return device_function(unroll(store_result))
 

@@ -45,7 +45,7 @@ def make_store(
     """
     from numba import cuda, float32, int32, uint16
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.hopper import pack_pair, unpack_pair
     from dxgemm.handwritten.parts.intrinsics import (
         load_global,
@@ -66,7 +66,11 @@ def make_store(
     lanes_per_line = line_items // vector_items
     lines_per_step = _LANES // lanes_per_line
     steps = lines // lines_per_step
-    finish = make_finish(epilogue, acc_dtype, result)
+    # Columns of the product for one of the result: neighbours in a line. Then in the chunk.
+    taken = columns_for_one(epilogue)
+    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
+    line_pieces = line_items // taken
+    finish = make_finish(epilogue, acc_dtype, result, taken)
     finish_vector = make_finish(epilogue, acc_dtype, result, vector_items)
 
     @cuda.jit(device=True, forceinline=True)
@@ -210,7 +214,7 @@ def make_store(
             if row < rows and col < cols:
                 line, along = (row, col) if along_rows else (col, row)
                 old = c + int32(line * c_line_bytes + along * item_bytes)
-                target = out + int32(line * out_line_bytes + along * item_bytes)
+                target = out + int32(line * out_line_bytes + along // taken * item_bytes)
                 sums, added, values = load_shared(scalar, 4, source, 0), (), ()
                 if not is_word:
                     sums = sums + load_shared(scalar, 4, source, 16)
@@ -235,7 +239,7 @@ def make_store(
                     store_global(target, 0, values)
                 else:
                     packed = ()
-                    for i in static_range(4):
+                    for i in static_range(4 // taken):
                         packed = packed + (pack_pair(kind, values[2 * i], values[2 * i + 1]),)
                     store_global(target, 0, packed)
 
@@ -248,24 +252,29 @@ def make_store(
     ):  # fmt: skip
         """Store one element a thread and step, for a result that allows no vectors."""
         write_chunk(chunk_smem, lane, frag)
-        line: int32 = lane // line_items
-        item: int32 = lane % line_items
+        line: int32 = lane // line_pieces
+        item: int32 = lane % line_pieces * taken
         source: int32 = chunk_smem + line * line_bytes + item * 4
         inside: int32 = min(lines, rows if along_rows else cols)
         while line < inside:
             row, col = place(line, item)
             if row < rows and col < cols:
-                value = scalar(alpha * load_shared(scalar, 1, source, 0)[0])
-                if adds_c and beta != 0:
-                    old = c + row * c_row_bytes + col * c_col_bytes
-                    value = scalar(value + beta * load_element(old))
+                sums, values = load_shared(scalar, taken, source, 0), ()
+                for i in static_range(taken):
+                    value = scalar(alpha * sums[i])
+                    if adds_c and beta != 0:
+                        old = c + row * c_row_bytes + col * c_col_bytes
+                        old += i * (c_col_bytes if along_rows else c_row_bytes)
+                        value = scalar(value + beta * load_element(old))
+                    values = values + (value,)
                 if along_rows:
-                    value = finish(value, matrix, top + row, left + col, extra)
+                    values = finish(values, matrix, top + row, left + col, extra)
                 else:
-                    value = finish(value, matrix, left + col, top + row, extra)
-                store_element(out + row * out_row_bytes + col * out_col_bytes, value)
-            line += _LANES // line_items
-            source += _LANES // line_items * line_bytes
+                    values = finish(values, matrix, left + col, top + row, extra)
+                target = out + row // row_taken * out_row_bytes + col // col_taken * out_col_bytes
+                store_element(target, values[0])
+            line += _LANES // line_pieces
+            source += _LANES // line_pieces * line_bytes
 
     return store_vectors, store_rounded, store_elements, store_finished
 
@@ -286,9 +295,12 @@ def make_store_tile(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.epilogue import columns_for_one
     from dxgemm.handwritten.parts.intrinsics import global_address
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    taken = columns_for_one(epilogue)
+    row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     out_bytes = 4 if out_dtype in ("float32", "int32") else 2
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
@@ -323,7 +335,8 @@ def make_store_tile(
     ):
         out_row_bytes, out_col_bytes = out.row * out_bytes, out.col * out_bytes
         c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
-        out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
+        out_chunk_bytes = CHUNK_COLS // col_taken * out_col_bytes
+        c_chunk_bytes = CHUNK_COLS * c_col_bytes
         if along_rows:
             out_line_bytes: int32 = out_row_bytes
             c_line_bytes: int32 = c_row_bytes
@@ -332,7 +345,7 @@ def make_store_tile(
             c_line_bytes = c_col_bytes
         c_at = global_address(c.data) + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
         out_at = global_address(out.data) + out_bytes * (
-            matrix * out.batch + top * out.row + col * out.col
+            matrix * out.batch + top // row_taken * out.row + col // col_taken * out.col
         )
         rows: int32 = m - top
         cols: int32 = n - col

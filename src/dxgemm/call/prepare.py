@@ -286,7 +286,8 @@ def _check_overlap(route: Route, name: str, pointer: int, target_pointer: int) -
     target_name = _target_name(route)
     target = route.layouts[target_name]
     operand = route.layouts[name]
-    if name == "c" and pointer == target_pointer and operand.strides == target.strides:
+    is_same = operand.shape == target.shape and operand.strides == target.strides
+    if name == "c" and pointer == target_pointer and is_same:
         return  # the same memory, element for element: in place after all
     if share_elements(pointer, operand, target_pointer, target):
         raise OverlapError(

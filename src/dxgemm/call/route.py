@@ -110,6 +110,7 @@ class Route:
             has_epilogue=epilogue is not None and bool(epilogue.stages),
             is_reduced=self.reduction is not None,
             reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
+            takes_pairs=epilogue is not None and epilogue.takes_pairs,
         )
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
@@ -192,7 +193,7 @@ class Route:
                 for label in epilogue.labels[: len(epilogue.operands)]
             ],
             m,
-            n,
+            epilogue.columns(self.problem.n if epilogue.takes_pairs else n),
             batch[0] if batch else 1,
             max(devices),
             self.problem.dtype,

@@ -74,7 +74,7 @@ class Implementation(ABC):
         multiplies: by dtype of a and b, the entry of `DeviceFacts.tensor_tflops` for the arithmetic
             of its tensor cores; without dtypes that it computes outside tensor cores.
         candidate_before: compute capability, times ten, before which a rung is a candidate too, for
-            want of the instructions of later ones.
+            want of the instructions of later ones, which the simulator lacks as well.
         rung: number on the ladder of docs/ladder.md; None if it is no rung.
         is_mma_sync: True if its tensor cores multiply by `mma.sync`.
     """
@@ -96,7 +96,9 @@ class Implementation(ABC):
     def is_automatic(self, dtype: str, arch: str | None = None) -> bool:
         """True if the automatic choice for a dtype considers this implementation."""
         is_for_dtype = self.candidate_for is None or dtype in self.candidate_for
-        is_candidate = self.role is Role.CANDIDATE or is_before(arch, self.candidate_before)
+        stands_in = arch == SIMULATED_DEVICE.arch and self.candidate_before > 0
+        is_before_others = stands_in or is_before(arch, self.candidate_before)
+        is_candidate = self.role is Role.CANDIDATE or is_before_others
         return is_candidate and is_for_dtype
 
     def peak_tflops(self, dtype: str, device: DeviceFacts) -> float:
@@ -216,9 +218,14 @@ class KernelFile(Implementation):
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        if not self.kernel.copies_operands:
-            return self.kernel.supports
-        return lambda problem: self.kernel.supports(aligned_problem(problem))
+        kernel = self.kernel
+        if kernel.copies_operands:
+            return lambda problem: (
+                _no_pairs(kernel, problem) or kernel.supports(aligned_problem(problem))
+            )
+        if kernel.takes_pairs:
+            return kernel.supports
+        return lambda problem: _no_pairs(kernel, problem) or kernel.supports(problem)
 
     @property
     def copies_operands(self) -> bool:
@@ -424,6 +431,13 @@ class EmulatedProduct(Handwritten):
 
     def accuracy(self, problem: Problem) -> str | None:
         return self.kernel.accuracy(problem)
+
+
+def _no_pairs(kernel: Kernel, problem: Problem) -> str | None:
+    """Reason why a kernel cannot fuse an epilogue over pairs of columns; None if it can."""
+    if kernel.takes_pairs or not problem.takes_pairs:
+        return None
+    return "its threads do not store pairs of columns, which the epilogue takes"
 
 
 class Pipelined(KernelFile):

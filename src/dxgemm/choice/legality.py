@@ -134,7 +134,8 @@ def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[b
 
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
-    return problem.scalar_dtype in ADDED and problem.reduction is None
+    is_added = problem.scalar_dtype in ADDED and problem.reduction is None
+    return is_added and not problem.takes_pairs
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

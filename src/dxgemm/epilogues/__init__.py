@@ -13,6 +13,7 @@ from dxgemm.epilogues.catalogue import (
     clamp,
     dequantise,
     dropout,
+    geglu,
     gelu,
     gelu_tanh,
     keep,
@@ -24,6 +25,7 @@ from dxgemm.epilogues.catalogue import (
     scale_rows,
     sigmoid,
     silu,
+    swiglu,
     tanh,
 )
 from dxgemm.epilogues.check import check_operands, check_overflow
@@ -53,6 +55,7 @@ __all__ = [
     "dequantise",
     "dropout",
     "epilogue",
+    "geglu",
     "gelu",
     "gelu_tanh",
     "keep",
@@ -66,5 +69,6 @@ __all__ = [
     "scale_rows",
     "sigmoid",
     "silu",
+    "swiglu",
     "tanh",
 ]

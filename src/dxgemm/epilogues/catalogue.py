@@ -110,6 +110,24 @@ def silu(value, row, col):
     return bounded * logistic(bounded)
 
 
+@epilogue(pairs=True)
+def swiglu(gate, up, row, col):
+    """silu(gate) * up, with the gate in column 2 * col and up in column 2 * col + 1.
+
+    Shazeer, "GLU variants improve transformer", arXiv:2002.05202.
+    """
+    return silu(gate, row, col) * up
+
+
+@epilogue(pairs=True)
+def geglu(gate, up, row, col):
+    """gelu(gate) * up, with the gate in column 2 * col and up in column 2 * col + 1.
+
+    Shazeer, "GLU variants improve transformer", arXiv:2002.05202.
+    """
+    return gelu(gate, row, col) * up
+
+
 @epilogue
 def tanh(value, row, col):
     """tanh(value)."""

@@ -40,7 +40,7 @@ def check_operands(
     operands: Sequence[Parameter],
     layouts: Sequence[Layout | None],
     m: int,
-    n: int,
+    columns: Sequence[int],
     batch: int,
     device: int,
     dtype: str,
@@ -52,7 +52,8 @@ def check_operands(
     Args:
         operands: parameters and outputs of the epilogue.
         layouts: a layout for each of `operands`; None for numbers.
-        m, n, batch: the result as the caller sees it; batch is 1 for a two-dimensional one.
+        m, batch: sizes of the result as the caller sees it; batch is 1 for a two-dimensional one.
+        columns: columns of the values that each of `operands` belongs to.
         device: CUDA ordinal of the call's operands; -1 if all are in host memory.
         dtype: dtype of a and b.
 
@@ -62,7 +63,7 @@ def check_operands(
     """
     sums = scalar_dtype(dtype)
     arrays = []
-    for operand, layout in zip(operands, layouts, strict=True):
+    for operand, layout, n in zip(operands, layouts, columns, strict=True):
         if layout is None:
             continue
         where = f"gemm: epilogue {operand.epilogue}: {operand.name}"

@@ -22,6 +22,7 @@ from dxgemm.errors import EpilogueError, ScalarError
 from dxgemm.gpu.status import simulator_enabled
 
 LEADING = ("value", "row", "col")
+PAIR_LEADING = ("first", "second", "row", "col")
 KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
 
 
@@ -33,10 +34,11 @@ class Epilogue(FunctionHolder):
 
     Attributes:
         function: the function that was decorated.
-        parameters: its parameters after value, row and col.
+        parameters: its parameters after value, row and col; or after both values of a pair.
         outputs: the matrices that it writes besides the result.
         operands: `parameters`, then `outputs`.
         digest: sha256 of everything the function depends on, as hexadecimal text.
+        takes_pairs: True if it makes one value of two neighbouring columns.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Epilogue(FunctionHolder):
         outputs: tuple[Parameter, ...],
         digest: str,
         reads: tuple[Read, ...] = (),
+        takes_pairs: bool = False,
     ) -> None:
         update_wrapper(self, function)
         super().__init__(function)
@@ -53,8 +56,9 @@ class Epilogue(FunctionHolder):
         self.parameters, self.outputs = parameters, outputs
         self.operands = parameters + outputs
         self.digest = digest
+        self.takes_pairs = takes_pairs
         self._names = [entry.name for entry in self.operands]
-        self._arguments = len(LEADING) + len(parameters)
+        self._arguments = len(PAIR_LEADING if takes_pairs else LEADING) + len(parameters)
         self._reads = reads
 
     def __repr__(self) -> str:
@@ -67,21 +71,24 @@ class Epilogue(FunctionHolder):
         return hash(self.digest)
 
     @property
-    def _identity(self) -> tuple[str, int, int]:
-        return self.digest, len(self.parameters), len(self.outputs)
+    def _identity(self) -> tuple[str, int, int, bool]:
+        return self.digest, len(self.parameters), len(self.outputs), self.takes_pairs
 
     def __reduce__(self) -> tuple[Any, ...]:
         from numba.cloudpickle import dumps, loads
 
-        parts = dumps((self.recorded, self.parameters, self.outputs, self.digest))
+        parts = dumps(
+            (self.recorded, self.parameters, self.outputs, self.digest, (), self.takes_pairs)
+        )
         return _restored, (loads, parts)
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.
 
         Args:
-            *operands: a number or array for each parameter. Or value, row, col and an operand for
-                every parameter: then the function is called, as in the body of another epilogue.
+            *operands: a number or array for each parameter. Or value (two for a pair), row, col and
+                an operand for every parameter: then the function is called, as in the body of
+                another epilogue.
             **named: parameters by their names, and an array to write for each output.
 
         Returns:
@@ -207,6 +214,8 @@ class BoundEpilogue:
     reduction: Reduction | None = None
 
     def __post_init__(self) -> None:
+        if self.takes_pairs:
+            self._check_pairs()
         if len(self.stages) < 2:
             return
         names = [output.name for stage in self.stages for output in stage.outputs]
@@ -216,6 +225,19 @@ class BoundEpilogue:
                     f"epilogue {self!r}: two stages have an output called {name}; outputs are "
                     "found by their names, so each needs its own."
                 )
+
+    def _check_pairs(self) -> None:
+        pairing = [stage.name for stage in self.stages if stage.takes_pairs]
+        if len(pairing) > 1:
+            raise EpilogueError(
+                f"epilogue {self!r}: {' and '.join(pairing)} take pairs of columns; one stage of a "
+                "chain can."
+            )
+        if self.reduction is not None:
+            raise EpilogueError(
+                f"epilogue {self!r}: what {pairing[0]} makes of pairs of columns cannot be reduced "
+                "by the same call; reduce its result."
+            )
 
     def __repr__(self) -> str:
         names = [stage.name for stage in self.stages]
@@ -246,6 +268,19 @@ class BoundEpilogue:
     def passed(self) -> tuple[Any, ...]:
         """`values`, then the arrays that were passed for the results of the reduction."""
         return self.values + self.reduction.out if self.reduction else self.values
+
+    @cached_property
+    def takes_pairs(self) -> bool:
+        """True if a stage makes one value of two neighbouring columns."""
+        return any(stage.takes_pairs for stage in self.stages)
+
+    def columns(self, n: int) -> tuple[int, ...]:
+        """Columns of the values that each of `operands` belongs to, if the product has n."""
+        columns: list[int] = []
+        for stage in self.stages:
+            n = n // 2 if stage.takes_pairs else n
+            columns += [n] * len(stage.operands)
+        return tuple(columns)
 
     @cached_property
     def number_places(self) -> tuple[int, ...]:
@@ -293,7 +328,8 @@ class BoundEpilogue:
             dtype: dtype of the result; None for that of values.
 
         Returns:
-            The result, and a new array for each output by its name.
+            The result, with n // 2 columns if a stage takes pairs, and a new array for each output
+            by its name.
 
         Raises:
             EpilogueError: the chain ends in a reduction, which has an `on_host` of its own.
@@ -342,8 +378,10 @@ def bound_epilogue(value: Any) -> BoundEpilogue:
 @overload
 def epilogue(function: Callable[..., Any], /) -> Epilogue: ...
 @overload
-def epilogue(*, outputs: tuple[str, ...] = ()) -> Callable[[Callable[..., Any]], Epilogue]: ...
-def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
+def epilogue(
+    *, outputs: tuple[str, ...] = (), pairs: bool = False
+) -> Callable[[Callable[..., Any]], Epilogue]: ...
+def epilogue(function: Any = None, /, *, outputs: Any = (), pairs: bool = False) -> Any:
     """result = function(value, row, col, operands...), for each element, inside the kernel.
 
         @dxgemm.epilogue
@@ -368,18 +406,21 @@ def epilogue(function: Any = None, /, *, outputs: Any = ()) -> Any:
         outputs: names of the matrices, (m, n) or (batch, m, n), that are written besides the
             result: the function then returns the result and a value for each. The arrays are
             bound by name.
+        pairs: True for function(first, second, row, col, operands...), which makes element
+            (row, col) of an (m, n / 2) result of the values in columns 2 * col and 2 * col + 1.
+            Operands, outputs and the stages after it belong to that result.
 
     Raises:
-        EpilogueError: function is no plain Python function, has fewer than three parameters or an
+        EpilogueError: function is no plain Python function, lacks value, row or col, or has an
             operand without such an annotation, or depends on something that could change while a
             compiled kernel stays the same.
     """
     if function is None:
-        return lambda function: _epilogue_of(function, outputs)
-    return _epilogue_of(function, outputs)
+        return lambda function: _epilogue_of(function, outputs, bool(pairs))
+    return _epilogue_of(function, outputs, bool(pairs))
 
 
-def _epilogue_of(function: Any, outputs: Any) -> Epilogue:
+def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool) -> Epilogue:
     """Make an `Epilogue` of a function."""
     if not isinstance(function, FunctionType):
         name = getattr(function, "__name__", None) or repr(function)
@@ -391,12 +432,14 @@ def _epilogue_of(function: Any, outputs: Any) -> Epilogue:
         raise epilogue_error(
             function.__name__, "it is a generator or async function; return the result."
         )
-    parameters = _parameters(function)
+    parameters = _parameters(function, PAIR_LEADING if takes_pairs else LEADING)
     written = _outputs(function.__name__, outputs, parameters)
-    return Epilogue(function, parameters, written, *examine(function, function.__name__))
+    digest, reads = examine(function, function.__name__)
+    return Epilogue(function, parameters, written, digest, reads, takes_pairs)
 
 
-def _parameters(function: FunctionType) -> tuple[Parameter, ...]:
+def _parameters(function: FunctionType, first: tuple[str, ...]) -> tuple[Parameter, ...]:
+    """Parameters after the `first` ones, which every function of its kind has."""
     name = function.__name__
     try:
         signature = inspect.signature(function, follow_wrapped=False)
@@ -410,11 +453,12 @@ def _parameters(function: FunctionType) -> tuple[Parameter, ...]:
             raise epilogue_error(
                 name, f"{parameter.name} is keyword-only; kernels pass operands by position."
             )
-    leading, operands = parameters[: len(LEADING)], parameters[len(LEADING) :]
-    if len(leading) < len(LEADING):
+    leading, operands = parameters[: len(first)], parameters[len(first) :]
+    if len(leading) < len(first):
         listed = ", ".join(parameter.name for parameter in parameters) or "none"
+        count, names = ("three", "value") if first is LEADING else ("four", "first, second")
         raise epilogue_error(
-            name, f"its parameters are {listed}; the first three are value, row and col."
+            name, f"its parameters are {listed}; the first {count} are {names}, row and col."
         )
     for parameter in leading:
         if parameter.default is not parameter.empty:

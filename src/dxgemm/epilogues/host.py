@@ -52,32 +52,51 @@ def apply_on_host(
         )
     batched = values if values.ndim == 3 else values[np.newaxis]
     floating = values.dtype.type if _is_floating(values.dtype) else np.float32
-    result = np.empty(batched.shape, values.dtype if dtype is None else dtype)
+    result_dtype = np.dtype(values.dtype if dtype is None else dtype)
     outputs: dict[str, np.ndarray] = {}
-    stages, remaining = [], iter(operands)
-    for epilogue in epilogues:
-        read = [_elements(p, next(remaining), result.shape, floating) for p in epilogue.parameters]
+    stages, remaining, shape, before = [], iter(operands), batched.shape, 0
+    for place, epilogue in enumerate(epilogues):
+        if epilogue.takes_pairs:
+            if shape[-1] % 2:
+                raise ShapeError(
+                    f"on_host: values have shape {values.shape}, but {epilogue.name} takes pairs "
+                    "of columns; pass an even number."
+                )
+            shape, before = (*shape[:-1], shape[-1] // 2), place
+        read = [_elements(p, next(remaining), shape, floating) for p in epilogue.parameters]
         written = [output.name for output in epilogue.outputs]
         for name in written:
-            output_dtype = _output_dtype(next(remaining), result.dtype)
-            outputs[name] = np.empty(result.shape, output_dtype)
+            outputs[name] = np.empty(shape, _output_dtype(next(remaining), result_dtype))
         stages.append((epilogue.name, _host_function(epilogue.recorded), read, written))
+
+    def apply(
+        stages: Sequence[tuple[Any, ...]], values: tuple[Any, ...], index: tuple[int, ...]
+    ) -> Any:
+        for name, function, read, written in stages:
+            value = function(*values, *index[1:], *(array[index] for array in read))
+            check_returned(name, value, len(written), ", ".join(written))
+            if written:
+                value, *stored = value
+                for output, element in zip(written, stored, strict=True):
+                    outputs[output][index] = _converted(element, outputs[output].dtype)
+            values = (floating(value) if type(value) is float else value,)
+        return values[0]
+
+    result = np.empty(shape, result_dtype)
+    width = 2 if shape != batched.shape else 1
     with np.errstate(all="ignore"):
-        for index in np.ndindex(batched.shape):
-            value = batched[index]
-            for name, function, read, written in stages:
-                value = function(value, *index[1:], *(array[index] for array in read))
-                check_returned(name, value, len(written), ", ".join(written))
-                if written:
-                    value, *stored = value
-                    for output, element in zip(written, stored, strict=True):
-                        outputs[output][index] = _converted(element, outputs[output].dtype)
-                if type(value) is float:
-                    value = floating(value)
-            result[index] = _converted(value, result.dtype)
-    return result.reshape(values.shape), {
-        name: array.reshape(values.shape) for name, array in outputs.items()
+        for index in np.ndindex(shape):
+            first = index[-1] * width
+            places = [(*index[:-1], col) for col in range(first, first + width)]
+            pair = tuple(apply(stages[:before], (batched[place],), place) for place in places)
+            result[index] = _converted(apply(stages[before:], pair, index), result.dtype)
+    return _unbatched(result, values.ndim), {
+        name: _unbatched(array, values.ndim) for name, array in outputs.items()
     }
+
+
+def _unbatched(array: np.ndarray, ndim: int) -> np.ndarray:
+    return array.reshape(array.shape[-ndim:])
 
 
 def check_returned(name: str, value: Any, output_count: int, outputs: str = "") -> None:

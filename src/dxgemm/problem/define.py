@@ -82,6 +82,7 @@ def define_problem(
     has_epilogue: bool = False,
     is_reduced: bool = False,
     reduced_axis: int | None = None,
+    takes_pairs: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other, and define their problem.
 
@@ -95,6 +96,7 @@ def define_problem(
         has_epilogue: True if functions may turn int32 sums into another dtype.
         is_reduced: True if c is only read, and nothing is allocated for the result.
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
+        takes_pairs: True if the result has one column for each pair of columns of the product.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -112,11 +114,13 @@ def define_problem(
     _check_dtypes({name: layout.dtype for name, layout in present.items()}, has_epilogue)
     if precision is not None:
         _check_precision(precision, a.dtype)
-    m, n, k, result_shape = _check_shapes(present)
+    m, n, k, result_shape = _check_shapes(present, takes_pairs)
     _check_devices(present)
     target = out or (None if is_reduced else c)
     target_name = "out" if out else "c"
     if target is not None:
+        if takes_pairs and c is not None and target is c:
+            _check_pairs_target(c, result_shape)
         _check_target(target_name, target, result_shape)
     if c is None and not beta_is_zero:
         raise MissingOperandError(
@@ -126,7 +130,7 @@ def define_problem(
     a_strides = _element_strides("a", a)
     b_strides = _element_strides("b", b)
     if target is None:
-        out_strides = row_major(batch, m, n)
+        out_strides = row_major(batch, m, result_shape[-1])
     else:
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
@@ -153,6 +157,8 @@ def define_problem(
         # Emulated float32 fuses reductions of rows only. The matrix is not stored, so that a
         # reduction of columns can transpose the problem freely.
         return exchanged(problem) if reduced_axis == 0 else problem, result_shape
+    if takes_pairs:
+        return problem, result_shape  # exchanged, pairs would be of rows
     return oriented(problem), result_shape
 
 
@@ -196,7 +202,9 @@ def _check_precision(precision: Any, dtype: str) -> None:
         )
 
 
-def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int, ...]]:
+def _check_shapes(
+    operands: dict[str, Layout], takes_pairs: bool = False
+) -> tuple[int, int, int, tuple[int, ...]]:
     for name, layout in operands.items():
         if len(layout.shape) not in (2, 3):
             raise ShapeError(
@@ -211,7 +219,12 @@ def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int
             f"gemm: inner dimensions differ: a is {a}, b is {b}; "
             f"a.shape[{len(a) - 1}] must equal b.shape[{len(b) - 2}]."
         )
-    result_shape: tuple[int, ...] = (m, n)
+    if takes_pairs and n % 2:
+        raise ShapeError(
+            f"gemm: a @ b has {n} columns for a {a} and b {b}, but the epilogue takes them in "
+            "pairs; b must have an even number of columns."
+        )
+    product_shape: tuple[int, ...] = (m, n)
     batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
     if batches:
         sizes = {size for size in batches.values() if size != 1} or {1}
@@ -220,11 +233,13 @@ def _check_shapes(operands: dict[str, Layout]) -> tuple[int, int, int, tuple[int
             raise ShapeError(
                 f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
             )
-        result_shape = (*sizes, m, n)
-    for name in ("c", "out"):
-        if name in operands and operands[name].shape[-2:] != (m, n):
+        product_shape = (*sizes, m, n)
+    result_shape = (*product_shape[:-1], n // 2) if takes_pairs else product_shape
+    for name, shape in (("c", product_shape), ("out", result_shape)):
+        if name in operands and operands[name].shape[-2:] != shape[-2:]:
+            what = "a @ b" if shape == product_shape else "the result of an epilogue over pairs"
             raise ShapeError(
-                f"gemm: {name} is {operands[name].shape}, but a @ b is {result_shape} "
+                f"gemm: {name} is {operands[name].shape}, but {what} is {shape} "
                 f"for a {a} and b {b}; {name} must have that shape."
             )
     return m, n, k, result_shape
@@ -239,6 +254,14 @@ def _check_devices(operands: dict[str, Layout]) -> None:
         listed = ", ".join(f"{name} on GPU {device}" for name, device in devices.items())
         raise DeviceMismatchError(
             f"gemm: operands are spread over GPUs: {listed}; move them to one."
+        )
+
+
+def _check_pairs_target(c: Layout, result_shape: tuple[int, ...]) -> None:
+    if c.shape[-1] != result_shape[-1]:
+        raise ShapeError(
+            f"gemm: c is {c.shape}, but the result, an element for each pair of columns, is "
+            f"{result_shape} and cannot replace it; pass out=, and c is only read."
         )
 
 

@@ -98,10 +98,26 @@ class Fusion:
         return self.operands[:count]
 
     @property
+    def pair_stage(self) -> int | None:
+        """Place of the stage that takes pairs of columns; None without one.
+
+        Its operands, and those of the stages after it, belong to half as many columns.
+        """
+        places = (place for place, stage in enumerate(self.stages) if stage.takes_pairs)
+        return next(places, None)
+
+    @property
+    def wide_operands(self) -> tuple[FusedOperand, ...]:
+        """Operands of the stages that see every column of the product."""
+        count = sum(len(stage.operands) for stage in self.stages[: self.pair_stage])
+        return self.operands[:count]
+
+    @property
     def key(self) -> str:
         """Part of the kernel's key: the same in every process."""
         digests = [stage.digest for stage in self.stages]
-        return repr((digests, self.operands, self.is_transposed, self.reduction))
+        parts: tuple[Any, ...] = (digests, self.operands, self.is_transposed, self.reduction)
+        return repr(parts if self.pair_stage is None else (*parts, self.pair_stage))
 
     @property
     def label(self) -> str:

@@ -41,7 +41,7 @@ class Problem:
     Attributes:
         dtype: dtype of a and b, a key of `RESULT_DTYPES`.
         m, n, k: `out` is m x n, `a` is m x k, `b` is k x n. k is 0 if alpha is 0, because then
-            neither a nor b may be read.
+            neither a nor b may be read. `out` has n / 2 columns if the epilogue takes pairs.
         batch: number of matrices; 1 for two-dimensional operands.
         a, b, c, out: strides in elements; the batch stride is 0 where an operand is broadcast.
         out_dtype: dtype of c and out, one of `RESULT_DTYPES` for dtype.
@@ -88,6 +88,16 @@ class Problem:
     def reduction(self) -> FusedReduction | None:
         """Reduction of the result; None without one."""
         return self.epilogue.reduction if self.epilogue else None
+
+    @property
+    def takes_pairs(self) -> bool:
+        """True if the epilogue makes one element of two neighbouring columns."""
+        return self.epilogue is not None and self.epilogue.pair_stage is not None
+
+    @property
+    def result_columns(self) -> int:
+        """Columns of `out`: n, or half as many if the epilogue takes pairs."""
+        return self.n // 2 if self.takes_pairs else self.n
 
     @property
     def scalar_dtype(self) -> str:
@@ -146,7 +156,7 @@ class Problem:
         """Bytes of the result's matrices, without the partial sums of split-K."""
         if self.epilogue and self.epilogue.reduction and not self.epilogue.reduction.is_stored:
             return 0
-        return self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
+        return self.batch * self.m * self.result_columns * ITEM_SIZES[self.out_dtype]
 
     @property
     def bytes_moved(self) -> int:

@@ -94,7 +94,9 @@ class SimulatedLaunch:
             "a_gmem": _pointer(a, dtype, problem.a, (problem.batch, m, k)),
             "b_gmem": _pointer(b, dtype, problem.b, (problem.batch, k, n)),
             "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
-            "out_gmem": _pointer(out, problem.out_dtype, problem.out, (problem.batch, m, n)),
+            "out_gmem": _pointer(
+                out, problem.out_dtype, problem.out, (problem.batch, m, problem.result_columns)
+            ),
         }
         config, variant = self._spec.config, self._spec.variant
         kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
@@ -122,7 +124,9 @@ class SimulatedLaunch:
         """Epilogue arguments as the kernel takes them."""
         problem, left = self._problem, iter(operands)
         arguments: list[Any] = []
-        for operand in problem.epilogue.operands if problem.epilogue else ():
+        epilogue = problem.epilogue
+        wide = len(epilogue.wide_operands) if epilogue else 0
+        for place, operand in enumerate(epilogue.operands if epilogue else ()):
             value = next(left)
             if operand.kind == "number":
                 arguments.append(np.dtype(operand.dtype).type(value))
@@ -132,7 +136,8 @@ class SimulatedLaunch:
                 arguments.append((Pointer(value, _element(operand.dtype), 0, size), size))
                 continue
             strides = Strides(next(left), next(left), next(left))
-            sizes = problem.batch, problem.m, problem.n
+            columns = problem.n if place < wide else problem.result_columns
+            sizes = problem.batch, problem.m, columns
             arguments.append((_pointer(value, operand.dtype, strides, sizes), *strides))
         return tuple(arguments)
 
