@@ -58,7 +58,7 @@ def make_kernel(
     global cuda
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
 
@@ -70,7 +70,9 @@ def make_kernel(
     result = "float32" if out_dtype in NARROW else out_dtype
     widen_c, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, stored)
     adds_c = result == sums
-    finish = make_finish(epilogue, sums, result)
+    # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
+    taken = columns_for_one(epilogue)
+    finish = make_finish(epilogue, sums, result, taken)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n, threads = tile_m // thread_m, tile_n // thread_n, config.threads
@@ -97,7 +99,7 @@ def make_kernel(
         # The mask proves to the compiler that no index is negative: without it, each access to an
         # array pays for Python's wraparound.
         thread = cuda.threadIdx.x & 1023
-        thread_row, thread_col = thread // threads_n, thread % threads_n
+        thread_row, thread_col = thread // threads_n, thread % threads_n * taken
 
         # The first element of each tile this thread copies, and the step to its next one.
         if abs(a.col) <= abs(a.row):
@@ -159,7 +161,10 @@ def make_kernel(
                 for i in range(thread_m):
                     a_frag[i] = a_smem[kk, thread_row + i * threads_m]
                 for j in range(thread_n):
-                    b_frag[j] = b_smem[kk, thread_col + j * threads_n]
+                    if taken == 1:
+                        b_frag[j] = b_smem[kk, thread_col + j * threads_n]
+                    else:
+                        b_frag[j] = b_smem[kk, thread_col + j // 2 * (2 * threads_n) + j % 2]
                 for i in range(thread_m):
                     for j in range(thread_n):
                         acc[i, j] += a_frag[i] * b_frag[j]
@@ -172,15 +177,18 @@ def make_kernel(
         out_tile = matrix * out.batch
         for i in static_range(thread_m):
             row = tile_row + thread_row + i * threads_m
-            for j in static_range(thread_n):
+            for j in static_range(0, thread_n, taken):
                 col = tile_col + thread_col + j * threads_n
                 if row < m and col < n:
                     c_index = c_tile + row * c.row + col * c.col
-                    out_index = out_tile + row * out.row + col * out.col
-                    value = alpha * acc[i, j]
-                    if adds_c and beta != 0:  # BLAS: beta == 0 must not read c: it may hold NaN
-                        value += beta * widen_c(c_typed[c_index])
-                    out_typed[out_index] = narrow(finish(value, matrix, row, col, extra))
+                    out_index = out_tile + row * out.row + col // taken * out.col
+                    values = ()
+                    for piece in static_range(taken):
+                        value = alpha * acc[i, j + piece]
+                        if adds_c and beta != 0:  # BLAS: beta == 0 must not read c, perhaps NaN
+                            value += beta * widen_c(c_typed[c_index + piece * c.col])
+                        values = values + (value,)
+                    out_typed[out_index] = narrow(finish(values, matrix, row, col, extra)[0])
 
     return widening_tile_kernel
 
@@ -195,4 +203,5 @@ KERNEL = Kernel(
     simulator_configs=(Config(tile_m=4, tile_n=4, tile_k=2, thread_m=2, thread_n=2),),
     dtypes=tuple(SUMS),
     variant=variant,
+    takes_pairs=True,
 )

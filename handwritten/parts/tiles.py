@@ -234,9 +234,11 @@ def make_store_result(
     width = VECTOR_BYTES // item_size
     col_vectors = thread_n // width
     row_width = row_width or width
+    # An index is halved only where it must be: `// 1` would change what the compiler makes of it.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, dtype, dtype, None if taken == 1 else taken)
     finish_vector = make_finish(epilogue, dtype, dtype, width)
+    stored = width // taken  # results of a vector
     vectors = thread_m * col_vectors
     is_short = epilogue is None or (
         len(epilogue.stages) <= MOST_STAGES_TOGETHER
@@ -284,7 +286,7 @@ def make_store_result(
         for place in static_range(vectors):
             i_row, i_col = row_of(row, place), col + place % col_vectors * col_group
             c_index = c_start + i_row * c.row + i_col
-            out_index = out_start + i_row * out.row + i_col // taken
+            out_index = out_start + i_row * out.row + (i_col if taken == 1 else i_col // 2)
             values = acc[place * width : place * width + width]
             # In branches of its own, so that the compiler leaves it apart.
             if beta != 0:
@@ -320,13 +322,15 @@ def make_store_result(
                     )  # fmt: skip
             for place in static_range(first, first + VECTORS_TOGETHER):
                 if place < vectors:
-                    i_row = row_of(row, place)
+                    out_line = out_start + row_of(row, place) * out.row
+                    if taken == 1:
+                        out_index = out_line + col + place % col_vectors * col_group
+                    else:
+                        out_index = out_line + (col + place % col_vectors * col_group) // 2
                     store_vector(
                         out.data,
-                        out_start
-                        + i_row * out.row
-                        + (col + place % col_vectors * col_group) // taken,
-                        results[(place - first) * width : (place - first) * width + width],
+                        out_index,
+                        results[(place - first) * stored : (place - first) * stored + stored],
                     )
 
     # Functions of their own, because numba then works out their types once and not for each call.
@@ -362,7 +366,8 @@ def make_store_result(
                 c_step = c.col if i_step < rows else 0
                 out_step = out.col if i_step < rows else 0
                 c_row = c_start + (row + i_step) * c.row + col * c.col
-                out_row = out_start + (row + i_step) * out.row + col // taken * out.col
+                out_col = col if taken == 1 else col // 2
+                out_row = out_start + (row + i_step) * out.row + out_col * out.col
                 for j in static_range(0, thread_n, taken):
                     j_step = j // width * col_group + j % width
                     if i_step < rows and j_step < cols:
@@ -370,7 +375,7 @@ def make_store_result(
                             write_pair(
                                 acc[i * thread_n + j : i * thread_n + j + 2], alpha, beta,
                                 c, c_row + j_step * c_step, c_step,
-                                out, out_row + j_step // taken * out_step,
+                                out, out_row + j_step // 2 * out_step,
                                 matrix, row + i_step, col + j_step, extra,
                             )  # fmt: skip
                         else:

@@ -214,7 +214,9 @@ def make_store(
             if row < rows and col < cols:
                 line, along = (row, col) if along_rows else (col, row)
                 old = c + int32(line * c_line_bytes + along * item_bytes)
-                target = out + int32(line * out_line_bytes + along // taken * item_bytes)
+                if taken > 1:
+                    along = along // 2
+                target = out + int32(line * out_line_bytes + along * item_bytes)
                 sums, added, values = load_shared(scalar, 4, source, 0), (), ()
                 if not is_word:
                     sums = sums + load_shared(scalar, 4, source, 16)

@@ -118,6 +118,11 @@ def logsumexp(lines: np.ndarray) -> np.ndarray:
     return shift + shifted
 
 
+def columns_in_pairs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Even and odd columns, of which an epilogue over pairs takes one each."""
+    return values[..., ::2], values[..., 1::2]
+
+
 def sliced_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Returns a @ b of finite float64 matrices as the longdouble sum of exact products.
 
