@@ -46,7 +46,8 @@ def gemm(
             the batch if they are 2-D or have a batch of one.
         alpha, beta: real numbers on the host; for int8 integers that fit int32.
         out: (m, n) or (batch, m, n), dtype of c. It receives the result instead of c, which is then
-            only read, and may be read-only or broadcast.
+            only read, and may be read-only or broadcast. With an epilogue that takes pairs of
+            columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
         epilogue: functions applied to each element before it is written, in the same kernel: see
             `dxgemm.epilogue`. It may convert the int32 sums of int8 to float32, float16 or
             bfloat16, with out of that dtype and beta 0. It may end in a reduction, or be a
