@@ -185,7 +185,7 @@ def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
     assert (config.sharedMemBytes, config.numAttrs) == (99, 0)
 
 
-def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch):
+def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch, monkeypatch):
     kernel = kernel_launch._kernel
     other_problem = contiguous_problem("float32", 40, 50, 60)
     other = launch.KernelLaunch(kernel, other_problem, 9, 0)
@@ -199,6 +199,11 @@ def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch)
         run()
         packed = struct.unpack_from("@qqq", kernel_launch._buffer, 40)
         assert packed == sizes and kernel_launch._config.gridDimX == blocks
+    arguments = kernel_launch._arguments
+    with pytest.raises(TypeError), monkeypatch.context() as patch:
+        patch.setattr(other, "_fixed", None)  # as an interrupt, while they are written
+        other(*CALL, stream=1)
+    assert arguments.owner is None, "whoever comes next writes them again"
     own = getclosurevars(plan).nonlocals["self"]._buffer
     before = bytes(own)
     kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)

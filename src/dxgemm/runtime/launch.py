@@ -221,9 +221,10 @@ class KernelLaunch:
     ) -> None:
         arguments, buffer = self._arguments, self._buffer
         if arguments.owner is not self:
-            arguments.owner = self
+            arguments.owner = None  # while they are written: an interrupt may come between
             buffer[arguments.fixed] = self._fixed
             self._fields.grid_x, self._fields.grid_y = self._blocks, self._slices
+            arguments.owner = self
         self._pack(buffer, 0, a, b, c, out, alpha, beta)
         if arguments.pack_operands:
             arguments.pack_operands(buffer, arguments.operands, *operands)
