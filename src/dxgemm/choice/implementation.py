@@ -127,7 +127,7 @@ class Implementation(ABC):
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        """Faster `supports`, for problems of a dtype that has configs."""
+        """Faster `supports`, for a dtype that has configs, without pairs of columns."""
         return self.supports
 
     def runs_on(self, arch: str) -> str | None:
@@ -214,18 +214,15 @@ class KernelFile(Implementation):
     def supports(self, problem: Problem) -> str | None:
         if problem.dtype not in self.dtypes:
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
+        if problem.takes_pairs and not self.kernel.takes_pairs:
+            return "its threads do not store pairs of columns, which the epilogue takes"
         return self.refuses(problem)
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        kernel = self.kernel
-        if kernel.copies_operands:
-            return lambda problem: (
-                _no_pairs(kernel, problem) or kernel.supports(aligned_problem(problem))
-            )
-        if kernel.takes_pairs:
-            return kernel.supports
-        return lambda problem: _no_pairs(kernel, problem) or kernel.supports(problem)
+        if not self.kernel.copies_operands:
+            return self.kernel.supports
+        return lambda problem: self.kernel.supports(aligned_problem(problem))
 
     @property
     def copies_operands(self) -> bool:
@@ -431,13 +428,6 @@ class EmulatedProduct(Handwritten):
 
     def accuracy(self, problem: Problem) -> str | None:
         return self.kernel.accuracy(problem)
-
-
-def _no_pairs(kernel: Kernel, problem: Problem) -> str | None:
-    """Reason why a kernel cannot fuse an epilogue over pairs of columns; None if it can."""
-    if kernel.takes_pairs or not problem.takes_pairs:
-        return None
-    return "its threads do not store pairs of columns, which the epilogue takes"
 
 
 class Pipelined(KernelFile):
