@@ -23,6 +23,8 @@ from dxgemm.choice.legality import FEWEST_SLICED_TILES
 from dxgemm.choice.tables import Speed
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
+from dxgemm.handwritten.kernels import align_rows
+from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
@@ -35,11 +37,10 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
-# Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, and the
-# factor of its bytes if it is transposed, too; the rows, and the bytes of a row, that a block
-# copies, and the bytes that its time is worth at least: measured on the H100.
-COPYING_US, COPYING_SHARE, TURNED = 4.0, 0.75, 1.5
-COPIED_ROWS, COPIED_ROW_BYTES, LEAST_COPIED_BYTES = 32, 512, 6500
+# Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, the factor
+# of its bytes if it is transposed, too, and the bytes that the time of a block is worth at least:
+# measured on the H100.
+COPYING_US, COPYING_SHARE, TURNED, LEAST_COPIED_BYTES = 4.0, 0.75, 1.5, 6500
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -123,8 +124,10 @@ def _copied_bytes(problem: Problem, source: Strides, copy: Strides, along: int) 
     rows, cols = (along, problem.k) if copies_rows else (problem.k, along)
     matrices = problem.batch if source.batch else 1
     row_bytes = cols * ITEM_SIZES[problem.dtype]
-    blocks = math.ceil(rows / COPIED_ROWS) * math.ceil(row_bytes / COPIED_ROW_BYTES)
     is_turned = (source.col if copies_rows else source.row) != 1
+    (config,) = align_rows.KERNEL.configs
+    tile_rows, tile_chunks = align_rows.tile(config, "any" if is_turned else "row")
+    blocks = math.ceil(rows / tile_rows) * math.ceil(row_bytes / (tile_chunks * CHUNK_BYTES))
     read_bytes = rows * row_bytes * (TURNED if is_turned else 1)
     return matrices * max(read_bytes, blocks * LEAST_COPIED_BYTES)
 
