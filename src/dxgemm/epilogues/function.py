@@ -47,8 +47,8 @@ class Epilogue(FunctionHolder):
         parameters: tuple[Parameter, ...],
         outputs: tuple[Parameter, ...],
         digest: str,
-        reads: tuple[Read, ...] = (),
         takes_pairs: bool = False,
+        reads: tuple[Read, ...] = (),
     ) -> None:
         update_wrapper(self, function)
         super().__init__(function)
@@ -77,10 +77,8 @@ class Epilogue(FunctionHolder):
     def __reduce__(self) -> tuple[Any, ...]:
         from numba.cloudpickle import dumps, loads
 
-        parts = dumps(
-            (self.recorded, self.parameters, self.outputs, self.digest, (), self.takes_pairs)
-        )
-        return _restored, (loads, parts)
+        parts = self.recorded, self.parameters, self.outputs, self.digest, self.takes_pairs
+        return _restored, (loads, dumps(parts))
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.
@@ -435,7 +433,7 @@ def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool) -> Epilogue:
     parameters = _parameters(function, PAIR_LEADING if takes_pairs else LEADING)
     written = _outputs(function.__name__, outputs, parameters)
     digest, reads = examine(function, function.__name__)
-    return Epilogue(function, parameters, written, digest, reads, takes_pairs)
+    return Epilogue(function, parameters, written, digest, takes_pairs, reads)
 
 
 def _parameters(function: FunctionType, first: tuple[str, ...]) -> tuple[Parameter, ...]:
