@@ -148,6 +148,22 @@ def make(home: NumpyLibrary) -> Callable[..., tuple[np.ndarray, Padded]]:
 
 
 @pytest.fixture
+def make_operands(make: Callable[..., Any], implementation: Any) -> Callable[..., Any]:
+    """a and b as an implementation takes them, each with its copy between guards."""
+
+    def make_operands(kind: str, size: tuple[int, int, int]) -> tuple[Any, Any]:
+        reason = inability(implementation, kind)
+        if reason is not None:
+            pytest.skip(reason)
+        m, n, k = size
+        dtype = KINDS[kind].dtype
+        a_layout, b_layout, _ = fitting_layouts(implementation, kind)
+        return make((m, k), dtype, a_layout), make((k, n), dtype, b_layout)
+
+    return make_operands
+
+
+@pytest.fixture
 def contract(
     implementation: Any, home: NumpyLibrary, record_property: Callable[[str, object], None]
 ) -> Contract:

@@ -6,14 +6,12 @@ import pickle
 
 import numpy as np
 import pytest
-from contract import inability
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.epilogues import ColumnVector, Matrix, RowVector, Scalar, geglu, swiglu
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
 from dxgemm.testing.reference import columns_in_pairs
 
@@ -39,18 +37,10 @@ def joined(
 
 
 @pytest.fixture
-def make_operands(make, implementation):
-    """a and b as an implementation that takes pairs wants them, each with its copy."""
-
-    def make_operands(kind, size):
-        reason = inability(implementation, kind)
-        if reason is not None or implementation.name not in TAKE_PAIRS:
-            pytest.skip(reason or "it takes no pairs")
-        m, n, k = size
-        dtype = KINDS[kind].dtype
-        a_layout, b_layout, _ = fitting_layouts(implementation, kind)
-        return make((m, k), dtype, a_layout), make((k, n), dtype, b_layout)
-
+def make_operands(make_operands, implementation):
+    """Those of implementations that take pairs."""
+    if implementation.name not in TAKE_PAIRS:
+        pytest.skip("it takes no pairs")
     return make_operands
 
 
