@@ -337,6 +337,23 @@ def test_bad_operands_raise_before_anything_is_written(make):
         sent.assert_unchanged()
 
 
+def test_c_that_is_not_read_may_share_memory_with_an_output(make, home):
+    """Nor is its layout taken for that of out, whose rows may be shorter."""
+    m, n, k = SIZES[0]
+    a, a_sent = make((m, k), "float32")
+    b, b_sent = make((k, n), "float32")
+    written, wide = (make((2 * m, n), "float32")[1].array for _ in range(2))
+    out, kept = written[:m], written[m:]
+    apart = wide[::2]  # with the strides of out twice as far from row to row
+    for c in (kept, apart):
+        dxgemm.gemm(a_sent.array, b_sent.array, c, out=out, epilogue=epilogues.keep(kept=kept))
+        np.testing.assert_array_equal(home.fetch(kept), a @ b)
+    with pytest.raises(errors.OverlapError, match="kept shares memory with c"):
+        dxgemm.gemm(
+            a_sent.array, b_sent.array, kept, beta=1.0, out=out, epilogue=epilogues.keep(kept=kept)
+        )
+
+
 def test_int8_results_need_a_dtype(make):
     m, n, k = SIZES[0]
     arrays = make((m, k), "int8")[1].array, make((k, n), "int8")[1].array

@@ -207,10 +207,13 @@ class Route:
         written = [*target, *filter(epilogue.is_output, labels)]
         self.names += epilogue.labels
         place = self.names.index
+        used = dict(self.layouts)
+        if "c" not in target and not self.reads_separate_c:
+            used.pop("c", None)
         self.epilogue_near = tuple(
             (place(name), place(other), *self._overlap_range(layout, self.layouts[name]))
             for name in written
-            for other, layout in self.layouts.items()
+            for other, layout in used.items()
             if other != name
             and (name in labels or other in labels)
             and layout.device == self.layouts[name].device
