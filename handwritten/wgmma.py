@@ -249,4 +249,5 @@ KERNEL = Kernel(
     is_persistent=True,
     copies_operands=True,
     takes_pairs=True,
+    quantises=True,
 )

@@ -890,10 +890,10 @@ READ = {
     "int8": {"float32", "int32", "int8"} | HALVES,
 }
 WRITTEN = {
-    "float32": {"float32"} | HALVES,
+    "float32": {"float32", "int8"} | HALVES,
     "float64": {"float64"},
-    "float16": {"float32"} | HALVES,
-    "int8": {"float32", "int32"} | HALVES,
+    "float16": {"float32", "int8"} | HALVES,
+    "int8": {"float32", "int32", "int8"} | HALVES,
 }
 
 

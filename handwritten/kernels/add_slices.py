@@ -6,7 +6,7 @@ and applies the epilogue. The groups of threads in a block have neighbouring ele
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
-precision.
+precision; out also in int8, to which no c is added.
 Constraints: see `GroupsConfig`.
 Source: NVIDIA's CUTLASS, "Efficient GEMM in CUDA", "Parallelized Reductions".
 """
@@ -57,12 +57,13 @@ def make_kernel(
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
 
     scalar = np.dtype(dtype).type
     out_dtype = out_dtype or dtype
     stored = stored_type(out_dtype)
-    widen, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, scalar)
+    widen = WIDEN[out_dtype] if out_dtype in HALVES else scalar
+    narrow = NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish = make_finish(epilogue, dtype, dtype)
 

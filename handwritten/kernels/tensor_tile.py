@@ -352,5 +352,6 @@ KERNEL = Kernel(
     variant=variant,
     copies_operands=True,
     takes_pairs=True,
+    quantises=True,
     slices_k=True,
 )

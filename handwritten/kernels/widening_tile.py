@@ -60,7 +60,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type, view_as
+    from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
 
     sums = SUMS[dtype]
     scalar = np.dtype(sums).type
@@ -68,8 +68,9 @@ def make_kernel(
     # A result in half precision is added to as float32, and stored as bits.
     stored = stored_type(out_dtype)
     result = "float32" if out_dtype in NARROW else out_dtype
-    widen_c, narrow = WIDEN.get(out_dtype, scalar), NARROW.get(out_dtype, stored)
-    adds_c = result == sums
+    widen_c = WIDEN[out_dtype] if out_dtype in HALVES else scalar
+    narrow = NARROW.get(out_dtype, stored)
+    adds_c = result == sums and out_dtype != "int8"
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
@@ -204,4 +205,5 @@ KERNEL = Kernel(
     dtypes=tuple(SUMS),
     variant=variant,
     takes_pairs=True,
+    quantises=True,
 )

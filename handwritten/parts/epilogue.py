@@ -24,7 +24,7 @@ from dxgemm.handwritten.parts.elementary import FUNCTIONS
 from dxgemm.handwritten.parts.intrinsics import device_function, exactly, read_vector, store_vector
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
-from dxgemm.handwritten.parts.widening import NARROW, WIDEN, stored_type
+from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type
 
 LINE_BYTES = 128  # of the L2 cache
 
@@ -45,7 +45,8 @@ def make_finish(
     Args:
         epilogue: None, or a `Fusion`.
         dtype: dtype of sums and of the values given: "float32", "float64" or "int32".
-        out_dtype: dtype of the values returned: the same, or "float32" after "int32".
+        out_dtype: dtype of the values returned, before they are narrowed: the same, or "float32"
+            after "int32".
         width: number of neighbours in a row, given as a tuple; None for one bare value. It is even
             if the epilogue takes pairs.
     """
@@ -173,7 +174,7 @@ def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
     """Device function that reads an operand for `width` neighbours: a tuple, widened."""
     is_number, access = operand.kind == "number", operand.access
     scalar, count = stored_type(operand.dtype), _vector_width(operand, width)
-    widen = WIDEN[operand.dtype] if operand.dtype in NARROW else scalar
+    widen = WIDEN[operand.dtype] if operand.dtype in HALVES else scalar
     locate = _make_locate(operand)
 
     def read(matrix, row, col, argument):

@@ -10,6 +10,7 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
                  wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
+                 pack_quad: four int8 as one register; store_byte: the first of them
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
 Instructions".
@@ -289,6 +290,29 @@ def pack_pair(typing_context, kind, low, high):
         return inline_ptx(builder, _int32, text, "=r,f,f", list(args[1:]))
 
     return signature(types.int32, kind, types.float32, types.float32), generate
+
+
+@intrinsic
+def pack_quad(typing_context, first, second, third, fourth):
+    """Four float32 as int8 in one register, the first in memory first.
+
+    They are rounded to nearest, ties to even, and clamped; NaN is 0.
+    """
+    rounded = " ".join(f"cvt.rni.s32.f32 whole{i}, ${i + 1};" for i in range(4))
+    text = (
+        f"{{ .reg .s32 whole<4>; .reg .b32 upper; {rounded} "
+        "cvt.pack.sat.s8.s32.b32 upper, whole3, whole2, 0; "
+        "cvt.pack.sat.s8.s32.b32 $0, whole1, whole0, upper; }"
+    )
+
+    def generate(context, builder, sig, args):
+        return inline_ptx(builder, _int32, text, "=r,f,f,f,f", list(args))
+
+    return signature(types.int32, *[types.float32] * 4), generate
+
+
+# store_byte(address, word): the lowest byte, to global memory.
+store_byte = _statement("st.global.b8 [$0], $1;", "l,r", types.int64, types.int32)
 
 
 @intrinsic

@@ -118,6 +118,7 @@ class Kernel:
             lie otherwise; `supports` and `variant` see the problem with the copies.
         reductions: reductions of the result that it computes itself.
         takes_pairs: True if it fuses an epilogue that takes pairs of columns.
+        quantises: True if it stores what an epilogue returns as int8.
         slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
         accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
         device_functions: (config, dtype, *variant, arch) -> external functions to link with.
@@ -143,6 +144,7 @@ class Kernel:
     copies_operands: bool = False
     reductions: Reductions = Reductions.NONE
     takes_pairs: bool = False
+    quantises: bool = False
     slices_k: bool = False
     accuracy: Callable[[Any], str | None] = any_problem
     device_functions: Callable[..., Any] | None = None

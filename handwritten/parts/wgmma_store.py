@@ -31,7 +31,7 @@ def make_store(
     The chunk begins at the addresses c and out; rows x cols of it, or more, are in the result.
 
     Args:
-        out_dtype: dtype of the result and of c.
+        out_dtype: dtype of the result and of c; "int8" has an epilogue, no c and no split rows.
         along_rows: True if a row of the chunk is contiguous in the result; else a column is.
         rows_are_split: True if the chunk's rows 8 to 15 are rows 16 to 23 of the tile, and each
             thread's two rows are neighbours, as `wgmma` leaves them for an a in registers.
@@ -46,7 +46,7 @@ def make_store(
     from numba import cuda, float32, int32, uint16
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
-    from dxgemm.handwritten.parts.hopper import pack_pair, unpack_pair
+    from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad, store_byte, unpack_pair
     from dxgemm.handwritten.parts.intrinsics import (
         load_global,
         load_shared,
@@ -56,13 +56,14 @@ def make_store(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
-    is_word = not kind  # results of 32 bits
+    is_byte = out_dtype == "int8"
+    is_word = not kind and not is_byte  # results of 32 bits
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
-    adds_c = acc_dtype in ("float32", out_dtype)
+    adds_c = acc_dtype in ("float32", out_dtype) and not is_byte
     result = "int32" if out_dtype == "int32" else "float32"  # before it is narrowed
     lines, line_items, line_bytes = (16, 32, 160) if along_rows else (32, 16, 80)
-    vector_items = 4 if is_word else 8
-    item_bytes = 4 if is_word else 2
+    item_bytes = 4 if is_word else 1 if is_byte else 2
+    vector_items = 16 // item_bytes
     lanes_per_line = line_items // vector_items
     lines_per_step = _LANES // lanes_per_line
     steps = lines // lines_per_step
@@ -88,6 +89,8 @@ def make_store(
     def store_element(address, value):
         if is_word:
             store_global(address, 0, (value,))
+        elif is_byte:
+            store_byte(address, pack_quad(value, value, value, value))
         else:
             store_global(address, 0, (uint16(pack_pair(kind, value, value)),))
 
@@ -217,9 +220,9 @@ def make_store(
                 if taken > 1:
                     along = along // 2
                 target = out + int32(line * out_line_bytes + along * item_bytes)
-                sums, added, values = load_shared(scalar, 4, source, 0), (), ()
-                if not is_word:
-                    sums = sums + load_shared(scalar, 4, source, 16)
+                sums, added, values = (), (), ()
+                for i in static_range(0, vector_items, 4):
+                    sums = sums + load_shared(scalar, 4, source, 4 * i)
                 for i in static_range(vector_items):
                     values = values + (scalar(alpha * sums[i]),)
                 if adds_c and beta != 0:
@@ -237,13 +240,17 @@ def make_store(
                     values = finish_vector(values, matrix, top + row, left + col, extra)
                 else:
                     values = finish_vector(values, matrix, left + col, top + row, extra)
+                packed = ()
                 if is_word:
-                    store_global(target, 0, values)
+                    packed = values
+                elif is_byte:
+                    for i in static_range(0, vector_items // taken, 4):
+                        quad = pack_quad(values[i], values[i + 1], values[i + 2], values[i + 3])
+                        packed = packed + (quad,)
                 else:
-                    packed = ()
                     for i in static_range(4 // taken):
                         packed = packed + (pack_pair(kind, values[2 * i], values[2 * i + 1]),)
-                    store_global(target, 0, packed)
+                store_global(target, 0, packed)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -303,7 +310,7 @@ def make_store_tile(
 
     taken = columns_for_one(epilogue)
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
-    out_bytes = 4 if out_dtype in ("float32", "int32") else 2
+    out_bytes = {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows

@@ -1,8 +1,9 @@
 """Elements narrower than their sums: float16 and bfloat16 to float32 and back, int8 to int32.
 
 Kernels see float16 and bfloat16 as 16 bits. NaN stays NaN, subnormals are kept, and values are
-rounded to nearest, ties to even.
-Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32.
+rounded to nearest, ties to even. So are float32 that an epilogue turns into int8; beyond -128 and
+127 these are clamped, and NaN is 0.
+Source: IEEE 754, "Roundings to nearest"; bfloat16 is the upper half of float32. PTX ISA, "cvt".
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numba.core import config as _config
 
 BFLOAT16_NAN = 0x7FFF
+HALVES = ("float16", "bfloat16")
 
 if _config.ENABLE_CUDASIM:
 
@@ -31,6 +33,9 @@ if _config.ENABLE_CUDASIM:
         bits = int(np.float32(value).view(np.uint32))
         return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
+    def _narrow_int8(value: Any) -> Any:
+        return np.int8(0 if np.isnan(value) else np.clip(np.rint(value), -128, 127))
+
     def view_as(scalar: Any, pointer: Any) -> Any:
         return pointer
 
@@ -40,8 +45,10 @@ else:
     from numba.cuda.extending import intrinsic
     from numba.cuda.typing import signature
 
+    from dxgemm.handwritten.parts.intrinsics import inline_ptx
+
     _float, _half = ir.FloatType(), ir.HalfType()
-    _int16, _int32 = ir.IntType(16), ir.IntType(32)
+    _int8, _int16, _int32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
     @intrinsic
     def _widen_float16(typing_context, bits):
@@ -78,6 +85,17 @@ else:
         return signature(types.uint16, types.float32), generate
 
     @intrinsic
+    def _narrow_int8(typing_context, value):
+        def generate(context, builder, sig, args):
+            text = (
+                "{ .reg .s32 whole; cvt.rni.s32.f32 whole, $1; "
+                "max.s32 whole, whole, -128; min.s32 $0, whole, 127; }"
+            )
+            return builder.trunc(inline_ptx(builder, _int32, text, "=r,f", list(args)), _int8)
+
+        return signature(types.int8, types.float32), generate
+
+    @intrinsic
     def view_as(typing_context, scalar, pointer):
         """An operand as the elements it holds, whatever its pointer's type says."""
         element = scalar.instance_type
@@ -90,9 +108,9 @@ else:
 
 # By dtype: an element to the type of its sums, and a sum to an element.
 WIDEN = {"float16": _widen_float16, "bfloat16": _widen_bfloat16, "int8": np.int32}
-NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16}
+NARROW = {"float16": _narrow_float16, "bfloat16": _narrow_bfloat16, "int8": _narrow_int8}
 
 
 def stored_type(dtype: str) -> Any:
     """Type of the elements that kernels see: uint16, the bits, for half precision."""
-    return np.uint16 if dtype in NARROW else np.dtype(dtype).type
+    return np.uint16 if dtype in HALVES else np.dtype(dtype).type

@@ -49,10 +49,11 @@ def gemm(
             only read, and may be read-only or broadcast. With an epilogue that takes pairs of
             columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
         epilogue: functions applied to each element before it is written, in the same kernel: see
-            `dxgemm.epilogue`. It may convert the int32 sums of int8 to float32, float16 or
-            bfloat16, with out of that dtype and beta 0. It may end in a reduction, or be a
-            reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is stored
-            only if out is passed.
+            `dxgemm.epilogue`. With beta 0 it may convert the int32 sums of int8 to float32, float16
+            or bfloat16, and those of int8, float16 and bfloat16 to int8 (rounded to nearest, ties
+            to even, and clamped; NaN becomes 0): out has that dtype. It may end in a reduction, or
+            be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
+            stored only if out is passed.
         implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
             (name, config, slices), where slices is the number of split-K slices, selects exactly
             that kernel.

@@ -10,7 +10,7 @@ from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.errors import UnsupportedProblemError
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -32,9 +32,16 @@ def fuse(
         The problem, and for each operand its strides in elements, in the kernel's orientation. They
         are () for numbers, and for the results of a reduction, which follow the operands.
     """
-    if problem.scalar_dtype == "int32" and problem.reads_c and problem.out_dtype != "int32":
+    is_added = problem.out_dtype in RESULT_DTYPES[problem.dtype]
+    if problem.reads_c and not is_added:
         raise UnsupportedProblemError(
-            f"gemm: a result of {problem.out_dtype} is not added to int32 sums; leave beta at 0."
+            f"gemm: a c of {problem.out_dtype} is not added to {problem.scalar_dtype} sums; leave "
+            "beta at 0."
+        )
+    if shape.reduction is not None and "out" in layouts and problem.out_dtype == "int8":
+        raise UnsupportedProblemError(
+            f"gemm: {shape.reduction.name} does not reduce what is stored as int8; pass an out of "
+            f"{RESULT_DTYPES[problem.dtype][0]}, or no out."
         )
     number_dtype = "float64" if problem.scalar_dtype == "float64" else "float32"
     operands: list[FusedOperand] = []

@@ -181,8 +181,8 @@ class Route:
         has_out = bool({"c", "out"} & self.layouts.keys())
         if epilogue.stages and self.takes_integers and not has_out:
             raise MissingOperandError(
-                "gemm: what an epilogue makes of int8 products may be int32, float32, float16 or "
-                "bfloat16; pass out, whose dtype says what to store."
+                "gemm: what an epilogue makes of int8 products may be int32, int8, float32, "
+                "float16 or bfloat16; pass out, whose dtype says what to store."
             )
         *batch, m, n = self.shape
         devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}

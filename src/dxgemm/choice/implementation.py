@@ -127,7 +127,10 @@ class Implementation(ABC):
 
     @property
     def refuses(self) -> Callable[[Problem], str | None]:
-        """Faster `supports`, for a dtype that has configs, without pairs of columns."""
+        """Faster `supports`, for a dtype that has configs and for results that every kernel stores.
+
+        Results of pairs of columns and of int8 are not.
+        """
         return self.supports
 
     def runs_on(self, arch: str) -> str | None:
@@ -216,6 +219,8 @@ class KernelFile(Implementation):
             return f"it computes {' and '.join(self.dtypes)}, not {problem.dtype}"
         if problem.takes_pairs and not self.kernel.takes_pairs:
             return "its threads do not store pairs of columns, which the epilogue takes"
+        if problem.is_quantised and not self.kernel.quantises:
+            return "its threads do not store int8, which the epilogue's results become"
         return self.refuses(problem)
 
     @property

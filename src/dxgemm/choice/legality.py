@@ -81,7 +81,7 @@ def fitting_configs(
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
     considered = _automatic_kernels(problem.dtype, device)
-    if problem.takes_pairs:
+    if problem.takes_pairs or problem.is_quantised:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]

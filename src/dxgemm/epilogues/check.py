@@ -30,9 +30,9 @@ READABLE = {
     "int32": ("float32", "float16", "bfloat16", "int32", "int8"),
 }
 WRITABLE = {
-    "float32": ("float32", "float16", "bfloat16"),
+    "float32": ("float32", "float16", "bfloat16", "int8"),
     "float64": ("float64",),
-    "int32": ("int32", "float32", "float16", "bfloat16"),
+    "int32": ("int32", "float32", "float16", "bfloat16", "int8"),
 }
 
 

@@ -156,6 +156,8 @@ def _is_floating(dtype: np.dtype) -> bool:
 
 
 def _converted(element: Any, dtype: np.dtype) -> Any:
+    if dtype == np.int8:  # rounded and clamped, NaN to 0
+        element = np.clip(np.rint(np.nan_to_num(np.float32(element))), -128, 127)
     return np.asarray(element).astype(dtype)
 
 

@@ -15,8 +15,8 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.problem.dtypes import (
-    DEQUANTISED_DTYPES,
     EMULATED,
+    EPILOGUE_DTYPES,
     ITEM_SIZES,
     MODULI_COUNTS,
     OPERAND_DTYPES,
@@ -93,7 +93,7 @@ def define_problem(
         alpha_is_zero: True if a and b are never read.
         beta_is_zero: True if c is never read.
         precision: arithmetic that is permitted instead of the dtype's own; None for no other.
-        has_epilogue: True if functions may turn int32 sums into another dtype.
+        has_epilogue: True if functions may turn sums into another dtype.
         is_reduced: True if c is only read, and nothing is allocated for the result.
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
         takes_pairs: True if the result has one column for each pair of columns of the product.
@@ -176,8 +176,8 @@ def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
         way_out = "convert a and b to one dtype."
     else:
         allowed = RESULT_DTYPES[a]
-        if has_epilogue and a == "int8":
-            allowed += DEQUANTISED_DTYPES
+        if has_epilogue:
+            allowed += EPILOGUE_DTYPES.get(a, ())
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return

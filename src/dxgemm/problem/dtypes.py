@@ -18,8 +18,12 @@ RESULT_DTYPES = {
     "int8": ("int32",),
 }
 
-# Further dtypes that an epilogue may turn int32 sums into.
-DEQUANTISED_DTYPES = ("float32", "float16", "bfloat16")
+# Further dtypes of out that an epilogue may turn sums into, by the dtype of a and b.
+EPILOGUE_DTYPES = {
+    "float16": ("int8",),
+    "bfloat16": ("int8",),
+    "int8": ("float32", "float16", "bfloat16", "int8"),
+}
 
 # Values of `precision=`, which permit another arithmetic than the dtype's own, by dtype.
 PRECISIONS = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}

@@ -95,6 +95,11 @@ class Problem:
         return self.epilogue is not None and self.epilogue.pair_stage is not None
 
     @property
+    def is_quantised(self) -> bool:
+        """True if the epilogue turns sums into int8."""
+        return self.epilogue is not None and self.out_dtype == "int8"
+
+    @property
     def result_columns(self) -> int:
         """Columns of `out`: n, or half as many if the epilogue takes pairs."""
         return self.n // 2 if self.takes_pairs else self.n
