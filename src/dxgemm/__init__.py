@@ -19,6 +19,7 @@ from dxgemm.api import (
     gemm,
     gemm_grouped,
     implementations,
+    matmul,
     plan,
     plan_grouped,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "gemm",
     "gemm_grouped",
     "implementations",
+    "matmul",
     "plan",
     "plan_grouped",
     "prepare",

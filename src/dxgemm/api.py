@@ -1,8 +1,9 @@
-"""Public functions: `gemm`, its plans and explanations, builds and the kernel cache."""
+"""Public functions: `gemm`, `matmul`, plans and explanations, builds and the kernel cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dxgemm import compiler
@@ -10,6 +11,7 @@ from dxgemm.call import grouped
 from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
 from dxgemm.call.grouped import GroupedPlan as GroupedPlan  # re-exported
+from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import clear_routes
 from dxgemm.choice import registry
@@ -109,6 +111,41 @@ def gemm(
     for operand_library, operand in ordered:
         operand_library.release(operand, stream)
     return result
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    precision: str | None = None,
+    batch_invariant: bool = False,
+    stream: Any = None,
+) -> Any:
+    """A @ B, for arrays of the dimensions that `numpy.matmul` takes.
+
+    Args:
+        a: (..., m, k), or a vector (k,). Dtypes and libraries are those of `gemm`; vectors, and
+            more than three dimensions, are for CuPy, NumPy and torch.
+        b: (..., k, n), or a vector (k,), dtype of a. The leading dimensions of a and b broadcast
+            against each other.
+        out: the array to write, of the result's shape; None to allocate one in a's library.
+        precision, batch_invariant, stream: as `gemm` takes them.
+
+    Returns:
+        out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
+        two vectors a number, in NumPy's case a scalar.
+
+    Raises:
+        DxgemmError: any error of `gemm`, before anything is launched or written.
+
+    Notes:
+        Nothing is copied. One launch computes all matrices of a batch whose dimensions lie evenly
+        in a, b and the result, as those of contiguous arrays do. Otherwise there is a launch for
+        each index of the dimensions that do not.
+    """
+    options = {"precision": precision, "batch_invariant": batch_invariant, "stream": stream}
+    return multiply(partial(gemm, **options), a, b, out)
 
 
 class Plan(Bound):

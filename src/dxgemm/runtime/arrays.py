@@ -52,6 +52,15 @@ class Library(ABC):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         """Allocate an array of this library, row-major, on the device of `like`."""
 
+    def view(
+        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Any:
+        """View of any shape and strides in bytes that begins where `array[index]` does."""
+        raise ArrayTypeError(
+            f"matmul: a {type(array).__name__} cannot be viewed as matrices; pass an array of two "
+            "or three dimensions, or one of CuPy, NumPy or torch: cupy.asarray copies nothing."
+        )
+
     def current_stream(self, array: Any) -> int:
         """Handle of the stream on which this library's next work on `array` would run."""
         return 0
@@ -89,6 +98,12 @@ class CuPy(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         with like.device:
             return self._cupy.empty(shape, numpy_dtype(dtype))
+
+    def view(
+        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Any:
+        part = array[index] if index else array
+        return self._cupy.ndarray(shape, part.dtype, part.data, strides)
 
     def current_stream(self, array: Any) -> int:
         return self._get_current_stream().ptr
@@ -140,6 +155,12 @@ class Torch(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=like.device)
 
+    def view(
+        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Any:
+        part = array[index] if index else array
+        return part.as_strided(shape, [stride // array.itemsize for stride in strides])
+
     def host_view(self, array: Any) -> np.ndarray:
         """View a tensor in host memory as a NumPy array; bfloat16 as integers."""
         tensor = array.detach()
@@ -169,6 +190,13 @@ class Host(Library):
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         return np.empty(shape, numpy_dtype(dtype))
+
+    def view(
+        self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
+    ) -> Any:
+        part = array[index] if index else array  # not array[()], which copies a scalar
+        writeable = array.flags.writeable
+        return np.lib.stride_tricks.as_strided(part, shape, strides, writeable=writeable)
 
 
 class Foreign(Library):
