@@ -8,7 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, LINE_BYTES, STEPS, layout
+from dxgemm.handwritten.parts.line_tiles import (
+    CHUNK_BYTES,
+    LINE_BYTES,
+    STEPS,
+    common_layout,
+    layout,
+)
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 
@@ -68,6 +74,21 @@ def test_lines_may_end_within_a_vector():
     problem = replace(contiguous_problem("float16", 64, 128, 95), a=Strides(0, 96, 1))
     assert layout(problem, "a") == "k16_ragged"
     assert layout(replace(problem, padded="a"), "a") == "k16"
+
+
+@pytest.mark.parametrize(
+    ("a_strides", "expected"),
+    [
+        ([Strides(0, 96, 1), Strides(0, 104, 1)], "k16"),
+        ([Strides(0, 96, 1), Strides(0, 97, 1)], "k"),
+        ([Strides(0, 1, 64), Strides(0, 1, 65)], "x"),
+        ([Strides(0, 1, 64), Strides(0, 96, 1)], "any"),
+        ([Strides(0, 97, 1), Strides(0, 192, 2)], "any"),
+    ],
+)
+def test_the_common_layout_of_operands(a_strides, expected):
+    problems = [replace(ALIGNED, a=strides) for strides in a_strides]
+    assert common_layout(problems, "a") == expected
 
 
 PLACES = """

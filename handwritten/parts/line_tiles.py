@@ -19,7 +19,7 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
@@ -29,6 +29,8 @@ TRANSPOSED_BYTES = 2  # of the elements that ldmatrix transposes
 CHUNKS = LINE_BYTES // CHUNK_BYTES
 STEPS = 4  # an instruction takes 32 bytes of k
 WORDS, WORD_BYTES = 4, 4  # of a chunk
+# A kernel for a layout reads operands of those before it too, if their lines run the same way.
+LAYOUTS = ("k16", "k16_ragged", "k", "x16", "x16_ragged", "x", "x4", "any")
 HELD = 2 * WORDS + 1  # registers for a chunk on its way: two vectors, and by how much to shift
 
 
@@ -66,27 +68,37 @@ class LineTile(NamedTuple):
 
 def layout(problem: Any, name: str) -> str:
     """Layout of operand "a" or "b" of a problem, one of those above."""
+    return common_layout([problem], name)
+
+
+def common_layout(problems: Sequence[Any], name: str) -> str:
+    """Layout in which operand "a" or "b" of each of these problems can be read."""
+    along_x, along_k = (
+        max((_layout_along(kind, problem, name) for problem in problems), key=LAYOUTS.index)
+        for kind in "xk"
+    )
+    return along_x if "16" in along_x or along_k == "any" else along_k
+
+
+def _layout_along(kind: str, problem: Any, name: str) -> str:
+    """Layout of an operand if its lines run along x, or along k; "any" if they cannot."""
     item_bytes = ITEM_BYTES[problem.dtype]
     batch, row, col = getattr(problem, name)
     x, x_step, k_step = (problem.m, row, col) if name == "a" else (problem.n, col, row)
-    found = "any"
+    step, items, line_step, lines = (
+        (x_step, x, k_step, problem.k) if kind == "x" else (k_step, problem.k, x_step, x)
+    )
     # A stride along an extent of 1 is never taken.
-    for kind, step, items, line_step, lines in (
-        ("x", x_step, x, k_step, problem.k),
-        ("k", k_step, problem.k, x_step, x),
-    ):
-        if step != 1 and items > 1:
-            continue
-        starts = (batch | line_step * (lines > 1)) * item_bytes
-        starts |= getattr(problem, f"{name}_alignment")
-        if kind == "x" and item_bytes != TRANSPOSED_BYTES:
-            found = "x4" if item_bytes == 1 and starts % WORD_BYTES == 0 else found
-            continue
-        if starts % CHUNK_BYTES == 0:
-            is_whole = items * item_bytes % CHUNK_BYTES == 0 or name in problem.padded
-            return f"{kind}16" if is_whole else f"{kind}16_ragged"
-        found = kind
-    return found
+    if step != 1 and items > 1:
+        return "any"
+    starts = (batch | line_step * (lines > 1)) * item_bytes
+    starts |= getattr(problem, f"{name}_alignment")
+    if kind == "x" and item_bytes != TRANSPOSED_BYTES:
+        return "x4" if item_bytes == 1 and starts % WORD_BYTES == 0 else "any"
+    if starts % CHUNK_BYTES:
+        return kind
+    is_whole = items * item_bytes % CHUNK_BYTES == 0 or name in problem.padded
+    return f"{kind}16" if is_whole else f"{kind}16_ragged"
 
 
 def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
