@@ -15,11 +15,18 @@ from dxgemm.call import grouped as _grouped
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import time_candidates
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import grouped
+from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
+from dxgemm.handwritten.parts.group_table import FIELDS, make_find_problem
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
 from dxgemm.testing.cases import DTYPES
+from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
 from dxgemm.testing.padded import Padded
 
+HALF_DTYPES = ("float16", "bfloat16")
+GROUPED_KINDS = tuple(
+    name for name, kind in KINDS.items() if kind.dtype in _grouped.DTYPES and not kind.precision
+)
 SIZES = {
     "equal": [(4, 4, 4)] * 5,
     "one": [(5, 6, 7)],
@@ -32,22 +39,32 @@ if not simulator_enabled():
         "up to 16": [(16, 16, 16), (15, 17, 13), (1, 16, 3)] * 40,
         "up to 128": [(64, 64, 64), (33, 31, 65), (128, 7, 9)] * 10,
         "mixed": [(1, 1, 1), (300, 200, 100), (64, 64, 64), (31, 500, 7), (2, 3, 1000)],
+        "a thousand": [(7 * i % 70, 1 + i % 33, 11 * i % 130) for i in range(1000)],
+        "large": [(1000, 700, 129), (0, 64, 64), (129, 1030, 257), (513, 260, 0)],
     }
 # Of a, b and c; problems take them in turn, so that no kernel for one of them fits all.
 LAYOUTS = {
     "rows": [("row_aligned", "row_aligned", "row")],
     "columns": [("col_aligned", "col_aligned", "col")],
     "mixed": [("row", "row", "row"), ("col", "row+1", "row"), ("row", "col", "col")],
+    "one misaligned": [("row_aligned", "col_aligned", "row_aligned")] * 2
+    + [("row@1", "col", "row")],
+    "columns at any address": [("col@1", "row+1", "row"), ("col+1", "row@3", "row@1")],
+    "strided": [("row/2", "col_reversed", "row/3cols"), ("rows_reversed", "col/2", "col")],
 }
 
 
 class Operands:
     """Lists of padded a, b and c of small integers, and what their problems must give."""
 
-    def __init__(self, home, sizes, dtype, layouts=LAYOUTS["rows"]):
+    def __init__(self, home, sizes, kind, layouts=LAYOUTS["rows"]):
         rng = np.random.default_rng(0)
+        read, written = numpy_dtype(KINDS[kind].dtype), numpy_dtype(KINDS[kind].out_dtype)
         self.values = [
-            [rng.integers(-3, 4, shape).astype(dtype) for shape in ((m, k), (k, n), (m, n))]
+            [
+                rng.integers(-3, 4, shape).astype(dtype)
+                for shape, dtype in (((m, k), read), ((k, n), read), ((m, n), written))
+            ]
             for m, n, k in sizes
         ]
         self.padded = [
@@ -61,16 +78,22 @@ class Operands:
 
     def check(self, alpha, beta):
         for (a, b, c), padded, factor, addend in zip(self.values, self.padded, alpha, beta):
-            np.testing.assert_array_equal(padded[2].fetch(), factor * (a @ b) + addend * c)
+            exact = factor * product(a, b) + addend * c.astype(float)
+            np.testing.assert_array_equal(padded[2].fetch(), round_to_dtype(exact, c.dtype))
             padded[0].assert_unchanged()
             padded[1].assert_unchanged()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+def product(a, b):
+    """a @ b of small integers, exactly."""
+    return a.astype(float) @ b.astype(float)
+
+
+@pytest.mark.parametrize("kind", GROUPED_KINDS)
 @pytest.mark.parametrize("layouts", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-def test_every_problem_is_right(home, sizes, layouts, dtype):
-    operands = Operands(home, sizes, dtype, layouts)
+def test_every_problem_is_right(home, sizes, layouts, kind):
+    operands = Operands(home, sizes, kind, layouts)
     a, b, c = operands.lists
     alpha = [index % 3 for index in range(len(sizes))]
     beta = [index % 2 for index in range(len(sizes))]
@@ -79,18 +102,18 @@ def test_every_problem_is_right(home, sizes, layouts, dtype):
     operands.check(alpha, beta)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES + HALF_DTYPES)
 def test_results_are_allocated_or_written_to_out(home, dtype):
     operands = Operands(home, SIZES["small"], dtype)
     a, b, c = operands.lists
-    wanted = [x @ y for x, y, _ in operands.values]
+    wanted = [product(x, y) for x, y, _ in operands.values]
     for result, value in zip(dxgemm.gemm_grouped(a, b), wanted, strict=True):
-        assert type(result) is type(a[0])
+        assert type(result) is type(a[0]) and result.dtype == a[0].dtype
         np.testing.assert_array_equal(home.fetch(result), value)
-    out = [home.send(np.full_like(value, np.nan)) for value in wanted]
+    out = [home.send(np.full_like(added, np.nan)) for _, _, added in operands.values]
     assert dxgemm.gemm_grouped(a, b, c, beta=2.0, out=out)[0] is out[0]
     for array, value, (_, _, added) in zip(out, wanted, operands.values, strict=True):
-        np.testing.assert_array_equal(home.fetch(array), value + 2 * added)
+        np.testing.assert_array_equal(home.fetch(array), value + 2 * added.astype(float))
     operands.check([0] * len(c), [1] * len(c))
 
 
@@ -113,15 +136,16 @@ def test_nothing_is_launched_for_empty_lists():
     assert dxgemm.plan_grouped([], [])() == []
 
 
-def test_beta_zero_reads_no_c_and_alpha_zero_no_a_and_b(home):
-    nan, ones = (np.full((3, 3), value, np.float32) for value in (np.nan, 1))
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_beta_zero_reads_no_c_and_alpha_zero_no_a_and_b(home, dtype):
+    nan, ones = (np.full((3, 3), value, dtype) for value in (np.nan, 1))
     a, c = ([home.send(values) for values in pair] for pair in ((ones, nan), (nan, ones)))
     results = dxgemm.gemm_grouped(a, a, c, alpha=[1, 0], beta=[0, 2])
     np.testing.assert_array_equal(home.fetch(results[0]), np.full((3, 3), 3))
     np.testing.assert_array_equal(home.fetch(results[1]), np.full((3, 3), 2))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES + HALF_DTYPES)
 def test_a_plan_computes_what_the_arrays_hold_by_then(home, dtype):
     operands = Operands(home, SIZES["small"], dtype)
     a, b, c = operands.lists
@@ -136,6 +160,7 @@ def matrix(*shape, dtype=np.float32):
 
 
 TWICE = [matrix(2, 2), matrix(2, 2)]
+HALVES = [matrix(2, 2, dtype=np.float16)] * 2
 BUFFER = matrix(4, 8)
 REFUSED = {
     "inner dimensions": (
@@ -148,11 +173,22 @@ REFUSED = {
     "lengths": ((TWICE, TWICE[:1]), errors.ShapeError, "a has 2, b has 1 arrays"),
     "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"at \[0\]: a is \(2, 2,"),
     "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"at \[1\]: b is a int, 3"),
-    "half precision": (
-        ([matrix(2, 2, dtype=np.float16)], [matrix(2, 2, dtype=np.float16)]),
+    "integers": (
+        ([matrix(2, 2, dtype=np.int8)], [matrix(2, 2, dtype=np.int8)]),
         errors.DtypeError,
-        r"at \[0\]: a is float16; groups are computed in float32 and float64",
+        r"at \[0\]: a is int8; groups are computed in float32, float64, float16, bfloat16",
     ),
+    "two dtypes of results": (
+        (HALVES, HALVES, [matrix(2, 2, dtype=np.float16), matrix(2, 2)]),
+        errors.DtypeError,
+        r"c\[0\] is float16, c\[1\] is float32; all results must have one dtype",
+    ),
+    "a dtype that does not fit": (
+        (HALVES, HALVES, [matrix(2, 2), matrix(2, 2, dtype=np.float64)]),
+        errors.DtypeError,
+        r"at \[1\]: dtypes differ: a is float16, b is float16, c is float64",
+    ),
+    "overflow of sums": ((HALVES, HALVES, None, 1e39), errors.ScalarError, "overflows float32"),
     "two dtypes": (
         ([matrix(2, 2), matrix(2, 2, dtype=np.float64)],) * 2,
         errors.DtypeError,
@@ -221,6 +257,50 @@ def test_tables_are_for_tensor_cores_where_there_are_some():
         assert on_cores == (tall if dtype == "float64" else set())
 
 
+def half(m, n, depth, **changes):
+    return replace(contiguous_problem("float16", m, n, depth), **changes)
+
+
+@pytest.mark.parametrize(
+    "problems, layouts",
+    [
+        ([half(8, 8, 64), half(1, 200, 128)], ("k16", "x16")),
+        ([half(8, 8, 64), half(8, 8, 72)], ("k16", "x16")),
+        ([half(8, 8, 64), half(9, 12, 8)], ("k16", "x")),
+        ([half(8, 8, 64), half(8, 8, 64, a_alignment=2)], ("k", "x16")),
+        ([half(8, 8, 64), half(8, 8, 64, a=Strides(0, 1, 8))], ("any", "x16")),
+        ([half(8, 8, 64, a=Strides(0, 1, 8)), half(8, 8, 1)], ("x16", "x16")),
+        ([half(8, 8, 64), half(8, 8, 64, k=0, a_alignment=2)], ("k16", "x16")),
+        ([half(8, 8, 64, k=0)], ("k16", "x16")),
+    ],
+)
+def test_half_precision_is_read_in_one_layout(problems, layouts):
+    assert grouped_tensor_tile.table_variant(problems) == (*layouts, "float16")
+    for config in grouped_tensor_tile.table_configs("float16", 80, layouts):
+        is_aligned = "16" in layouts[0] and "16" in layouts[1]
+        assert (config in grouped_tensor_tile.ALIGNED_SHARES) == is_aligned
+
+
+@pytest.mark.parametrize("size, tile", [(4, (64, 64)), (64, (64, 64)), (2048, (128, 128))])
+@pytest.mark.parametrize("layouts", [("k16", "x16"), ("k", "any")])
+def test_half_precision_takes_tiles_that_fit_the_problems(layouts, size, tile):
+    sizes = np.array([size] * 50)
+    configs = grouped_tensor_tile.table_configs("float16", 90, layouts)
+    config = _grouped._choose_config(configs, grouped_tensor_tile.share, sizes, sizes, sizes, H200)
+    assert (config.tile_m, config.tile_n) == tile
+
+
+def test_a_tile_finds_its_problem_in_the_table():
+    tiles = [3, 1, 1, 7, 2]
+    first_tiles = np.cumsum(tiles) - tiles
+    find_problem = make_find_problem()
+    find_problem = getattr(find_problem, "py_func", find_problem)
+    expected = [(problem, place) for problem, count in enumerate(tiles) for place in range(count)]
+    for tile, (problem, place) in enumerate(expected):
+        row = len(tiles) + problem * len(FIELDS)
+        assert find_problem(first_tiles, len(tiles), tile) == (problem, place, row)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtype):
     for size in (4, 16, 32, 48):
@@ -259,10 +339,31 @@ def test_the_kernels_keep_their_sums_in_registers(run_python):
     run_python(COMPILE)
 
 
+COMPILE_HALF = """
+from dxgemm.call.grouped import _spec
+from dxgemm.compiler import compile_kernel
+from dxgemm.handwritten.kernels import grouped_tensor_tile as file
+for arch, dtype, variant in (
+    ("sm_80", "float16", ("k16_ragged", "x16_ragged", "float32")),
+    ("sm_80", "bfloat16", ("x", "k", "bfloat16")),
+    ("sm_90a", "float16", ("k", "x", "float16")),
+):
+    largest = file.table_configs(dtype, 80, variant)[0]
+    record = compile_kernel(_spec(largest, dtype, variant), arch).record
+    assert record.stack_bytes == 0, record
+    assert record.registers * record.threads <= 65536, record
+"""
+
+
+def test_half_precision_keeps_all_in_registers(run_python):
+    run_python(COMPILE_HALF)
+
+
 @pytest.mark.gpu
-def test_a_captured_plan_computes_what_the_arrays_hold_by_then(cupy):
-    a = [cupy.full((size, 3), size, "float32") for size in (2, 5)]
-    b = [cupy.ones((3, 4), "float32")] * 2
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_captured_plan_computes_what_the_arrays_hold_by_then(cupy, dtype):
+    a = [cupy.full((size, 3), size, dtype) for size in (2, 5)]
+    b = [cupy.ones((3, 4), dtype)] * 2
     plan = dxgemm.plan_grouped(a, b)
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
@@ -278,9 +379,10 @@ def test_a_captured_plan_computes_what_the_arrays_hold_by_then(cupy):
 
 
 @pytest.mark.gpu
-def test_a_call_under_capture_is_refused(cupy):
-    a = [cupy.ones((3, 3), "float32")]
-    out = [cupy.zeros((3, 3), "float32")]
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_call_under_capture_is_refused(cupy, dtype):
+    a = [cupy.ones((3, 3), dtype)]
+    out = [cupy.zeros((3, 3), dtype)]
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         with pytest.raises(errors.LaunchError, match="plan_grouped"):

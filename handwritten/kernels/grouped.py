@@ -5,10 +5,9 @@ through all problems. If problems differ in sizes or strides, a table in global 
 sizes, strides and starts of operands for each; a binary search over the first tile of each problem
 leads from a tile to its problem. If they differ in addresses alone, everything is a parameter as in
 a batch, and a block first reads the starts of its operands.
-Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` holds
-the first tile of each problem, in their order, then FIELDS numbers for each; an operand starts so
-many elements after the pointer of its name. `scalars` holds alpha and beta of each. For problems
-that are alike, `starts` holds the starts of a, b, c and out.
+Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` is
+that of group_table.py; `scalars` holds alpha and beta of each. For problems that are alike,
+`starts` holds the starts of a, b, c and out.
 Constraints: those of the other two. No problem is empty. If a block has several tiles, each takes
 as many steps as the longest k.
 Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by their problem.
@@ -16,7 +15,7 @@ Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +25,12 @@ from dxgemm.handwritten.kernels import small_batch, tensor_batch
 from dxgemm.handwritten.kernels.tensor_batch import Config as TensorConfig
 from dxgemm.handwritten.parts.batch_tiles import block_count, make_find_matrix
 from dxgemm.handwritten.parts.batch_tiles import distance as distance  # re-exported
+from dxgemm.handwritten.parts.group_table import make_find_problem
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.operands import operand_mode
 
 ALIKE, TABLE = "alike", "table"  # kinds of kernels
 START_BYTES = 32  # of an equal problem: four starts
-# Of a problem, in the order of its row in the table. Starts and strides count elements.
-FIELDS = (
-    "m", "n", "k", "a_start", "a_stride_m", "a_stride_k", "b_start", "b_stride_k", "b_stride_n",
-    "c_start", "c_stride_m", "c_stride_n", "out_start", "out_stride_m", "out_stride_n",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ SHARES = {64: 0.55, 32: 0.4, 16: 0.2, 8: 0.1, 4: 0.04}
 TENSOR_SHARES = {64: 1.1, 32: 0.6, 16: 0.25}
 
 
-def table_configs(dtype: str, capability: int) -> tuple[Any, ...]:
+def table_configs(dtype: str, capability: int, variant: tuple[str, ...] = ()) -> tuple[Any, ...]:
     """The configs of a dtype and a compute capability (times 10), for problems that differ."""
     if dtype not in tensor_batch.KERNEL.dtypes or capability < tensor_batch.KERNEL.minimum_arch:
         return KERNEL.configs
@@ -135,7 +131,8 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
     scalar = np.dtype(dtype).type
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     tile_threads, matrices = config.tile_threads, config.matrices
-    tile_bytes, fields = config.tile_bytes(dtype), len(FIELDS)
+    tile_bytes = config.tile_bytes(dtype)
+    find_problem = make_find_problem()
 
     @gemm_kernel
     def table_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -144,20 +141,8 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
         smem: int32 = shared_address(cuda.shared.array(0, scalar)) + member * tile_bytes
         table, scalars = extra[0][0], extra[1][0]
 
-        # The last problem whose first tile is not behind this one.
         found = cuda.blockIdx.x * matrices + member
-        tile = min(found, batch - 1)
-        problem: int32 = 0
-        last: int32 = m - 1
-        while problem < last:
-            middle: int32 = (problem + last + 1) >> 1
-            if table[middle] <= tile:
-                problem = middle
-            else:
-                last = middle - 1
-
-        place: int32 = tile - table[problem]
-        row = m + problem * fields
+        problem, place, row = find_problem(table, m, min(found, batch - 1))
         own_m, own_n, own_k = table[row], table[row + 1], table[row + 2]
         tiles_n: int32 = (own_n + tile_n - 1) // tile_n
         tile_row = divide(place, tiles_n)
@@ -175,6 +160,18 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
         )  # fmt: skip
 
     return table_kernel
+
+
+def batch_variant(batch: Any) -> tuple[str, ...]:
+    """Variant for equal problems, of which `batch` is one or all: modes, ALIKE and perhaps FAR."""
+    common = modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
+    return (*common, ALIKE, *distance(batch))
+
+
+def table_variant(problems: Sequence[Any]) -> tuple[str, ...]:
+    """Variant for problems that differ: modes, TABLE and perhaps FAR."""
+    common = modes([(operand_mode(p, "a"), operand_mode(p, "b")) for p in problems])
+    return (*common, TABLE, *max(map(distance, problems)))
 
 
 def modes(operands: list[tuple[str, str]]) -> tuple[str, str]:

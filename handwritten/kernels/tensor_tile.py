@@ -131,6 +131,7 @@ def make_tile_kernel(
     store: tuple[Callable[..., Any], Callable[..., Any]],
     is_sliced: bool = False,
     is_modular: bool = False,
+    is_grouped: bool = False,
 ) -> Callable[..., None]:
     """The kernel with a store of its own.
 
@@ -142,9 +143,12 @@ def make_tile_kernel(
         is_modular: True for products of residues. The last parameter holds the flag of the validity
             check and the number of moduli; the matrices of a and b are those by all moduli, one
             after the other, and a batch stride of 0 means that all products share them.
+        is_grouped: True if a block finds its problem in a table. Then m is the number of problems;
+            the last parameter holds the table (see group_table.py), and alpha and beta of each.
     """
     from numba import cuda, float32, int32
 
+    from dxgemm.handwritten.parts.group_table import make_find_problem
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
@@ -173,6 +177,7 @@ def make_tile_kernel(
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
+    find_problem = make_find_problem()
     allows_vectors, store_tile = store
 
     @gemm_kernel
@@ -180,10 +185,19 @@ def make_tile_kernel(
         smem = shared_address(cuda.shared.array(0, float32, alignment=1024))
 
         # --- This block's tile, its share of k, this thread's place ---
+        block: int32 = cuda.blockIdx.x
+        if is_grouped:
+            # The problem counts as matrix 1 of a batch: its start is the stride of the matrices.
+            table, scalars = extra[0][0], extra[1][0]
+            problem, block, fields = find_problem(table, m, block)
+            m, n, k = table[fields], table[fields + 1], table[fields + 2]
+            a.batch, a.row, a.col = table[fields + 3], table[fields + 4], table[fields + 5]
+            b.batch, b.row, b.col = table[fields + 6], table[fields + 7], table[fields + 8]
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        block: int32 = cuda.blockIdx.x
         matrix, row, col = locate(block, tiles_m, tiles_n)
+        if is_grouped:
+            matrix = int32(1)
         tiles: int32 = (k + tile_k - 1) // tile_k
         k_start: int32 = 0
         result = matrix
@@ -326,6 +340,10 @@ def make_tile_kernel(
         # --- Epilogue: 16 rows of a warp at a time, through its own part of shared memory ---
         wait_copies(0)
         cuda.syncthreads()
+        if is_grouped:  # read now, these numbers take no registers of the main loop
+            alpha, beta = scalars[2 * problem], scalars[2 * problem + 1]
+            c.batch, c.row, c.col = table[fields + 9], table[fields + 10], table[fields + 11]
+            out.batch, out.row, out.col = table[fields + 12], table[fields + 13], table[fields + 14]
         has_vectors = allows_vectors(m, n, beta, c, out)
         chunk_smem: int32 = smem + warp * STORE_BYTES
         for i in static_range(mmas_m):

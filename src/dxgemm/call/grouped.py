@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -29,7 +29,7 @@ from dxgemm.errors import (
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem, define_problem
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import (
     ALIGNMENTS,
@@ -47,8 +47,8 @@ from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
 
-DTYPES = ("float32", "float64")
-LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in DTYPES}
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 # Problems of a call tend to have the same layouts.
 _define = lru_cache(maxsize=4096)(define_problem)
@@ -107,13 +107,12 @@ class _Member(NamedTuple):
         """Addresses of the kernel's a, b, c and out, in elements."""
         first, second = ("b", "a") if self.problem.is_transposed else ("a", "b")
         added = self.operands.get("c", self.target)
-        item_size = ITEM_SIZES[self.problem.dtype]
         operands = self.operands[first], self.operands[second], added, self.target
-        return [operand.pointer // item_size for operand in operands]
+        return [operand.pointer // ITEM_SIZES[operand.layout.dtype] for operand in operands]
 
     @property
     def row(self) -> list[int]:
-        """Row of the table, as `dxgemm.handwritten.kernels.grouped` reads it."""
+        """Row of the table, as `dxgemm.handwritten.parts.group_table` describes it."""
         problem = self.problem
         row = [problem.m, problem.n, problem.k]
         for start, strides in zip(
@@ -214,13 +213,15 @@ class Table:
         first = members[0]
         self._launch: Any
         self._scalars = 0.0, 0.0
-        if all(member.is_like(first) for member in members):
+        device = device_facts(ordinal)
+        has_batches = bool(_batch_kernels(first.problem.dtype, device.arch))
+        if has_batches and all(member.is_like(first) for member in members):
             batch = replace(first.problem, batch=len(members))
             self._scalars = first.factor, first.beta
             self._arrays = [np.array([member.starts for member in members], np.int64)]
             self._launch = _bind_alike(batch, ordinal)
         else:
-            self._arrays, self._launch = _table(members, device_facts(ordinal), ordinal)
+            self._arrays, self._launch = _table(members, device, ordinal)
         self.bytes = np.frombuffer(b"".join(a.tobytes() for a in self._arrays), np.uint8)
 
     def launch(self, address: int, stream: int) -> None:
@@ -299,6 +300,13 @@ def run(grouped: Grouped) -> list[Any]:
     return grouped.results
 
 
+def _kernel_file(dtype: str) -> Any:
+    """The kernel file that computes a table of problems of a dtype."""
+    from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
+
+    return grouped_tensor_tile if dtype in grouped_tensor_tile.KERNEL.dtypes else grouped
+
+
 def _needs_later(ordinal: int) -> bool:
     """True if the kernels need a later GPU than this one."""
     from dxgemm.handwritten.kernels import grouped
@@ -313,20 +321,21 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     equal problems are built for row-major operands only, aligned and not; others when needed.
     """
     from dxgemm.handwritten.kernels import grouped
-    from dxgemm.handwritten.parts.operands import operand_mode
 
-    if is_before(arch, grouped.KERNEL.minimum_arch):
-        return []
     specs: dict[KernelSpec, None] = {}
     for dtype in (dtype for dtype in DTYPES if dtype in dtypes):
+        file = _kernel_file(dtype)
+        if is_before(arch, file.KERNEL.minimum_arch):
+            continue
         problems = common_problems(dtype)
-        modes = [grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b"))]) for p in problems]
-        for config in grouped.table_configs(dtype, compute_capability(arch)):
-            specs |= dict.fromkeys(_spec(config, dtype, (*mode, grouped.TABLE)) for mode in modes)
+        variants = [file.table_variant([problem]) for problem in problems]
+        for variant in variants:
+            configs = file.table_configs(dtype, compute_capability(arch), variant)
+            specs |= dict.fromkeys(_spec(config, dtype, variant) for config in configs)
         alike = [implementation.configs(dtype) for implementation in _batch_kernels(dtype, arch)]
         for config in chain.from_iterable(alike):
-            for mode in (modes[0], modes[-1]):
-                specs[_spec(config, dtype, (*mode, grouped.ALIKE))] = None
+            for problem in (problems[0], problems[-1]):
+                specs[_spec(config, dtype, grouped.batch_variant(problem))] = None
     return launchable(specs, arch)
 
 
@@ -353,27 +362,23 @@ def _table(
     members: Sequence[_Member], device: DeviceFacts, ordinal: int
 ) -> tuple[list[np.ndarray], Launch]:
     """Make the table of problems that differ, and bind the kernel that reads it."""
-    from dxgemm.handwritten.kernels import grouped
-    from dxgemm.handwritten.parts.operands import operand_mode
-
-    dtype = members[0].problem.dtype
+    first = members[0].problem
+    file = _kernel_file(first.dtype)
     rows = np.array([member.row for member in members], np.int64)
     m, n, k = rows[:, :3].T
-    configs = grouped.table_configs(dtype, compute_capability(device.arch))
-    config = _choose_config(configs, m, n, k, device)
+    # Members of equal layouts have one problem, from the cache of `_define`.
+    problems = {id(member.problem): member.problem for member in members}.values()
+    variant = file.table_variant(list(problems))
+    configs = file.table_configs(first.dtype, compute_capability(device.arch), variant)
+    config = _choose_config(configs, file.share, m, n, k, device)
     tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
     first_tiles = np.cumsum(tiles) - tiles
     table = np.concatenate([first_tiles, rows.ravel()])
-    scalars = np.array([(member.factor, member.beta) for member in members], dtype)
-    # Members of equal layouts have one problem, from the cache of `_define`.
-    problems = {id(member.problem): member.problem for member in members}.values()
-    modes = grouped.modes([(operand_mode(p, "a"), operand_mode(p, "b")) for p in problems])
-    far = max(map(grouped.distance, problems))
+    scalars = [(member.factor, member.beta) for member in members]
     launch = _bind_table(
-        config, dtype, (*modes, grouped.TABLE, *far), len(members), int(tiles.sum()),
-        int(k.max()), ordinal,
-    )  # fmt: skip
-    return [table, scalars], launch
+        config, first.dtype, variant, len(members), int(tiles.sum()), int(k.max()), ordinal
+    )
+    return [table, np.array(scalars, first.scalar_dtype)], launch
 
 
 @lru_cache(maxsize=256)
@@ -400,11 +405,9 @@ def _bind_table(
 def _bind_alike(batch: Problem, ordinal: int) -> Launch:
     """Bind the fastest kernel to equal problems."""
     from dxgemm.handwritten.kernels import grouped
-    from dxgemm.handwritten.parts.operands import operand_mode
 
     config = _choose_alike(batch, device_facts(ordinal))
-    modes = grouped.modes([(operand_mode(batch, "a"), operand_mode(batch, "b"))])
-    spec = _spec(config, batch.dtype, (*modes, grouped.ALIKE, *grouped.distance(batch)))
+    spec = _spec(config, batch.dtype, grouped.batch_variant(batch))
     return _bind(spec, batch, grouped.KERNEL.block_count(config, batch), ordinal)
 
 
@@ -418,22 +421,35 @@ def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
     """Spec of the kernel: it reads a table and scalars; only addresses if problems are equal."""
     from dxgemm.handwritten.kernels import grouped
 
-    of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", dtype)
+    file = _kernel_file(dtype)
+    of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", scalar_dtype(dtype))
     buffers = of_both[:1] if grouped.ALIKE in variant else of_both
-    return KernelSpec("grouped", grouped.__name__, config, dtype, variant, Fusion((), buffers))
+    name = file.__name__.rpartition(".")[2]
+    return KernelSpec(name, file.__name__, config, dtype, variant, Fusion((), buffers))
 
 
 def _choose_config(
-    configs: Sequence[Any], m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts
+    configs: Sequence[Any],
+    share: Callable[[Any], float],
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    device: DeviceFacts,
 ) -> Any:
-    """Choose the tile with the least time, including the parts of tiles outside the results."""
-    from dxgemm.handwritten.kernels import grouped
+    """Choose the tile with the least time, including the parts of tiles outside the results.
+
+    Args:
+        configs: the configs to choose from.
+        share: (config) -> fraction of its peak that an SM reaches.
+        m, n, k: sizes of each problem.
+        device: the GPU.
+    """
 
     def cost(config: Any) -> float:
         tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
         depth = k if config.matrices == 1 else k.max()
         work = -(-depth // config.tile_k) * config.tile_k + config.tile_k  # and the prologue
-        work = work * config.tile_m * config.tile_n / grouped.share(config)
+        work = work * config.tile_m * config.tile_n / share(config)
         return float((tiles * work).sum() / device.sm_count + np.max(work))
 
     return min(configs, key=cost)
@@ -504,30 +520,36 @@ def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member
     dtype = layouts["a"].dtype
     if dtype not in DTYPES:
         raise DtypeError(
-            f"a is {dtype}; groups are computed in {' and '.join(DTYPES)}, other dtypes by gemm."
+            f"a is {dtype}; groups are computed in {', '.join(DTYPES)}, other dtypes by gemm."
         )
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if math.isfinite(value) and abs(value) > LARGEST[dtype]:
-            raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
+        if math.isfinite(value) and abs(value) > LARGEST[problem.scalar_dtype]:
+            raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
-        operands["out"] = _operand("out", a.library.empty(shape, dtype, a.array))
+        operands["out"] = _operand("out", a.library.empty(shape, problem.out_dtype, a.array))
     return _Member(problem, operands, alpha, beta)
 
 
 def _check_alike(members: Sequence[_Member]) -> None:
     """Refuse problems of several dtypes or GPUs, which one launch cannot compute."""
-    first = members[0].problem.dtype
+    first = members[0]
     devices: dict[int, str] = {}
     for index, member in enumerate(members):
-        if member.problem.dtype != first:
+        if member.problem.dtype != first.problem.dtype:
             raise DtypeError(
-                f"gemm_grouped: a[0] is {first}, a[{index}] is {member.problem.dtype}; all "
-                "problems must have one dtype."
+                f"gemm_grouped: a[0] is {first.problem.dtype}, a[{index}] is "
+                f"{member.problem.dtype}; all problems must have one dtype."
+            )
+        if member.problem.out_dtype != first.problem.out_dtype:
+            name = first.target.name
+            raise DtypeError(
+                f"gemm_grouped: {name}[0] is {first.problem.out_dtype}, {name}[{index}] is "
+                f"{member.problem.out_dtype}; all results must have one dtype."
             )
         for name, operand in member.operands.items():
             if operand.layout.device != HOST:

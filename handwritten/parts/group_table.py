@@ -1,0 +1,44 @@
+"""The table of a group in global memory, and how a block finds its problem there.
+
+Tiles are numbered through all problems. The table holds the first tile of each problem, in their
+order, then FIELDS numbers for each. Starts and strides count elements; an operand starts so many
+elements after the pointer of its name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Numbers of a problem, in the order of its row in the table.
+FIELDS = (
+    "m", "n", "k", "a_start", "a_stride_m", "a_stride_k", "b_start", "b_stride_k", "b_stride_n",
+    "c_start", "c_stride_m", "c_stride_n", "out_start", "out_stride_m", "out_stride_n",
+)  # fmt: skip
+
+
+def make_find_problem() -> Any:
+    """A device function: (table, problems, tile) -> problem, place of the tile in it, its row.
+
+    The row is the index of the problem's first number in the table.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    fields = len(FIELDS)
+
+    def find_problem(table, problems, tile):
+        # The last problem whose first tile is not behind this one.
+        problem: int32 = 0
+        last: int32 = problems - 1
+        while problem < last:
+            middle: int32 = (problem + last + 1) >> 1
+            if table[middle] <= tile:
+                problem = middle
+            else:
+                last = middle - 1
+        place: int32 = tile - table[problem]
+        return problem, place, problems + problem * fields
+
+    return device_function(unroll(find_problem))
