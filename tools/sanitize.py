@@ -185,6 +185,8 @@ def series() -> Iterator[Callable[[], None]]:
         yield lambda dtype=dtype: group(dtype)
         if not simulator_enabled():
             yield lambda dtype=dtype: slices(dtype)
+    for dtype in ("float16", "bfloat16"):
+        yield lambda dtype=dtype: group(dtype)
 
 
 def batch(dtype: str) -> None:

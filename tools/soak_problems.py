@@ -151,8 +151,9 @@ def kernels() -> tuple[Kernel, ...]:
                     for extra in EXTRAS
                     if extra != FUSED or fuses(implementation, kind)
                 ]
-    for kind in ("float32", "float64"):
+    for kind in ("float32", "float64", "float16", "bfloat16_to_float32"):
         found += [Kernel(kind, GROUP, lying) for lying in FULL_LAYOUTS[:3]]
+    for kind in ("float32", "float64"):
         found += [Kernel(kind, pinned, next(layouts)) for pinned in sliced(kind)]
     return tuple(found)
 
@@ -329,8 +330,8 @@ def compute_group(problem: Problem) -> None:
         for operand in padded[:2]:
             operand.assert_unchanged()
         x, y, z = map(wide, values)
-        exact = problem.alpha * (x @ y) + problem.beta * z
-        assert np.array_equal(padded[2].fetch(), exact), "not exact"
+        exact, found = problem.alpha * (x @ y) + problem.beta * z, padded[2].fetch()
+        assert np.array_equal(found, round_to_dtype(exact, found.dtype)), "not exact"
 
 
 def place(problem: Problem, shapes: list[tuple[int, ...]]) -> tuple[list[np.ndarray], list[Padded]]:

@@ -3,6 +3,7 @@
 small_batch, tensor_batch   batches of small matrices
 grouped                     problems of different sizes in one launch
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on
+grouped_tensor_tile         the same, problems of different sizes in one launch
 widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores
 add_slices                  the sum of split-K's workspace
 reduce_tiles, merge_partials   reductions of the result

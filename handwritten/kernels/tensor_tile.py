@@ -341,6 +341,7 @@ def make_tile_kernel(
         wait_copies(0)
         cuda.syncthreads()
         if is_grouped:  # read now, these numbers take no registers of the main loop
+            m, n = table[fields], table[fields + 1]
             alpha, beta = scalars[2 * problem], scalars[2 * problem + 1]
             c.batch, c.row, c.col = table[fields + 9], table[fields + 10], table[fields + 11]
             out.batch, out.row, out.col = table[fields + 12], table[fields + 13], table[fields + 14]

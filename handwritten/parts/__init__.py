@@ -5,6 +5,7 @@ unroll                            rewriting of kernels: loops, casts, steps, ope
 intrinsics, mma, hopper           instructions that numba lacks
 operands, widening, cached_copy   layouts of operands, conversion of elements, copies through L1
 tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
+group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
 tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of wgmma
 tile_store, mma_store             stores of the accumulators to the result

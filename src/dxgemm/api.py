@@ -220,11 +220,12 @@ def gemm_grouped(
     """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
 
     Args:
-        a: a list or tuple; each array (m, k), all float32 or all float64, any strides, of any
-            library that `gemm` takes. Sizes may differ from problem to problem.
+        a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
+            float32, float64, float16 or bfloat16. Sizes may differ from problem to problem.
         b: list of the same length; each array (k, n) for the k of its a.
-        c: list of the same length; each array (m, n). Updated in place; None to allocate each
-            result in the library of its a.
+        c: list of the same length; each array (m, n), all in the dtype of a or, after half
+            precision, all float32. Updated in place; None to allocate each result in the library
+            and the dtype of its a.
         alpha, beta: real numbers on the host, one for all problems or one for each.
         out: list of the same length; each array receives its result instead of c, which is then
             only read.
