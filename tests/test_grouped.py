@@ -290,6 +290,41 @@ def test_half_precision_takes_tiles_that_fit_the_problems(layouts, size, tile):
     assert (config.tile_m, config.tile_n) == tile
 
 
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
+    """The launch has a block for each tile; the table counts elements of the operands' dtypes."""
+    monkeypatch.setattr(_grouped, "launch_kernel", lambda *arguments: arguments)
+    _grouped.forget_launches()
+    shapes = [(100, 8, 24), (0, 8, 24), (8, 72, 24)]
+    a, b, c = zip(
+        *([np.ones(shape, "float16") for shape in ((m, k), (k, n), (m, n))] for m, n, k in shapes)
+    )
+    c = [array.astype(out_dtype) for array in c]
+    members = _grouped.Grouped(a, b, c, [1, 2, 3], [0, 4, 5], None, None).members
+    (table, scalars), (spec, problem, blocks, *_) = _grouped._table(members, H200, 0)
+    _grouped.forget_launches()
+    assert (spec.implementation, spec.dtype) == ("grouped_tensor_tile", "float16")
+    assert spec.variant == ("k16", "x16", out_dtype)
+    assert spec.epilogue.format == problem.epilogue.format == "PqPq"
+    assert (blocks, problem.m, problem.k, problem.batch) == (4, 2, 24, 4)
+    assert scalars.dtype == np.float32 and scalars.tolist() == [[1, 0], [3, 5]]
+    assert table[:2].tolist() == [0, 2]
+    first, last = (dict(zip(FIELDS, row, strict=True)) for row in table[2:].reshape(2, -1))
+    assert (first["m"], first["n"], first["k"]) == (100, 8, 24)
+    assert first["a_start"] * 2 == a[0].ctypes.data
+    assert last["b_start"] * 2 == b[2].ctypes.data
+    assert last["out_start"] * c[2].itemsize == c[2].ctypes.data
+    assert (last["b_stride_k"], last["b_stride_n"], last["out_stride_m"]) == (72, 1, 72)
+
+
+def test_half_precision_is_built_ahead_for_common_layouts():
+    specs = _grouped.kernel_specs(HALF_DTYPES, "sm_80")
+    assert {spec.config for spec in specs} == set(grouped_tensor_tile.KERNEL.configs)
+    for dtype in HALF_DTYPES:
+        results = {spec.variant[-1] for spec in specs if spec.dtype == dtype}
+        assert results == {dtype, "float32"}
+
+
 def test_a_tile_finds_its_problem_in_the_table():
     tiles = [3, 1, 1, 7, 2]
     first_tiles = np.cumsum(tiles) - tiles
@@ -343,13 +378,12 @@ COMPILE_HALF = """
 from dxgemm.call.grouped import _spec
 from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import grouped_tensor_tile as file
-for arch, dtype, variant in (
-    ("sm_80", "float16", ("k16_ragged", "x16_ragged", "float32")),
-    ("sm_80", "bfloat16", ("x", "k", "bfloat16")),
-    ("sm_90a", "float16", ("k", "x", "float16")),
+for dtype, variant in (
+    ("float16", ("k16_ragged", "x16_ragged", "float32")),
+    ("bfloat16", ("k", "k", "float32")),
 ):
     largest = file.table_configs(dtype, 80, variant)[0]
-    record = compile_kernel(_spec(largest, dtype, variant), arch).record
+    record = compile_kernel(_spec(largest, dtype, variant), "sm_80").record
     assert record.stack_bytes == 0, record
     assert record.registers * record.threads <= 65536, record
 """
