@@ -24,9 +24,8 @@ from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
 from dxgemm.testing.padded import Padded
 
 HALF_DTYPES = ("float16", "bfloat16")
-GROUPED_KINDS = tuple(
-    name for name, kind in KINDS.items() if kind.dtype in _grouped.DTYPES and not kind.precision
-)
+# Results of half precision in both dtypes, each from another dtype of operands.
+GROUPED_KINDS = (*DTYPES, "float16", "bfloat16_to_float32")
 SIZES = {
     "equal": [(4, 4, 4)] * 5,
     "one": [(5, 6, 7)],
@@ -145,9 +144,9 @@ def test_beta_zero_reads_no_c_and_alpha_zero_no_a_and_b(home, dtype):
     np.testing.assert_array_equal(home.fetch(results[1]), np.full((3, 3), 2))
 
 
-@pytest.mark.parametrize("dtype", DTYPES + HALF_DTYPES)
-def test_a_plan_computes_what_the_arrays_hold_by_then(home, dtype):
-    operands = Operands(home, SIZES["small"], dtype)
+@pytest.mark.parametrize("kind", (*DTYPES, "bfloat16", "float16_to_float32"))
+def test_a_plan_computes_what_the_arrays_hold_by_then(home, kind):
+    operands = Operands(home, SIZES["small"], kind)
     a, b, c = operands.lists
     plan = dxgemm.plan_grouped(a, b, c, 1.0, 1.0)
     operands.check([0] * len(c), [1] * len(c))
