@@ -10,7 +10,6 @@ from known_devices import T4, V100
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call.grouped import kernel_specs as kernel_specs_of_groups
 from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.emulation import native_config
 from dxgemm.choice.implementation import misfit
@@ -20,6 +19,7 @@ from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import all_rows, choose, rank
 from dxgemm.gpu.cards import CARDS, find_card
 from dxgemm.gpu.occupancy import sm_limits
+from dxgemm.launches.grouped import kernel_specs as kernel_specs_of_groups
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.runtime.device import device_facts

@@ -17,6 +17,7 @@ from dxgemm.choice.selection import time_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
 from dxgemm.handwritten.parts.group_table import FIELDS, make_find_problem
+from dxgemm.launches import grouped as _launches
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 from dxgemm.testing.cases import DTYPES
@@ -285,23 +286,25 @@ def test_half_precision_is_read_in_one_layout(problems, layouts):
 def test_half_precision_takes_tiles_that_fit_the_problems(layouts, size, tile):
     sizes = np.array([size] * 50)
     configs = grouped_tensor_tile.table_configs("float16", 90, layouts)
-    config = _grouped._choose_config(configs, grouped_tensor_tile.share, sizes, sizes, sizes, H200)
+    config = _launches.choose_config(configs, grouped_tensor_tile.share, sizes, sizes, sizes, H200)
     assert (config.tile_m, config.tile_n) == tile
 
 
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
 def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
     """The launch has a block for each tile; the table counts elements of the operands' dtypes."""
-    monkeypatch.setattr(_grouped, "launch_kernel", lambda *arguments: arguments)
-    _grouped.forget_launches()
+    monkeypatch.setattr(_launches, "launch_kernel", lambda *arguments: arguments)
+    _launches.forget_launches()
     shapes = [(100, 8, 24), (0, 8, 24), (8, 72, 24)]
     a, b, c = zip(
         *([np.ones(shape, "float16") for shape in ((m, k), (k, n), (m, n))] for m, n, k in shapes)
     )
     c = [array.astype(out_dtype) for array in c]
     members = _grouped.Grouped(a, b, c, [1, 2, 3], [0, 4, 5], None, None).members
-    (table, scalars), (spec, problem, blocks, *_) = _grouped._table(members, H200, 0)
-    _grouped.forget_launches()
+    (table, scalars), (spec, problem, blocks, *_) = _launches._table(
+        [m.launched for m in members], H200, 0
+    )
+    _launches.forget_launches()
     assert (spec.implementation, spec.dtype) == ("grouped_tensor_tile", "float16")
     assert spec.variant == ("k16", "x16", out_dtype)
     assert spec.epilogue.format == problem.epilogue.format == "PqPq"
@@ -317,7 +320,7 @@ def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
 
 
 def test_half_precision_is_built_ahead_for_common_layouts():
-    specs = _grouped.kernel_specs(HALF_DTYPES, "sm_80")
+    specs = _launches.kernel_specs(HALF_DTYPES, "sm_80")
     assert {spec.config for spec in specs} == set(grouped_tensor_tile.KERNEL.configs)
     for dtype in HALF_DTYPES:
         results = {spec.variant[-1] for spec in specs if spec.dtype == dtype}
@@ -340,7 +343,7 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
     for size in (4, 16, 32, 48):
         batch = contiguous_problem(dtype, size, size, size, 1000)
         same = batch.a._replace(batch=0)
-        config = _grouped._choose_alike(replace(batch, a=same, b=same), H200)
+        config = _launches._choose_alike(replace(batch, a=same, b=same), H200)
         kernels = [find_implementation(name) for name in ("small_batch", "tensor_batch")]
         (times,) = time_candidates(batch, H200, [k for k in kernels if k.configs(dtype)])
         assert times.columns.rows[times.us.argmin()].config == config
@@ -348,7 +351,7 @@ def test_equal_problems_take_what_is_quickest_for_a_batch(configs_of_a_gpu, dtyp
 
 COMPILE = """
 import re
-from dxgemm.call.grouped import _spec
+from dxgemm.launches.grouped import _spec
 from dxgemm.compiler import compile_kernel, toolkit_text
 from dxgemm.handwritten.kernels import grouped, tensor_batch
 largest, *_, smallest = grouped.KERNEL.configs
@@ -374,7 +377,7 @@ def test_the_kernels_keep_their_sums_in_registers(run_python):
 
 
 COMPILE_HALF = """
-from dxgemm.call.grouped import _spec
+from dxgemm.launches.grouped import _spec
 from dxgemm.compiler import compile_kernel
 from dxgemm.handwritten.kernels import grouped_tensor_tile as file
 for dtype, variant in (

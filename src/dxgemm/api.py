@@ -18,6 +18,7 @@ from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import BuildError
+from dxgemm.launches import grouped as launches
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
@@ -315,7 +316,7 @@ def build(
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
         specs = registry.kernel_specs(dtypes, implementations, name)
         if implementations is None:
-            specs += grouped.kernel_specs(dtypes, name)
+            specs += launches.kernel_specs(dtypes, name)
         tasks += [(spec, name) for spec in specs]
     return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 
@@ -328,6 +329,6 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return the number of them."""
     clear_routes()
-    grouped.forget_launches()
+    launches.forget_launches()
     compiler.forget_failures()
     return compiler.clear_kernels()
