@@ -300,7 +300,7 @@ def test_half_precision_is_launched_once_with_a_table(monkeypatch, out_dtype):
         *([np.ones(shape, "float16") for shape in ((m, k), (k, n), (m, n))] for m, n, k in shapes)
     )
     c = [array.astype(out_dtype) for array in c]
-    members = _grouped.Grouped(a, b, c, [1, 2, 3], [0, 4, 5], None, None).members
+    members = _grouped.GroupOfLists(a, b, c, [1, 2, 3], [0, 4, 5], None, None).members
     (table, scalars), (spec, problem, blocks, *_) = _launches._table(
         [m.launched for m in members], H200, 0
     )

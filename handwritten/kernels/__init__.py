@@ -2,6 +2,7 @@
 
 small_batch, tensor_batch   batches of small matrices
 grouped                     problems of different sizes in one launch
+group_offsets               the table of a group whose sizes lie on the device
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on
 grouped_tensor_tile         the same, problems of different sizes in one launch
 widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores

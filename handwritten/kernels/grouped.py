@@ -8,8 +8,9 @@ a batch, and a block first reads the starts of its operands.
 Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides. `table` is
 that of group_table.py; `scalars` holds alpha and beta of each. For problems that are alike,
 `starts` holds the starts of a, b, c and out.
-Constraints: those of the other two. No problem is empty. If a block has several tiles, each takes
-as many steps as the longest k.
+Constraints: those of the other two. No problem is empty but one at the end, to which tiles behind
+the last belong (see group_offsets.py). If a block has several tiles, each takes as many steps as
+the longest k.
 Source: NVIDIA's CUTLASS, "Grouped Kernel Schedulers", for the visit of tiles by their problem.
 """
 
@@ -149,8 +150,9 @@ def _make_table(config: Any, dtype: str, compute_tile: Any) -> Callable[..., Non
         tile_col: int32 = place - tile_row * tiles_n
         # Threads of several tiles must meet at the same barriers.
         longest = own_k if matrices == 1 else k
+        exists = found < batch and own_m > 0
         compute_tile(
-            thread, smem, found < batch, 0, tile_row * tile_m, tile_col * tile_n,
+            thread, smem, exists, 0, tile_row * tile_m, tile_col * tile_n,
             int32((longest + tile_k - 1) // tile_k),
             scalars[2 * problem], scalars[2 * problem + 1], own_m, own_n, own_k,
             Operand(a.data, 0, table[row + 4], table[row + 5]), table[row + 3],

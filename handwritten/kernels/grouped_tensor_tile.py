@@ -6,7 +6,7 @@ read: aligned lines are copied straight to shared memory; lines at any address g
 and so do elements, where some problems have lines along k and others across it.
 Layout: a (m, k), b (k, n), c and out (m, n), different for each problem, any strides; c and out in
 the dtype of a and b or in float32. The table is that of group_table.py.
-Constraints: those of `tensor_tile`. No problem is empty.
+Constraints: those of `tensor_tile`, and that of `grouped` on empty problems.
 Source: as `tensor_tile` and `grouped`.
 """
 

@@ -191,6 +191,8 @@ def make_tile_kernel(
             table, scalars = extra[0][0], extra[1][0]
             problem, block, fields = find_problem(table, m, block)
             m, n, k = table[fields], table[fields + 1], table[fields + 2]
+            if m == 0:  # behind the last tile
+                return
             a.batch, a.row, a.col = table[fields + 3], table[fields + 4], table[fields + 5]
             b.batch, b.row, b.col = table[fields + 6], table[fields + 7], table[fields + 8]
         tiles_m: int32 = (m + tile_m - 1) // tile_m

@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 from dxgemm import compiler
-from dxgemm.call import grouped
 from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
-from dxgemm.call.grouped import GroupedPlan as GroupedPlan  # re-exported
+from dxgemm.call.group import Group
+from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
+from dxgemm.call.group_offsets import GroupByOffsets
+from dxgemm.call.grouped import GroupOfLists
 from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import clear_routes
@@ -18,7 +20,8 @@ from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import BuildError
-from dxgemm.launches import grouped as launches
+from dxgemm.launches import group_offsets
+from dxgemm.launches import grouped as groups
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
@@ -209,16 +212,19 @@ def explain(
 
 
 def gemm_grouped(
-    a: Sequence[Any],
-    b: Sequence[Any],
-    c: Sequence[Any] | None = None,
+    a: Any,
+    b: Any,
+    c: Any = None,
     alpha: float | Sequence[float] = 1.0,
     beta: float | Sequence[float] = 0.0,
     *,
-    out: Sequence[Any] | None = None,
+    out: Any = None,
+    offsets: Any = None,
     stream: Any = None,
-) -> list[Any]:
+) -> Any:
     """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
+
+    The problems are lists of arrays, or the parts of one array that `offsets` tells apart.
 
     Args:
         a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
@@ -230,10 +236,16 @@ def gemm_grouped(
         alpha, beta: real numbers on the host, one for all problems or one for each.
         out: list of the same length; each array receives its result instead of c, which is then
             only read.
+        offsets: (groups,), int32 or int64, where the operands are: the last index of each problem
+            plus one, as in torch's grouped product. Then a, b, c and out are one array each, alpha
+            and beta one number each, and offsets share out one dimension: rows, for a (total, k),
+            b (groups, k, n) and a result (total, n); columns, for (groups, m, k), (k, total) and
+            (m, total); or the inner one, for (m, total), (total, n) and (groups, m, n).
         stream: where to launch; None for the current stream of the library of the first result.
 
     Returns:
-        The list of out, or of c, or of the new arrays; an empty one for empty lists.
+        The list of out, or of c, or of the new arrays; an empty one for empty lists. With offsets
+        out, or c, or the new array.
 
     Raises:
         DxgemmError: any error of `gemm`, with the problem's index, before anything is launched or
@@ -249,25 +261,39 @@ def gemm_grouped(
         host does not wait. `plan_grouped` builds and uploads the table once.
         Problems run one after the other if an operand is in host memory, on the simulator, and on
         GPUs before Ampere.
+        With offsets the table is made on the device: the host reads nothing, does not wait, and the
+        call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
+        beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
+        the arrays is read or written. They need Ampere or later, or operands in host memory.
     """
-    return grouped.run(grouped.Grouped(a, b, c, alpha, beta, out, stream))
+    return _group(a, b, c, alpha, beta, out, offsets, stream).run()
 
 
 def plan_grouped(
-    a: Sequence[Any],
-    b: Sequence[Any],
-    c: Sequence[Any] | None = None,
+    a: Any,
+    b: Any,
+    c: Any = None,
     alpha: float | Sequence[float] = 1.0,
     beta: float | Sequence[float] = 0.0,
     *,
-    out: Sequence[Any] | None = None,
+    out: Any = None,
+    offsets: Any = None,
     stream: Any = None,
 ) -> GroupedPlan:
     """Make a `GroupedPlan` for `gemm_grouped`: choose and build its kernel, but run nothing.
 
-    Arguments and errors are those of `gemm_grouped`. The call waits for the upload of the table.
+    Arguments and errors are those of `gemm_grouped`. With lists, the call waits for the upload of
+    the table. Offsets are read whenever the plan is called.
     """
-    return GroupedPlan(grouped.Grouped(a, b, c, alpha, beta, out, stream))
+    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, stream))
+
+
+def _group(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, offsets: Any, stream: Any
+) -> Group:
+    if offsets is None:
+        return GroupOfLists(a, b, c, alpha, beta, out, stream)
+    return GroupByOffsets(a, b, c, alpha, beta, out, offsets, stream)
 
 
 def implementations() -> tuple[Implementation, ...]:
@@ -316,7 +342,8 @@ def build(
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
         specs = registry.kernel_specs(dtypes, implementations, name)
         if implementations is None:
-            specs += launches.kernel_specs(dtypes, name)
+            specs += groups.kernel_specs(dtypes, name)
+            specs += group_offsets.kernel_specs(dtypes, name)
         tasks += [(spec, name) for spec in specs]
     return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 
@@ -329,6 +356,7 @@ def cache_info() -> compiler.CacheInfo:
 def clear_cache() -> int:
     """Remove every built kernel from disk and return the number of them."""
     clear_routes()
-    launches.forget_launches()
+    groups.forget_launches()
+    group_offsets.forget_launches()
     compiler.forget_failures()
     return compiler.clear_kernels()

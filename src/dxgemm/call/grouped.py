@@ -1,15 +1,14 @@
-"""Calls of `gemm_grouped`: the checks of all problems, before one launch computes them."""
+"""Calls of `gemm_grouped` with lists of arrays: one launch for problems of any sizes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.call import prepare as _calls
+from dxgemm.call.group import Group, Operand, check_overflow, define, in_turn, inspected, reworded
+from dxgemm.call.prepare import Bound, real_number
 from dxgemm.errors import (
     ArrayTypeError,
     DeviceMismatchError,
@@ -17,63 +16,36 @@ from dxgemm.errors import (
     DxgemmError,
     LaunchError,
     OverlapError,
-    ScalarError,
     ShapeError,
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.grouped import DTYPES, GroupMember, GroupTable, needs_later
-from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import (
-    ALIGNMENTS,
-    Layout,
-    byte_extent,
     share_elements,
 )
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.arrays import HOST, Library, libraries, library_of
+from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.capture import is_captured, launching_on
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
-
-LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
-
-# Problems of a call tend to have the same layouts.
-_define = lru_cache(maxsize=4096)(define_problem)
-_extent = lru_cache(maxsize=4096)(byte_extent)
-
-
-class _Operand(NamedTuple):
-    """Array of the call, with its address and layout."""
-
-    name: str
-    array: Any
-    library: Library
-    pointer: int
-    layout: Layout
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Address of the first byte, and of the byte after the last."""
-        first, end = _extent(self.layout)
-        return self.pointer + first, self.pointer + end
 
 
 class _Member(NamedTuple):
     """Problem of the call, in the kernels' orientation, with its operands."""
 
     problem: Problem
-    operands: dict[str, _Operand]
+    operands: dict[str, Operand]
     alpha: float
     beta: float
 
     @property
-    def target(self) -> _Operand:
+    def target(self) -> Operand:
         return self.operands.get("out") or self.operands["c"]
 
     @property
-    def read(self) -> list[_Operand]:
+    def read(self) -> list[Operand]:
         """Operands that are read, and must not be written by any problem."""
         names = ["a", "b"] if self.problem.k else []
         if self.problem.reads_c and "out" in self.operands and "c" in self.operands:
@@ -97,15 +69,12 @@ class _Member(NamedTuple):
         return GroupMember(self.problem, starts, self.alpha if self.problem.k else 0.0, self.beta)
 
 
-class Grouped:
-    """Checked call of `gemm_grouped`.
+class GroupOfLists(Group):
+    """Call with lists of arrays.
 
-    Attributes:
-        results: the arrays that are written, in the order of the call.
-        members: the problems that are computed.
-        is_one_by_one: True if each problem has a launch of its own: some operand is in host memory,
-            where the copies take the time, kernels are simulated, or the GPU is too old for theirs.
-        ordinal: ordinal of the GPU.
+    `result` is the list of the arrays that are written. Each problem has a launch of its own if
+    some operand is in host memory, where the copies take the time, if kernels are simulated, or if
+    the GPU is too old for those of groups.
     """
 
     def __init__(
@@ -119,117 +88,64 @@ class Grouped:
         members: list[_Member] = []
         try:
             for index in range(count):
-                operands = {name: _operand(name, of_all[index]) for name, of_all in arrays.items()}
+                operands = {name: inspected(name, of_all[index]) for name, of_all in arrays.items()}
                 members.append(_member(operands, alphas[index], betas[index]))
         except DxgemmError as error:
-            raise _at(len(members), error) from None
-        self.results = [member.target.array for member in members]
+            raise reworded(len(members), error) from None
+        self.result = [member.target.array for member in members]
         self.members = [member for member in members if member.is_launched]
-        self._ordered: tuple[_Operand, ...] = ()
         if not members:
             return
         _check_alike(members)
         _check_overlaps(members)
         self._anchor = members[0].target
+        self._ordinal = self._anchor.layout.device
         everything = [operand for member in self.members for operand in member.operands.values()]
+        self._order(everything)
         is_on_host = any(operand.layout.device == HOST for operand in everything)
-        self.ordinal = self._anchor.layout.device
-        self.is_one_by_one = simulator_enabled() or is_on_host or needs_later(self.ordinal)
-        are_mixed = len({operand.library for operand in everything}) > 1
-        self._ordered = tuple(
-            operand
-            for operand in everything
-            if operand.library.always_ordered or (are_mixed and self._stream is None)
-        )
+        self._is_one_by_one = simulator_enabled() or is_on_host or needs_later(self._ordinal)
 
-    def calls(self) -> list[_calls.Bound]:
-        """Prepare a call for each problem."""
-        bound = []
-        for member in self.members:
-            a, b, c, out = (
-                member.operands[name].array if name in member.operands else None
-                for name in ("a", "b", "c", "out")
+    def run(self) -> list[Any]:
+        if not self.members or self._is_one_by_one:
+            self.bind()()
+            return self.result
+        stream = self._current_stream()
+        if is_captured(stream):
+            raise LaunchError(
+                "gemm_grouped: the stream is under capture, and the graph would need the table of "
+                "the problems for as long as it lives; capture the call of a plan_grouped."
             )
-            prepared = _calls.prepare(
-                a, b, c, member.alpha, member.beta, out, None, None, self._stream
-            )
-            bound.append(_calls.Bound(prepared, (a, b, c)))
-        return bound
+        table = self._table()
 
-    def stream(self) -> int:
-        """Handle of the stream to launch on."""
-        if self._stream is not None:
-            return self._stream
-        return self._anchor.library.current_stream(self._anchor.array)
+        def launch(stream: int) -> None:
+            with borrowed(table.bytes.nbytes, self._ordinal, stream) as address:
+                upload(table.bytes, address, self._ordinal, stream)
+                table.launch(address, stream)
 
-    def acquire(self, stream: int) -> None:
-        """Make the stream wait for work on the operands that is queued on other streams."""
-        for operand in self._ordered:
-            operand.library.acquire(operand.array, stream)
+        self._queue(launch)
+        return self.result
 
-    def release(self, stream: int) -> None:
-        """Make later work on the operands on other streams wait for the stream."""
-        for operand in self._ordered:
-            operand.library.release(operand.array, stream)
+    def bind(self) -> Callable[[], None]:
+        if not self.members or self._is_one_by_one:
+            return in_turn([self._bound(member) for member in self.members])
+        with launching_on(self._current_stream()):
+            table = self._table()
+        workspace = Workspace(table.bytes.nbytes, self._ordinal)
+        upload_now(table.bytes, workspace.pointer, self._ordinal)
+        launch = table.fixed(workspace.pointer)
 
+        def run() -> None:
+            self._queue(launch)
+            _ = workspace  # which is kept as long as this function
 
-class GroupedPlan:
-    """Grouped GEMM with its kernels chosen and built; call it to run it on the same arrays.
+        return run
 
-    The arrays' contents may change between calls, their memory may not. With device operands a call
-    allocates nothing and does not synchronise, so that it can be captured in a CUDA graph, which
-    must not outlive the plan: the plan owns the table of the problems.
-    """
+    def _table(self) -> GroupTable:
+        return GroupTable([member.launched for member in self.members], self._ordinal)
 
-    def __init__(self, grouped: Grouped) -> None:
-        self._grouped = grouped  # keeps the arrays alive, whose addresses the table holds
-        self._calls: list[_calls.Bound] = []
-        self._launch = None
-        if not grouped.members:
-            return
-        if grouped.is_one_by_one:
-            self._calls = grouped.calls()
-            return
-        with launching_on(grouped.stream()):
-            table = GroupTable([m.launched for m in grouped.members], grouped.ordinal)
-        self._workspace = Workspace(table.bytes.nbytes, grouped.ordinal)
-        upload_now(table.bytes, self._workspace.pointer, grouped.ordinal)
-        self._launch = table.fixed(self._workspace.pointer)
-
-    def __call__(self) -> list[Any]:
-        """Run the problems and return the list of results, the same arrays each time."""
-        grouped = self._grouped
-        for call in self._calls:
-            call()
-        if self._launch is not None:
-            stream = grouped.stream()
-            grouped.acquire(stream)
-            self._launch(stream)
-            grouped.release(stream)
-        return grouped.results
-
-
-def run(grouped: Grouped) -> list[Any]:
-    """Compute the problems of a call, once."""
-    if not grouped.members:
-        return grouped.results
-    if grouped.is_one_by_one:
-        for call in grouped.calls():
-            call()
-        return grouped.results
-    stream = grouped.stream()
-    if is_captured(stream):
-        raise LaunchError(
-            "gemm_grouped: the stream is under capture, and the graph would need the table of "
-            "the problems for as long as it lives; capture the call of a plan_grouped."
-        )
-    table = GroupTable([m.launched for m in grouped.members], grouped.ordinal)
-    with borrowed(table.bytes.nbytes, grouped.ordinal, stream) as address:
-        upload(table.bytes, address, grouped.ordinal, stream)
-        grouped.acquire(stream)
-        table.launch(address, stream)
-        grouped.release(stream)
-    return grouped.results
+    def _bound(self, member: _Member) -> Bound:
+        arrays = {name: operand.array for name, operand in member.operands.items()}
+        return self._call_of(arrays, member.alpha, member.beta)
 
 
 def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
@@ -251,9 +167,9 @@ def _scalars(name: str, value: Any, count: int) -> list[float]:
     """Check alpha or beta, and return a number for each problem."""
     if not isinstance(value, list | tuple | np.ndarray):
         try:
-            return [_calls.real_number(name, value)] * count
+            return [real_number(name, value)] * count
         except DxgemmError as error:
-            raise _at(None, error) from None
+            raise reworded(None, error) from None
     if len(value) != count:
         raise ShapeError(
             f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
@@ -262,33 +178,13 @@ def _scalars(name: str, value: Any, count: int) -> list[float]:
     numbers: list[float] = []
     try:
         for number in value:
-            numbers.append(_calls.real_number(name, number))
+            numbers.append(real_number(name, number))
     except DxgemmError as error:
-        raise _at(len(numbers), error) from None
+        raise reworded(len(numbers), error) from None
     return numbers
 
 
-def _at(index: int | None, error: DxgemmError) -> DxgemmError:
-    """Reword an error of `gemm` as one of the call, with the problem's index if it has one."""
-    message = str(error).removeprefix("gemm: ")
-    place = "" if index is None else f"at [{index}]: "
-    return type(error)(f"gemm_grouped: {place}{message}")
-
-
-def _operand(name: str, array: Any) -> _Operand:
-    library = libraries.get(type(array)) or library_of(name, array)
-    pointer, key = library.inspect(array)
-    if library.doubts(key):
-        library.verify(name, array)
-    return _Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
-
-
-@lru_cache(maxsize=4096)
-def _layout(library: Library, key: Any, alignment: int) -> Layout:
-    return library.layout(key)._replace(alignment=alignment)
-
-
-def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member:
+def _member(operands: dict[str, Operand], alpha: float, beta: float) -> _Member:
     """Define a problem, and allocate its result if the call has none."""
     layouts = {name: operand.layout for name, operand in operands.items()}
     for name, layout in layouts.items():
@@ -299,16 +195,14 @@ def _member(operands: dict[str, _Operand], alpha: float, beta: float) -> _Member
         raise DtypeError(
             f"a is {dtype}; groups are computed in {', '.join(DTYPES)}, other dtypes by gemm."
         )
-    problem, shape = _define(
+    problem, shape = define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
     )  # fmt: skip
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if math.isfinite(value) and abs(value) > LARGEST[problem.scalar_dtype]:
-            raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
+    check_overflow(alpha, beta, problem.scalar_dtype)
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
-        operands["out"] = _operand("out", a.library.empty(shape, problem.out_dtype, a.array))
+        operands["out"] = inspected("out", a.library.empty(shape, problem.out_dtype, a.array))
     return _Member(problem, operands, alpha, beta)
 
 
@@ -344,7 +238,7 @@ def _check_overlaps(members: Sequence[_Member]) -> None:
     The extents are sorted by their first byte. Only an extent that ends after the beginning of a
     later one can meet it, so elements are compared for these pairs alone.
     """
-    used: list[tuple[int, _Operand, bool]] = []
+    used: list[tuple[int, Operand, bool]] = []
     for index, member in enumerate(members):
         if member.is_launched:
             used.append((index, member.target, True))
@@ -367,7 +261,7 @@ def _check_overlaps(members: Sequence[_Member]) -> None:
             _check_pair(*(pair if pair[0][2] else pair[::-1]))
 
 
-def _check_pair(target: tuple[int, _Operand, bool], other: tuple[int, _Operand, bool]) -> None:
+def _check_pair(target: tuple[int, Operand, bool], other: tuple[int, Operand, bool]) -> None:
     (index, result, _), (other_index, operand, is_written) = target, other
     is_own_c = index == other_index and operand.name == "c"
     is_same = result.pointer == operand.pointer and result.layout.strides == operand.layout.strides

@@ -102,11 +102,16 @@ def kernel_file(dtype: str) -> Any:
     return grouped_tensor_tile if dtype in grouped_tensor_tile.KERNEL.dtypes else grouped
 
 
-def needs_later(ordinal: int) -> bool:
-    """True if the kernels need a later GPU than this one."""
+def minimum_arch() -> int:
+    """Least compute capability of the kernels, times ten."""
     from dxgemm.handwritten.kernels import grouped
 
-    return is_before(device_facts(ordinal).arch, grouped.KERNEL.minimum_arch)
+    return grouped.KERNEL.minimum_arch
+
+
+def needs_later(ordinal: int) -> bool:
+    """True if the kernels need a later GPU than this one."""
+    return is_before(device_facts(ordinal).arch, minimum_arch())
 
 
 def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:

@@ -1,0 +1,146 @@
+"""Calls of `gemm_grouped`, of either kind: their operands, streams and plans."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dxgemm.call.prepare import Bound, prepare
+from dxgemm.errors import DxgemmError, ScalarError
+from dxgemm.problem.define import define_problem
+from dxgemm.problem.layout import ALIGNMENTS, Layout, byte_extent
+from dxgemm.runtime.arrays import Library, libraries, library_of
+
+_LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
+
+# Problems of a group tend to have the same layouts.
+define = lru_cache(maxsize=4096)(define_problem)
+_extent = lru_cache(maxsize=4096)(byte_extent)
+
+
+class Operand(NamedTuple):
+    """Array of the call, with its address and layout."""
+
+    name: str
+    array: Any
+    library: Library
+    pointer: int
+    layout: Layout
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Address of the first byte, and of the byte after the last."""
+        first, end = _extent(self.layout)
+        return self.pointer + first, self.pointer + end
+
+
+class Group(ABC):
+    """Checked call of `gemm_grouped`.
+
+    Attributes:
+        result: what the call returns.
+    """
+
+    result: Any
+    _stream: int | None  # the caller's handle; None for the current stream of the anchor's library
+    _anchor: Operand
+    _ordered: tuple[Operand, ...] = ()  # operands whose own streams are ordered against the launch
+
+    @abstractmethod
+    def run(self) -> Any:
+        """Compute the problems, once, and return the result."""
+
+    @abstractmethod
+    def bind(self) -> Callable[[], None]:
+        """Choose and build the kernels, and return a function that computes the problems."""
+
+    def _order(self, operands: Iterable[Operand]) -> None:
+        """Find the operands that must be ordered."""
+        operands = tuple(operands)
+        are_mixed = len({operand.library for operand in operands}) > 1
+        self._ordered = tuple(
+            operand
+            for operand in operands
+            if operand.library.always_ordered or (are_mixed and self._stream is None)
+        )
+
+    def _current_stream(self) -> int:
+        """Handle of the stream to launch on."""
+        if self._stream is not None:
+            return self._stream
+        return self._anchor.library.current_stream(self._anchor.array)
+
+    def _queue(self, launch: Callable[[int], None]) -> None:
+        """Launch on the stream, after work on the operands and before later work on them."""
+        stream = self._current_stream()
+        for operand in self._ordered:
+            operand.library.acquire(operand.array, stream)
+        launch(stream)
+        for operand in self._ordered:
+            operand.library.release(operand.array, stream)
+
+    def _call_of(self, arrays: dict[str, Any], alpha: float, beta: float) -> Bound:
+        """Prepare a call of `gemm` for one problem."""
+        a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
+        prepared = prepare(a, b, c, alpha, beta, out, None, None, self._stream)
+        return Bound(prepared, (a, b, c))
+
+
+class GroupedPlan:
+    """Grouped GEMM with its kernels chosen and built; call it to run it on the same arrays.
+
+    The arrays' contents may change between calls, offsets among them; their memory may not. With
+    device operands a call allocates nothing and does not synchronise, so that it can be captured in
+    a CUDA graph, which must not outlive the plan: the plan owns the table of the problems.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group  # keeps the arrays alive, whose addresses the launch holds
+        self._run = group.bind()
+
+    def __call__(self) -> Any:
+        """Run the problems and return the result of `gemm_grouped`, the same arrays each time."""
+        self._run()
+        return self._group.result
+
+
+def inspected(name: str, array: Any) -> Operand:
+    """Inspect and verify an operand."""
+    library = libraries.get(type(array)) or library_of(name, array)
+    pointer, key = library.inspect(array)
+    if library.doubts(key):
+        library.verify(name, array)
+    return Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
+
+
+def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
+    """Return a function that runs calls one after the other."""
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def check_overflow(alpha: float, beta: float, dtype: str) -> None:
+    """Check that factors do not overflow the dtype of sums."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if np.isfinite(value) and abs(value) > _LARGEST[dtype]:
+            raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
+
+
+def reworded(index: int | None, error: DxgemmError) -> DxgemmError:
+    """Reword an error of `gemm` as one of the call, with the problem's index if it has one."""
+    message = str(error).removeprefix("gemm: ")
+    place = "" if index is None else f"at [{index}]: "
+    return type(error)(f"gemm_grouped: {place}{message}")
+
+
+@lru_cache(maxsize=4096)
+def _layout(library: Library, key: Any, alignment: int) -> Layout:
+    return library.layout(key)._replace(alignment=alignment)

@@ -1,0 +1,232 @@
+"""Calls of `gemm_grouped` with offsets: problems in one array, of sizes that the device knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dxgemm.call.group import Group, Operand, check_overflow, define, in_turn, inspected, reworded
+from dxgemm.call.prepare import Bound, real_number
+from dxgemm.errors import (
+    DeviceMismatchError,
+    DtypeError,
+    DxgemmError,
+    LayoutError,
+    OverlapError,
+    ShapeError,
+    UnsupportedProblemError,
+)
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.group_offsets import OFFSET_DTYPES, GroupOffsetsLaunch, bind_group
+from dxgemm.launches.grouped import DTYPES, needs_later
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import ALIGNMENTS, Layout, overlaps_itself, share_elements
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.arrays import HOST, host_view
+from dxgemm.runtime.capture import launching_on
+from dxgemm.runtime.streams import stream_handle
+
+# The dimension that is shared out, by the dimensions of a and b; then its axis in each operand.
+SHARED = {(2, 3): "m", (3, 2): "n", (2, 2): "k"}
+AXES = {
+    "m": {"a": 0, "c": 0, "out": 0},
+    "n": {"b": 1, "c": 1, "out": 1},
+    "k": {"a": 1, "b": 0},
+}
+EXCHANGED = {"m": "n", "n": "m", "k": "k"}
+
+
+class GroupByOffsets(Group):
+    """Call with offsets. `result` is the array that is written."""
+
+    def __init__(
+        self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, offsets: Any, stream: Any
+    ) -> None:
+        """Check all arguments of the call, before anything is launched or written."""
+        self._stream = None if stream is None else stream_handle(stream)
+        given = {"a": a, "b": b, "c": c, "out": out, "offsets": offsets}
+        try:
+            operands = {name: inspected(name, x) for name, x in given.items() if x is not None}
+            self._offsets = operands.pop("offsets")
+            self._factors = real_number("alpha", alpha), real_number("beta", beta)
+            self._shared, self._count = _check_shapes(operands, self._offsets.layout)
+            layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
+            problem, shape = define(
+                layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
+                alpha_is_zero=self._factors[0] == 0, beta_is_zero=self._factors[1] == 0,
+            )  # fmt: skip
+            if problem.dtype not in DTYPES:
+                raise DtypeError(f"a is {problem.dtype}; groups are in {', '.join(DTYPES)}.")
+            check_overflow(*self._factors, problem.scalar_dtype)
+        except DxgemmError as error:
+            raise reworded(None, error) from None
+        if not {"c", "out"} & operands.keys():
+            shape = (self._count, *shape) if self._shared == "k" else shape
+            new = operands["a"].library.empty(shape, problem.out_dtype, a)
+            operands["out"] = inspected("out", new)
+        self._operands = operands
+        self._anchor = operands.get("out") or operands["c"]
+        self.result = self._anchor.array
+        everything = [*operands.values(), self._offsets]
+        self._order(everything)
+        self._ordinal = _check_devices(everything)
+        _check_overlaps(self._anchor, everything, problem.reads_c)
+        self._is_empty = problem.is_empty or self._count == 0
+        self._is_one_by_one = simulator_enabled() or self._ordinal == HOST
+        if not self._is_one_by_one and needs_later(self._ordinal):
+            raise UnsupportedProblemError(
+                "gemm_grouped: offsets need a GPU of compute capability 8.0 or later; pass lists "
+                "of arrays."
+            )
+        self._problem = _with_steps(problem, operands, self._anchor.name)
+
+    def run(self) -> Any:
+        if self._is_empty or self._is_one_by_one:
+            self.bind()()
+            return self.result
+        launch = self._launch()
+        arguments, offsets = self._arguments()
+        self._queue(lambda stream: launch(*arguments, stream, operands=offsets))
+        return self.result
+
+    def bind(self) -> Callable[[], None]:
+        if self._is_empty:
+            return in_turn([])
+        if self._is_one_by_one:
+            return lambda: in_turn(self._one_by_one())()
+        arguments, offsets = self._arguments()
+        launch = self._launch().fixed(*arguments, operands=offsets)
+        return lambda: self._queue(launch)
+
+    def _launch(self) -> GroupOffsetsLaunch:
+        shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
+        with launching_on(self._current_stream()):
+            return bind_group(
+                self._problem, shared, self._count, self._offsets.layout.dtype, self._ordinal
+            )
+
+    def _arguments(self) -> tuple[tuple[int, int, int, int, float, float], tuple[int, int]]:
+        """Arguments of the launch before the stream, and those after it: the offsets."""
+        first, second = ("b", "a") if self._problem.is_transposed else ("a", "b")
+        added = self._operands.get("c", self._anchor)
+        operands = self._operands[first], self._operands[second], added, self._anchor
+        a_pointer, b_pointer, c_pointer, out_pointer = (operand.pointer for operand in operands)
+        arguments = a_pointer, b_pointer, c_pointer, out_pointer, *self._factors
+        return arguments, (self._offsets.pointer, self._count)
+
+    def _one_by_one(self) -> list[Bound]:
+        """Calls of `gemm`, with the offsets as they are now; for operands in host memory."""
+        axes, calls, start = AXES[self._shared], [], 0
+        total = self._operands["a" if "a" in axes else "b"]
+        size = total.layout.shape[axes[total.name]]
+        for index, end in enumerate(np.clip(host_view(self._offsets.array), 0, size).tolist()):
+            part = slice(start, max(start, end))
+            arrays = {
+                name: x.array[((slice(None),) * axes[name] + (part,)) if name in axes else index]
+                for name, x in self._operands.items()
+            }
+            calls.append(self._call_of(arrays, *self._factors))
+            start = end
+        return calls
+
+
+def _check_shapes(operands: dict[str, Operand], offsets: Layout) -> tuple[str, int]:
+    """Dimension that is shared out, and the number of problems."""
+    shapes = {name: operand.layout.shape for name, operand in operands.items()}
+    a, b = shapes["a"], shapes["b"]
+    shared = SHARED.get((len(a), len(b)))
+    if shared is None:
+        raise ShapeError(
+            f"a is {a}, b is {b}; with offsets, pass (total, k) and (groups, k, n), "
+            "(groups, m, k) and (k, total), or (m, total) and (total, n)."
+        )
+    if a[-1] != b[-2]:
+        raise ShapeError(
+            f"inner dimensions differ: a is {a}, b is {b}; a.shape[{len(a) - 1}] must equal "
+            f"b.shape[{len(b) - 2}]."
+        )
+    if offsets.dtype not in OFFSET_DTYPES:
+        raise DtypeError(f"offsets has dtype {offsets.dtype}; it must be int32 or int64.")
+    if len(offsets.shape) != 1:
+        raise ShapeError(f"offsets is {offsets.shape}; it must have one dimension.")
+    count = offsets.shape[0]
+    if count > 1 and offsets.strides[0] != ITEM_SIZES[offsets.dtype]:
+        raise LayoutError("offsets must be contiguous; copy it first.")
+    batched = {"m": b, "n": a}.get(shared)
+    if batched is not None and batched[0] != count:
+        name = "b" if batched is b else "a"
+        raise ShapeError(f"{name} is {batched}, but offsets has {count} elements, one a group.")
+    result = (count, a[-2], b[-1]) if shared == "k" else (a[-2], b[-1])
+    for name in ("c", "out"):
+        if name in shapes and shapes[name] != result:
+            raise ShapeError(f"{name} is {shapes[name]}, but the result is {result}.")
+    return shared, count
+
+
+def _of_problem(operand: Operand, shared: str) -> Layout:
+    """Layout of one problem's matrix; of all problems' in the dimension that is shared out.
+
+    Its alignment is that of every problem, wherever it begins.
+    """
+    layout, axis = operand.layout, AXES[shared].get(operand.name, 0)
+    step = layout.strides[axis]
+    return layout._replace(
+        shape=layout.shape[-2:],
+        strides=layout.strides[-2:],
+        alignment=min(layout.alignment, ALIGNMENTS[step & 15]),
+    )
+
+
+def _with_steps(problem: Problem, operands: dict[str, Operand], target: str) -> Problem:
+    """Problem with the steps from one group to the next as batch strides."""
+    steps = {}
+    for name, operand in operands.items():
+        layout = operand.layout
+        is_batch = len(layout.shape) == 3
+        steps[name] = layout.strides[0] // ITEM_SIZES[layout.dtype] if is_batch else 0
+    steps |= {"out": steps[target], "c": steps.get("c", steps[target])}
+    if problem.is_transposed:
+        steps["a"], steps["b"] = steps["b"], steps["a"]
+    strides = {
+        name: getattr(problem, name)._replace(batch=steps[name]) for name in ("a", "b", "c", "out")
+    }
+    return replace(problem, **strides)
+
+
+def _check_devices(operands: list[Operand]) -> int:
+    """The one device of all operands."""
+    devices = {operand.name: operand.layout.device for operand in operands}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(
+            f"{name} in host memory" if device == HOST else f"{name} on GPU {device}"
+            for name, device in devices.items()
+        )
+        raise DeviceMismatchError(
+            f"gemm_grouped: {listed}; with offsets, all arrays must be in one place."
+        )
+    return next(iter(devices.values()))
+
+
+def _check_overlaps(target: Operand, operands: list[Operand], reads_c: bool) -> None:
+    """Refuse a result that overlaps itself, or another array of the call."""
+    if overlaps_itself(target.layout):
+        raise OverlapError(
+            f"gemm_grouped: {target.name} overlaps itself; pass an array of its own."
+        )
+    for operand in operands:
+        if operand.name == target.name or (operand.name == "c" and not reads_c):
+            continue
+        is_same = (operand.pointer, operand.layout) == (target.pointer, target.layout)
+        if operand.name == "c" and is_same:
+            continue  # element for element: in place after all
+        (first, end), (target_first, target_end) = operand.extent, target.extent
+        if first < target_end and target_first < end:
+            places = target.pointer, target.layout, operand.pointer, operand.layout
+            if share_elements(*places):
+                raise OverlapError(
+                    f"gemm_grouped: {target.name} shares memory with {operand.name}, which is read "
+                    f"while {target.name} is written; pass a copy of one of them."
+                )

@@ -1,0 +1,134 @@
+"""Launches of groups by offsets: a kernel makes the table on the device, another multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dxgemm.choice.implementation import is_before
+from dxgemm.compiler import KernelSpec, compute_capability
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.grouped import (
+    DTYPES,
+    bind_table,
+    choose_config,
+    kernel_file,
+    minimum_arch,
+)
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.device import device_facts
+
+OFFSET_DTYPES = ("int32", "int64")
+
+
+class GroupOffsetsLaunch(LaunchSeries):
+    """Launch of a group by offsets, whose address and number are its epilogue arguments."""
+
+    def __init__(
+        self, problem: Problem, shared: str, count: int, offsets_dtype: str, ordinal: int
+    ) -> None:
+        """Choose a config, and bind the kernels, building missing ones.
+
+        Args:
+            problem: sizes and strides of the whole call. In the dimension that is shared out, the
+                size is that of all problems together; batch strides lead from one problem to the
+                next in operands that do not have it. Alignments are those of every problem.
+            shared: dimension of the problem that is shared out: "m", "n" or "k".
+            count: number of problems.
+            offsets_dtype: dtype of the offsets.
+            ordinal: ordinal of the GPU.
+        """
+        from dxgemm.handwritten.kernels.group_offsets import table_items
+
+        super().__init__(ordinal)
+        device, self._count = device_facts(ordinal), count
+        self._config, variant = _choose(problem, shared, count, device)
+        self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
+        sizes = (table_items(count), 8), (2 * count + 2, ITEM_SIZES[problem.scalar_dtype])
+        self._buffers = [(self._take(items * size), items) for items, size in sizes]
+        tiles = most_tiles(problem, shared, count, self._config.tile_m, self._config.tile_n)
+        self._product = bind_table(
+            self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
+        )
+
+    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+        buffers = [number for start, items in self._buffers for number in (base + start, items)]
+        tile = self._config.tile_m, self._config.tile_n
+        return [
+            Call(self._maker, call, (*operands, *buffers, *tile)),
+            Call(self._product, (*call[:4], 1.0, 0.0), tuple(buffers)),
+        ]
+
+
+@lru_cache(maxsize=256)
+def bind_group(
+    problem: Problem, shared: str, count: int, offsets_dtype: str, ordinal: int
+) -> GroupOffsetsLaunch:
+    """Bind the kernels of a group to its layouts; arguments are those of `GroupOffsetsLaunch`."""
+    return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, ordinal)
+
+
+def forget_launches() -> None:
+    """Forget all bound launches, so that kernels are looked up and built again."""
+    bind_group.cache_clear()
+
+
+def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
+    """List the kernels to build ahead of time for an architecture, for offsets in int32."""
+    if is_before(arch, minimum_arch()):
+        return []
+    scalars = {scalar_dtype(dtype): None for dtype in DTYPES if dtype in dtypes}
+    return [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
+
+
+def most_tiles(problem: Problem, shared: str, count: int, tile_m: int, tile_n: int) -> int:
+    """Largest number of tiles of all results, whatever the offsets."""
+
+    def along(size: int, tile: int, is_shared: bool) -> int:
+        # Each problem may end with a tile of one element.
+        return (size + min(count, size) * (tile - 1)) // tile if is_shared else -(-size // tile)
+
+    tiles = along(problem.m, tile_m, shared == "m") * along(problem.n, tile_n, shared == "n")
+    return tiles * count if shared == "k" else tiles
+
+
+def maker_spec(shared: str, dtype: str, offsets_dtype: str) -> KernelSpec:
+    """Spec of the kernel that makes the table; dtype is that of alpha and beta."""
+    from dxgemm.handwritten.kernels import group_offsets as file
+
+    configs = file.KERNEL.simulator_configs if simulator_enabled() else file.KERNEL.configs
+    buffers = tuple(FusedOperand("buffer", name) for name in (offsets_dtype, "int64", dtype))
+    fusion = Fusion((), (*buffers, *[FusedOperand("number", "int64")] * 2))
+    return KernelSpec("group_offsets", file.__name__, configs[0], dtype, (shared,), fusion)
+
+
+def bind_maker(
+    problem: Problem, shared: str, count: int, offsets_dtype: str, arch: str, ordinal: int
+) -> Launch:
+    """Bind the kernel that makes the table."""
+    spec = maker_spec(shared, problem.scalar_dtype, offsets_dtype)
+    problem = replace(problem, batch=count, epilogue=spec.epilogue)
+    return launch_kernel(spec, problem, 1, arch, ordinal)
+
+
+def _choose(
+    problem: Problem, shared: str, count: int, device: DeviceFacts
+) -> tuple[Any, tuple[str, ...]]:
+    """Config and variant of the product's kernel, as if all problems had the same size."""
+    file = kernel_file(problem.dtype)
+    variant = file.table_variant([problem])
+    configs = file.table_configs(problem.dtype, compute_capability(device.arch), variant)
+    if shared == "k":  # tiles of one block would wait for the longest k, which nobody knows
+        configs = [config for config in configs if config.matrices == 1]
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+    sizes[shared] = -(-sizes[shared] // count)
+    m, n, k = (np.full(count, sizes[name]) for name in ("m", "n", "k"))
+    return choose_config(configs, file.share, m, n, k, device), variant

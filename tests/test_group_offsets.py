@@ -1,0 +1,319 @@
+"""`gemm_grouped` with offsets on the device: its results, and the table that a kernel makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import errors
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.group_table import FIELDS
+from dxgemm.launches.group_offsets import bind_maker, kernel_specs, most_tiles
+from dxgemm.launches.grouped import DTYPES
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
+from dxgemm.runtime.device import device_facts
+from dxgemm.testing.kinds import numpy_dtype
+
+M, N, K = (3, 5, 4) if simulator_enabled() else (40, 72, 33)
+# Ends of groups. Empty groups at the beginning, in the middle and at the end; a rest without one.
+OFFSETS = {
+    "one group": [7],
+    "even": [4, 8, 12],
+    "uneven": [0, 1, 1, 1, 6, 11, 11],
+    "all empty": [0, 0, 0],
+}
+if not simulator_enabled():
+    OFFSETS |= {"a thousand": np.cumsum([i * 37 % 7 for i in range(1000)]).tolist()}
+REST = 3
+
+
+def parts(offsets, total):
+    """Slice of each group: wrong offsets are as good as the nearest right ones."""
+    ends = np.clip(offsets, 0, total).tolist()
+    return [slice(start, max(start, end)) for start, end in zip([0, *ends], ends)]
+
+
+def group_shapes(shared, total, count):
+    """Shapes of a, b and the result."""
+    return {
+        "m": ((total, K), (count, K, N), (total, N)),
+        "n": ((count, M, K), (K, total), (M, total)),
+        "k": ((M, total), (total, N), (count, M, N)),
+    }[shared]
+
+
+def expected(shared, a, b, c, alpha, beta, offsets):
+    """The result, in float64."""
+    a, b, result = a.astype(float), b.astype(float), c.astype(float)
+    total = a.shape[0] if shared == "m" else a.shape[1] if shared == "k" else b.shape[1]
+    for index, part in enumerate(parts(offsets, total)):
+        places, a_part, b_part = {
+            "m": (part, part, index),
+            "n": ((slice(None), part), index, (slice(None), part)),
+            "k": (index, (slice(None), part), part),
+        }[shared]
+        added = beta * result[places] if beta else 0.0
+        result[places] = alpha * (a[a_part] @ b[b_part]) + added
+    return result
+
+
+@pytest.fixture(params=("m", "n", "k"))
+def shared(request):
+    """The dimension that is shared out."""
+    return request.param
+
+
+@pytest.mark.parametrize("offsets", OFFSETS.values(), ids=OFFSETS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results(make, home, shared, dtype, offsets):
+    total = offsets[-1] + REST
+    shapes = group_shapes(shared, total, len(offsets))
+    for layout, alpha, beta, kind in (
+        ("row", 1.0, 0.0, "int32"),
+        ("row_aligned", -2.0, 3.0, "int64"),
+        ("col", 1.0, 1.0, "int32"),
+        ("row@1", 2.0, 0.0, "int32"),
+        ("col_aligned", 0.0, 2.0, "int32"),
+    ):
+        (a, a_sent), (b, b_sent), (c, c_sent) = (make(shape, dtype, layout) for shape in shapes)
+        sent = home.send(np.array(offsets, kind))
+        result = dxgemm.gemm_grouped(
+            a_sent.array, b_sent.array, c_sent.array, alpha, beta, offsets=sent
+        )
+        assert result is c_sent.array
+        wanted = expected(shared, a, b, c, alpha, beta, offsets)
+        np.testing.assert_array_equal(c_sent.fetch().astype(float), wanted)
+        for operand in (a_sent, b_sent):
+            operand.assert_unchanged()
+
+
+def test_new_results_and_out(make, home, shared):
+    offsets = OFFSETS["uneven"]
+    shapes = group_shapes(shared, offsets[-1], len(offsets))
+    (a, a_sent), (b, b_sent), (c, c_sent) = (make(shape, "float32") for shape in shapes)
+    sent = home.send(np.int32(offsets))
+    new = dxgemm.gemm_grouped(a_sent.array, b_sent.array, offsets=sent)
+    np.testing.assert_array_equal(home.fetch(new), expected(shared, a, b, c, 1.0, 0.0, offsets))
+    out = make(shapes[2], "float32")[1]
+    dxgemm.gemm_grouped(
+        a_sent.array, b_sent.array, c_sent.array, 1.0, 2.0, out=out.array, offsets=sent
+    )
+    np.testing.assert_array_equal(out.fetch(), expected(shared, a, b, c, 1.0, 2.0, offsets))
+    c_sent.assert_unchanged()
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+def test_half_precision_into_float32(make, home, shared, out_dtype):
+    offsets = OFFSETS["even"]
+    shapes = group_shapes(shared, offsets[-1], len(offsets))
+    (a, a_sent), (b, b_sent) = (make(shape, "float16") for shape in shapes[:2])
+    c, out = make(shapes[2], out_dtype)
+    dxgemm.gemm_grouped(
+        a_sent.array, b_sent.array, out=out.array, offsets=home.send(np.int32(offsets))
+    )
+    wanted = expected(shared, a, b, c, 1.0, 0.0, offsets)
+    np.testing.assert_array_equal(out.fetch().astype(float), wanted)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[-5, 3, 2, 100, 7], [100, 100], [-1, -1], [2**31 - 1, -(2**31)]], ids=str
+)
+def test_wrong_offsets_touch_nothing_outside(make, home, shared, offsets):
+    """Guard pads around the operands would show it; groups do not overlap in these cases."""
+    total = 8
+    shapes = group_shapes(shared, total, len(offsets))
+    (a, a_sent), (b, b_sent), (c, c_sent) = (make(shape, "float32") for shape in shapes)
+    dxgemm.gemm_grouped(
+        a_sent.array, b_sent.array, c_sent.array, offsets=home.send(np.int32(offsets))
+    )
+    if offsets[0] >= 0 or shared == "k":
+        wanted = expected(shared, a, b, c, 1.0, 0.0, offsets)
+        np.testing.assert_array_equal(c_sent.fetch(), wanted)
+    else:
+        c_sent.fetch()
+
+
+def test_a_plan_reads_the_offsets_of_each_call(make, home, shared):
+    total = 12
+    shapes = group_shapes(shared, total, 3)
+    (a, a_sent), (b, b_sent), (c, c_sent) = (make(shape, "float32") for shape in shapes)
+    sent = home.send(np.int32([4, 8, 12]))
+    plan = dxgemm.plan_grouped(a_sent.array, b_sent.array, out=c_sent.array, offsets=sent)
+    for offsets in ([4, 8, 12], [0, 12, 12], [1, 2, 12]):
+        sent[...] = home.send(np.int32(offsets))
+        assert plan() is c_sent.array
+        wanted = expected(shared, a, b, c, 1.0, 0.0, offsets)
+        np.testing.assert_array_equal(c_sent.fetch(), wanted)
+
+
+def test_nan_where_nothing_is_multiplied(make, home):
+    """A group without k is beta * c, even with a NaN in alpha."""
+    a, b = make((2, 6), "float32")[1].array, make((6, 3), "float32")[1].array
+    c, c_sent = make((3, 2, 3), "float32")
+    offsets = home.send(np.int32([0, 6, 6]))
+    dxgemm.gemm_grouped(a, b, c_sent.array, np.nan, 2.0, offsets=offsets)
+    result = c_sent.fetch()
+    np.testing.assert_array_equal(result[[0, 2]], 2 * c[[0, 2]])
+    assert np.isnan(result[1]).all()
+
+
+def test_empty_calls(home, shared):
+    for total, count in ((0, 0), (0, 3)):
+        shapes = group_shapes(shared, total, count)
+        a, b = (home.send(np.ones(shape, "float32")) for shape in shapes[:2])
+        result = dxgemm.gemm_grouped(a, b, offsets=home.send(np.zeros(count, "int32")))
+        assert result.shape == shapes[2]
+        assert (home.fetch(result) == 0).all()
+
+
+def test_bad_calls_write_nothing(make, home):
+    a, b = make((8, 4), "float32")[1].array, make((2, 4, 3), "float32")[1].array
+    c_sent = make((8, 3), "float32")[1]
+    c, offsets = c_sent.array, home.send(np.int32([3, 8]))
+    for operands, options, error, words in (
+        ((a, b[0, :3], c), {}, errors.ShapeError, "inner dimensions differ"),
+        ((a, b[:, :3], c), {}, errors.ShapeError, r"inner dimensions differ"),
+        ((a, b[0], c), {}, errors.ShapeError, r"c is \(8, 3\), but the result is \(2, 8, 3\)"),
+        ((b, b, c), {}, errors.ShapeError, "with offsets, pass"),
+        ((a, b[:1], c), {}, errors.ShapeError, r"b is \(1, 4, 3\), but offsets has 2"),
+        ((a, b, c[:4]), {}, errors.ShapeError, r"c is \(4, 3\), but the result is \(8, 3\)"),
+        ((a, b, c), {"offsets": offsets.astype("float32")}, errors.DtypeError, "int32 or int64"),
+        ((a, b, c), {"offsets": offsets[None]}, errors.ShapeError, "one dimension"),
+        ((a, b, c), {"offsets": [3, 8]}, errors.ArrayTypeError, "offsets is a list"),
+        ((a, b, c), {"alpha": "two"}, errors.ScalarError, "alpha"),
+        ((a, b, c), {"alpha": 1e300}, errors.ScalarError, "overflows"),
+        ((a.astype("int32"), b, c), {}, errors.DtypeError, "int32"),
+        ((a, b.astype("float64"), c), {}, errors.DtypeError, "dtypes differ"),
+        ((c, make((2, 3, 3), "float32")[1].array, c), {}, errors.OverlapError, "with a"),
+        ((a, b), {"beta": 1.0}, errors.MissingOperandError, "beta"),
+    ):
+        with pytest.raises(error, match=words) as raised:
+            dxgemm.gemm_grouped(*operands, **{"offsets": offsets, **options})
+        assert str(raised.value).startswith("gemm_grouped: ")
+    c_sent.assert_unchanged()
+    wide = home.send(np.int32([3, 0, 8, 0]))[::2]
+    with pytest.raises(errors.LayoutError, match="contiguous"):
+        dxgemm.gemm_grouped(a, b, offsets=wide)
+
+
+@pytest.mark.parametrize("offsets", [[7], [0, 1, 1, 1, 6, 11, 11], [9, 3, 40, -2], [5] * 13])
+@pytest.mark.parametrize("is_batched", [True, False])
+def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
+    """Runs the kernel that makes the table, and reads it as the product's kernel does."""
+    count, total, tile_m, tile_n = len(offsets), 11, 4, 2
+    sizes = {"m": 6, "n": 5, "k": 3, shared: total}
+    problem = contiguous_problem("float32", **sizes)
+    strides = {"a": Strides(100, 7, 2), "b": Strides(200, 3, 1), "c": Strides(300, 1, 9)}
+    strides["out"] = Strides(400, 11, 5)
+    if not is_batched:
+        strides = {name: entry._replace(batch=0) for name, entry in strides.items()}
+    problem = replace(problem, **strides)
+    table = home.send(np.full((count + 1) * (1 + len(FIELDS)), -1, "int64"))
+    scalars = home.send(np.full(2 * count + 2, -1, "float32"))
+    sent = home.send(np.int32(offsets))
+    maker = bind_maker(problem, shared, count, "int32", device_facts(0).arch, 0)
+    address = (lambda x: x.ctypes.data) if simulator_enabled() else (lambda x: x.data.ptr)
+    arrays = [number for x in (sent, table, scalars) for number in (address(x), x.size)]
+    maker(0, 0, 0, 0, 3.0, 2.0, 0, (*arrays, tile_m, tile_n))
+    table, scalars = home.fetch(table), home.fetch(scalars)
+
+    axes = {"m": ("a row", "c row", "out row"), "n": ("b col", "c col", "out col")}
+    axes["k"] = ("a col", "b row")
+    tiles = 0
+    for index, part in enumerate(parts(offsets, total)):
+        own = sizes | {shared: part.stop - part.start}
+        row = [own["m"], own["n"], own["k"]]
+        for name, entry in strides.items():
+            start = index * entry.batch
+            for axis in ("row", "col"):
+                if f"{name} {axis}" in axes[shared]:
+                    start += part.start * getattr(entry, axis)
+            row += [start, entry.row, entry.col]
+        first = count + 1 + index * len(FIELDS)
+        assert table[index] == tiles
+        assert table[first : first + len(FIELDS)].tolist() == row
+        assert scalars[2 * index : 2 * index + 2].tolist() == [3.0 if own["k"] else 0.0, 2.0]
+        tiles += -(-own["m"] // tile_m) * -(-own["n"] // tile_n)
+    assert table[count] == tiles
+    if offsets == sorted(offsets):
+        assert tiles <= most_tiles(problem, shared, count, tile_m, tile_n)
+    # Tiles behind the last belong to an empty problem, whose columns a place can be divided by.
+    assert table[-len(FIELDS) :].tolist() == [0, 1, *[0] * (len(FIELDS) - 2)]
+    assert scalars[-2:].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 100])
+@pytest.mark.parametrize("total", [1, 7, 64, 1000])
+def test_the_grid_has_room_for_any_offsets(shared, total, count):
+    sizes = {"m": 130, "n": 70, "k": 30, shared: total}
+    problem = contiguous_problem("float32", **sizes)
+    tile_m, tile_n = 64, 32
+    room = most_tiles(problem, shared, count, tile_m, tile_n)
+    for groups in (
+        [total] + [0] * (count - 1),
+        [1] * min(count - 1, total - 1) + [total - min(count - 1, total - 1)],
+        np.bincount(np.random.default_rng(0).integers(0, count, total), minlength=count),
+    ):
+        tiles = 0
+        for size in [*groups, *[0] * (count - len(groups))]:
+            own = sizes | {shared: int(size)}
+            tiles += -(-own["m"] // tile_m) * -(-own["n"] // tile_n)
+        assert tiles <= room
+
+
+def test_the_kernels_of_offsets_are_built_ahead():
+    assert len(kernel_specs(("float32", "float16"), "sm_80")) == 3
+    assert len(kernel_specs(DTYPES, "sm_90a")) == 6
+    assert not kernel_specs(("int8",), "sm_90a")
+    assert not kernel_specs(DTYPES, "sm_75")
+
+
+@pytest.mark.gpu
+def test_a_graph_reads_the_offsets_of_each_replay(make, cupy, home, shared):
+    total = 12
+    shapes = group_shapes(shared, total, 3)
+    (a, a_sent), (b, b_sent), (c, c_sent) = (make(shape, "float16") for shape in shapes)
+    sent = home.send(np.int32([4, 8, 12]))
+    arrays = a_sent.array, b_sent.array, c_sent.array
+    dxgemm.gemm_grouped(*arrays, offsets=sent)  # builds and loads the kernels
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        dxgemm.gemm_grouped(*arrays, offsets=sent)
+        graph = stream.end_capture()
+        for offsets in ([4, 8, 12], [0, 0, 12], [3, 3, 4]):
+            sent[...] = home.send(np.int32(offsets))
+            c_sent.array[...] = home.send(c)
+            graph.launch()
+            stream.synchronize()
+            wanted = expected(shared, a, b, c, 1.0, 0.0, offsets)
+            np.testing.assert_array_equal(c_sent.fetch().astype(float), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_uneven_groups(home, shared, dtype):
+    sizes = [0, 1, 700, 129, 0, 64, 300]
+    offsets = np.cumsum(sizes)
+    total, count = int(offsets[-1]) + 5, len(sizes)
+    k, n, m = 256, 192, 320
+    shapes = {
+        "m": ((total, k), (count, k, n)),
+        "n": ((count, m, k), (k, total)),
+        "k": ((m, total), (total, n)),
+    }[shared]
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype(numpy_dtype(dtype)) for shape in shapes)
+    result = dxgemm.gemm_grouped(
+        *map(home.send, (a, b)), offsets=home.send(offsets.astype("int32"))
+    )
+    fetched = home.fetch(result).astype(float)
+    c = np.zeros(fetched.shape)
+    wanted = expected(shared, a, b, c, 1.0, 0.0, offsets.tolist())
+    used = {"m": np.s_[: offsets[-1]], "n": np.s_[:, : offsets[-1]], "k": np.s_[:]}[shared]
+    exact = wanted.astype(numpy_dtype(dtype)).astype(float)
+    np.testing.assert_array_equal(fetched[used], exact[used])
