@@ -196,6 +196,47 @@ def test_gemm_and_its_derivatives(random, shapes):
     assert torch.autograd.gradgradcheck(product, operands, fast_mode=True)
 
 
+GROUPS = {"rows": ((7, 3), (3, 3, 2)), "columns": ((3, 2, 3), (3, 7)), "inner": ((2, 7), (7, 3))}
+
+
+@pytest.mark.parametrize("shapes", GROUPS.values(), ids=GROUPS)
+def test_groups_and_their_derivatives(random, shapes):
+    """Rows without a group, the last two here, are 0 in results and in gradients."""
+    operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    offsets = torch.tensor([2, 2, 5], dtype=torch.int32, device=DEVICE)
+
+    def product(a, b):
+        return dxt.gemm_grouped(a, b, offsets)
+
+    a, b = operands
+    parts = [slice(0, 2), slice(2, 2), slice(2, 5)]
+    expected = torch.zeros_like(product(a, b))
+    for index, part in enumerate(parts):
+        if a.ndim == 3:
+            expected[:, part] = a[index] @ b[:, part]
+        elif b.ndim == 3:
+            expected[part] = a[part] @ b[index]
+        else:
+            expected[index] = a[:, part] @ b[part]
+    assert_close(product(a, b), expected)
+    assert torch.autograd.gradcheck(product, operands)
+    assert torch.autograd.gradgradcheck(product, operands, fast_mode=True)
+    torch.library.opcheck(torch.ops.dxgemm.gemm_grouped.default, (*operands, offsets))
+
+
+def test_bad_groups_are_refused(random):
+    offsets = torch.tensor([2, 5], dtype=torch.int32, device=DEVICE)
+    for shapes, error, words in (
+        (((5, 3), (2, 4, 2)), errors.ShapeError, "must be"),
+        (((2, 5, 3), (2, 3, 2)), errors.ShapeError, "must be"),
+        (((5, 3), (3, 3, 2)), errors.ShapeError, "offsets has 2"),
+    ):
+        with pytest.raises(error, match=words):
+            dxt.gemm_grouped(*(random(*shape) for shape in shapes), offsets)
+    with pytest.raises(errors.ArrayTypeError, match="offsets is a list"):
+        dxt.gemm_grouped(random(5, 3), random(2, 3, 2), [2, 5])
+
+
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 def test_gemm_agrees_with_addmm(random, dtype):
     for m, n, k in SIZES:

@@ -4,8 +4,8 @@
     y = dxgemm.torch.linear(x, weight, bias, activation="gelu")    # one kernel
     c = dxgemm.torch.gemm(a, b, c, alpha=0.5)
 
-The operators are `torch.ops.dxgemm.linear`, `linear_keep` and `gemm`. They compute a new tensor and
-never return one that shares memory with an operand.
+The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm` and `gemm_grouped`. Each computes
+a new tensor and never returns one that shares memory with an operand.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
-__all__ = ["Linear", "gemm", "linear"]
+__all__ = ["Linear", "gemm", "gemm_grouped", "linear"]
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -155,6 +155,38 @@ def gemm(
         if isinstance(number, torch.Tensor):
             raise errors.ScalarError(f"gemm: {name} is a tensor; pass a number: {name}.item().")
     return _gemm(a, b, c, alpha, beta, batch_invariant)
+
+
+def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Products of the groups that offsets share out, in one launch, as torch's grouped product.
+
+    Args:
+        a, b: (total, k) and (groups, k, n), with groups of rows; (groups, m, k) and (k, total),
+            with groups of columns; or (m, total) and (total, n), with groups of the inner
+            dimension. float32, float64, float16 or bfloat16, any strides.
+        offsets: (groups,), int32 or int64, on the device of a and b, which alone reads them: the
+            last index of each group plus one. They must not decrease.
+
+    Returns:
+        A new tensor (total, n), (m, total) or (groups, m, n), contiguous, dtype of a. What belongs
+        to no group is 0.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: any error that `dxgemm.gemm_grouped` raises.
+
+    Notes:
+        Streams, gradients and autocast work as in `linear`. The gradients are groups by the same
+        offsets.
+    """
+    a, b = _operand("gemm_grouped: a", a), _operand("gemm_grouped: b", b)
+    if not isinstance(offsets, torch.Tensor):
+        raise errors.ArrayTypeError(
+            f"gemm_grouped: offsets is a {type(offsets).__name__}; pass a tensor."
+        )
+    return _gemm_grouped(a, b, offsets)
 
 
 class Linear(torch.nn.Linear):
@@ -452,3 +484,42 @@ def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
 
 _gemm.register_fake(_empty_product)
 _gemm.register_autograd(_gemm_backward, setup_context=_save_gemm)
+
+
+def _empty_group(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Check the operands of `gemm_grouped` and allocate its result."""
+    _check("gemm_grouped", a=a, b=b)
+    dimensions = a.ndim, b.ndim
+    if dimensions not in ((2, 3), (3, 2), (2, 2)) or a.shape[-1] != b.shape[-2]:
+        raise errors.ShapeError(
+            f"gemm_grouped: {_shapes(a=a, b=b)}; they must be (total, k) and (groups, k, n), "
+            "(groups, m, k) and (k, total), or (m, total) and (total, n)."
+        )
+    groups = offsets.shape[:1] if dimensions == (2, 2) else ()
+    return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
+
+
+@torch.library.custom_op("dxgemm::gemm_grouped", mutates_args=())
+def _gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    out = _empty_group(a, b, offsets).zero_()
+    dxgemm.gemm_grouped(a, b, out=out, offsets=offsets)
+    return out
+
+
+def _save_group(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, offsets = inputs
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offsets)
+
+
+def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a and b: what was shared out by the offsets is so again."""
+    a, b, offsets = ctx.saved_tensors
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    grad_a = _gemm_grouped(grad, b.mT, offsets) if needs_a else None
+    grad_b = _gemm_grouped(a.mT, grad, offsets) if needs_b else None
+    return grad_a, grad_b, None
+
+
+_gemm_grouped.register_fake(_empty_group)
+_gemm_grouped.register_autograd(_group_backward, setup_context=_save_group)
