@@ -58,6 +58,7 @@ class Epilogue(FunctionHolder):
         self.digest = digest
         self.takes_pairs = takes_pairs
         self._names = [entry.name for entry in self.operands]
+        self._takes_arrays = not any(entry.is_number for entry in parameters) and not outputs
         self._arguments = len(PAIR_LEADING if takes_pairs else LEADING) + len(parameters)
         self._reads = reads
 
@@ -101,7 +102,12 @@ class Epilogue(FunctionHolder):
             return self.function(*operands)
         check_unchanged(self._reads, self.name)
         _ = self.recorded  # copied while globals are known to be as they were
-        return BoundEpilogue((self,), self._bind(operands, named))
+        if named or not self._takes_arrays or len(operands) != len(self.operands):
+            operands = self._bind(operands, named)
+        # Filled in here and not by the constructor, which takes a microsecond more.
+        bound = BoundEpilogue.__new__(BoundEpilogue)
+        vars(bound).update(stages=(self,), values=operands, reduction=None, shape=self.shape)
+        return bound
 
     def __or__(self, other: Any) -> BoundEpilogue:
         return self.bound | other
