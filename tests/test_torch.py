@@ -545,3 +545,74 @@ def test_a_graph_of_a_training_step(random):
     expected = step()
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
     torch.testing.assert_close(grad, layer.weight.grad)
+
+
+def torchs_products(x, weight, bias):
+    """Products of torch of all kinds, each with a row for each row of x."""
+    batch = x.expand(2, *x.shape)
+    return {
+        "mm": torch.mm(x, weight.T),
+        "matmul": x @ weight.T,
+        "matmul of a batch": (batch @ weight.T)[1],
+        "bmm": torch.bmm(batch, weight.T.expand(2, *weight.T.shape))[1],
+        "mv": (x @ weight[0])[:, None],
+        "addmm": torch.addmm(bias, x, weight.T, beta=0.5, alpha=2.0),
+        "baddbmm": torch.baddbmm(bias, batch, weight.T.expand(2, *weight.T.shape))[1],
+        "linear": torch.nn.functional.linear(x, weight, bias),
+        "einsum": torch.einsum("ij,kj->ik", x, weight),
+    }
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_products_of_torch_are_batch_invariant(random, launches, dtype):
+    m, n, k = (5, 4, 24) if simulator_enabled() else (300, 72, 520)
+    x, weight, bias = random(m, k, dtype=dtype), random(n, k, dtype=dtype), random(n, dtype=dtype)
+    wide = (operand.double() for operand in (x, weight, bias))
+    expected = torchs_products(*wide)
+    assert not launches
+    with dxt.batch_invariant():
+        found = torchs_products(x, weight, bias)
+        fewer = {rows: torchs_products(x[:rows], weight, bias) for rows in (1, 2, m - 1)}
+    assert len(launches) >= 4 * len(found)
+    for name, result in found.items():
+        assert result.dtype is dtype
+        assert_close(result, expected[name])
+        for rows, part in fewer.items():
+            assert torch.equal(part[name], result[:rows]), (name, rows)
+
+
+def test_gradients_inside_are_batch_invariant(random, launches):
+    m, n, k = (4, 3, 5) if simulator_enabled() else (70, 33, 130)
+    layer = torch.nn.Linear(k, n, device=DEVICE)
+    x = random(m, k)
+    grads = []
+    for rows in (m, 1):
+        part = x[:rows].clone().requires_grad_()
+        with dxt.batch_invariant():
+            layer(part).sum().backward()
+        grads.append(part.grad)
+    assert torch.equal(grads[0][:1], grads[1])
+    assert_close(grads[0], layer.weight.detach().sum(0).expand(m, k))
+    assert len(launches) == 6  # a product forward and two backward, of each
+
+
+def test_products_are_torchs_again_outside(random, launches):
+    a, b = random(3, 4), random(4, 2)
+    with pytest.raises(ZeroDivisionError), dxt.batch_invariant():
+        with dxt.batch_invariant():
+            torch.mm(a, b)
+        torch.mm(a, b)
+        raise ZeroDivisionError
+    assert len(launches) == 2
+    torch.mm(a, b)
+    assert len(launches) == 2
+
+
+def test_other_dtypes_are_torchs_inside_too(random, launches):
+    a, b = (random(3, 3, dtype=torch.float64).to(torch.complex128) for _ in range(2))
+    expected = torch.addmm(a, a, b, alpha=1j, beta=2), a @ b, a @ b[0]
+    with dxt.batch_invariant():
+        found = torch.addmm(a, a, b, alpha=1j, beta=2), a @ b, a @ b[0]
+    for result, wanted in zip(found, expected, strict=True):
+        torch.testing.assert_close(result, wanted)
+    assert not launches

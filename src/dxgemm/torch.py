@@ -3,6 +3,8 @@
     import dxgemm.torch
     y = dxgemm.torch.linear(x, weight, bias, activation="gelu")    # one kernel
     c = dxgemm.torch.gemm(a, b, c, alpha=0.5)
+    with dxgemm.torch.batch_invariant():
+        y = model(x)                                               # torch's own products
 
 The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm` and `gemm_grouped`. Each computes
 a new tensor and never returns one that shares memory with an operand.
@@ -12,12 +14,15 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from typing import Any, NamedTuple
 
 import dxgemm
 from dxgemm import epilogues, errors
+from dxgemm.gpu.status import simulator_enabled
 
 try:
     import torch
@@ -27,7 +32,7 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
-__all__ = ["Linear", "gemm", "gemm_grouped", "linear"]
+__all__ = ["Linear", "batch_invariant", "gemm", "gemm_grouped", "linear"]
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -187,6 +192,37 @@ def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> tor
             f"gemm_grouped: offsets is a {type(offsets).__name__}; pass a tensor."
         )
     return _gemm_grouped(a, b, offsets)
+
+
+@contextmanager
+def batch_invariant() -> Iterator[None]:
+    """Compute torch's own products on the GPU by batch-invariant kernels of dxgemm.
+
+    Inside the context, in all threads of the process, row i of a product has the same bits however
+    many rows and matrices there are ([semantics](semantics.md#batch-invariance)). It holds for
+    `torch.mm`, `bmm`, `addmm`, `baddbmm` and `mv`, and for what torch computes by them: `matmul`,
+    `@`, `einsum`, `torch.nn.functional.linear`, and their gradients.
+
+    Notes:
+        float32, float64, float16 and bfloat16, in eager mode; `torch.compile` calls kernels of its
+        own. Other dtypes, and calls with `out=`, are torch's as before. A first call builds or
+        loads its kernel, and is refused under CUDA-graph capture. Contexts can be nested.
+    """
+    with _routing.lock:
+        _routing.depth += 1
+        if _routing.depth == 1:
+            _routing.library = torch.library.Library("aten", "IMPL")
+            for name, route in ROUTES.items():
+                # On the simulator, CPU tensors stand for those of a GPU.
+                _routing.library.impl(name, route, "CPU" if simulator_enabled() else "CUDA")
+    try:
+        yield
+    finally:
+        with _routing.lock:
+            _routing.depth -= 1
+            if _routing.depth == 0:
+                _routing.library._destroy()
+                _routing.library = None
 
 
 class Linear(torch.nn.Linear):
@@ -523,3 +559,44 @@ def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, 
 
 _gemm_grouped.register_fake(_empty_group)
 _gemm_grouped.register_autograd(_group_backward, setup_context=_save_group)
+
+
+class _Routing:
+    """State of `batch_invariant`: contexts that are open, and torch's record of the overrides."""
+
+    lock = threading.Lock()
+    depth = 0
+    library: Any = None
+
+
+_routing = _Routing()
+
+
+def _invariant(
+    name: str,
+    c: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+) -> torch.Tensor:
+    """alpha * a @ b + beta * c by a batch-invariant kernel; by torch's for other dtypes."""
+    out = a.new_empty((*a.shape[:-1], b.shape[-1]))
+    if a.dtype not in DTYPES:
+        operator_of_torch = getattr(torch, name)  # with out=, which is not overridden
+        if c is None:
+            return operator_of_torch(a, b, out=out)
+        return operator_of_torch(c, a, b, beta=beta, alpha=alpha, out=out)
+    if c is not None:
+        c = c.expand(out.shape)
+    with torch.no_grad():  # below autograd, where operands still say that they need gradients
+        return dxgemm.gemm(a, b, c, alpha, beta, out=out, batch_invariant=True)
+
+
+ROUTES: dict[str, Callable[..., torch.Tensor]] = {
+    "mm": lambda a, b: _invariant("mm", None, a, b),
+    "bmm": lambda a, b: _invariant("bmm", None, a, b),
+    "mv": lambda a, b: _invariant("mm", None, a, b[:, None])[:, 0],
+    "addmm": lambda c, a, b, *, beta=1, alpha=1: _invariant("addmm", c, a, b, alpha, beta),
+    "baddbmm": lambda c, a, b, *, beta=1, alpha=1: _invariant("baddbmm", c, a, b, alpha, beta),
+}
