@@ -161,6 +161,15 @@ def test_nan_where_nothing_is_multiplied(make, home):
     assert np.isnan(result[1]).all()
 
 
+def test_nothing_is_written_where_c_stays(make, home, shared):
+    """alpha == 0 with beta == 1 in place leaves every bit, the sign of a zero among them."""
+    shapes = group_shapes(shared, 6, 2)
+    a, b = (make(shape, "float32")[1].array for shape in shapes[:2])
+    c = home.send(np.full(shapes[2], -0.0, "float32"))
+    dxgemm.gemm_grouped(a, b, c, 0.0, 1.0, offsets=home.send(np.int32([2, 6])))
+    assert np.signbit(home.fetch(c)).all()
+
+
 def test_empty_calls(home, shared):
     for total, count in ((0, 0), (0, 3)):
         shapes = group_shapes(shared, total, count)

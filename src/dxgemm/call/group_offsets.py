@@ -74,7 +74,9 @@ class GroupByOffsets(Group):
         self._order(everything)
         self._ordinal = _check_devices(everything)
         _check_overlaps(self._anchor, everything, problem.reads_c)
-        self._is_empty = problem.is_empty or self._count == 0
+        # C = 0 * A @ B + 1 * C in place keeps every bit.
+        keeps_all = problem.k == 0 and self._factors[1] == 1 and "out" not in operands
+        self._is_empty = problem.is_empty or self._count == 0 or keeps_all
         self._is_one_by_one = simulator_enabled() or self._ordinal == HOST
         if not self._is_one_by_one and needs_later(self._ordinal):
             raise UnsupportedProblemError(
@@ -96,7 +98,7 @@ class GroupByOffsets(Group):
         if self._is_empty:
             return in_turn([])
         if self._is_one_by_one:
-            return lambda: in_turn(self._one_by_one())()
+            return lambda: in_turn(self._one_by_one())()  # by the offsets of that time
         arguments, offsets = self._arguments()
         launch = self._launch().fixed(*arguments, operands=offsets)
         return lambda: self._queue(launch)
