@@ -1,7 +1,7 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The first config of each implementation and dtype is compiled for one of the architectures, in turn;
-not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
+The first config of each implementation and dtype is compiled for one family of architectures, in
+turn; not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import pytest
 
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
+from dxgemm.compiler.build import ptx_arch
 from dxgemm.gpu.occupancy import sm_limits
 
-ARCHITECTURES = ("sm_80", "sm_89", "sm_100", "sm_120")
+FAMILIES = (("sm_80", "sm_89"), ("sm_100", "sm_120"))  # of the same PTX
 # Emulated products are series, most of whose kernels split operands.
 MULTIPLIES = {i.name: i.multiplies for i in IMPLEMENTATIONS if not isinstance(i, EmulatedProduct)}
 MOST_REGISTERS = 255
@@ -28,36 +29,83 @@ from dxgemm.compiler import compile_kernel
 from dxgemm.errors import MissingPackageError
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
-arch, *architectures = sys.argv[1:]
+turn, *architectures = sys.argv[1:]
+families = [pair.split(",") for pair in architectures]
 dtypes = tuple(dtype for dtype in RESULT_DTYPES if dtype != "bfloat16")
 first_specs = {}
-for each in architectures:
-    for spec in kernel_specs(dtypes, arch=each):
-        first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(each, spec)
-for turn, specs in enumerate(first_specs.values()):
-    if list(specs)[turn % len(specs)] == arch:
+for family in families:
+    for arch in family:
+        for spec in kernel_specs(dtypes, arch=arch):
+            first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(arch, spec)
+for place, specs in enumerate(first_specs.values()):
+    for arch in families[int(turn)] if place % len(families) == int(turn) else ():
         try:
             kernel = compile_kernel(specs[arch], arch)
         except MissingPackageError:
             continue  # cuBLASDx is not installed everywhere
-        about = {"name": str(specs[arch]), "ptx": kernel.ptx or ""}
+        about = {"name": f"{specs[arch]} for {arch}", "ptx": kernel.ptx or ""}
         print(json.dumps({**asdict(kernel.record), **about}))
 """
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_kernels_that_are_chosen_compile_and_fit(run_python, arch):
-    limits = sm_limits(arch)
-    lines = run_python(COMPILE_IN_TURN, arch, *ARCHITECTURES).splitlines()
-    assert lines
-    for kernel in map(json.loads, lines):
-        name = kernel["name"]
+@pytest.mark.parametrize("turn", range(len(FAMILIES)))
+def test_kernels_that_are_chosen_compile_and_fit(run_python, turn):
+    lines = run_python(COMPILE_IN_TURN, str(turn), *map(",".join, FAMILIES)).splitlines()
+    kernels = [json.loads(line) for line in lines]
+    assert {kernel["arch"] for kernel in kernels} == {*FAMILIES[turn]}
+    for kernel in kernels:
+        limits, name = sm_limits(kernel["arch"]), kernel["name"]
         assert kernel["registers"] <= MOST_REGISTERS, name
         assert kernel["registers"] * kernel["threads"] <= limits.registers, name
         assert kernel["stack_bytes"] <= MOST_STACK_BYTES, name
         assert kernel["smem_bytes"] <= limits.smem_bytes_per_block, name
         if kernel["ptx"] and kernel["dtype"] in MULTIPLIES.get(kernel["implementation"], {}):
             assert "mma.sync" in kernel["ptx"], name
+        assert f".target {kernel['arch']}" in kernel["ptx"] or not kernel["ptx"], name
+
+
+SAME_PTX = """
+import re, sys
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import build
+
+def normalised(ptx):
+    \"\"\"PTX without what differs from compilation to compilation: names, and their order.\"\"\"
+    names = {}
+    lines = [
+        line for line in ptx.splitlines()
+        if line and not line.startswith(("//", ".target")) and "NumbaEnv" not in line
+        and ".globl" not in line and ".shared" not in line
+    ]
+    number = lambda match: names.setdefault(match[0], f"name{len(names)}")
+    return re.sub(r"\\b_(?:ZN|cudapy_smem)\\w+?(?=_param_|\\b)", number, "\\n".join(lines))
+
+name, dtype, *architectures = sys.argv[1:]
+spec = find_implementation(name).common_specs((dtype,))[-1]
+made = []
+for arch in architectures:
+    build.ptx_arch = lambda arch: arch
+    build._ptx_of_family.cache_clear()
+    made.append(normalised(build._ptx_of_family(spec, arch)))
+print(len(made[0]) > 1000, [ptx == made[0] for ptx in made])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("naive", "float64"), ("tensor_core", "float64")],
+)
+@pytest.mark.parametrize(
+    "architectures", [("sm_80", "sm_86", "sm_89"), ("sm_100", "sm_103", "sm_120")], ids=str
+)
+def test_the_ptx_of_a_family_is_the_same(run_python, name, dtype, architectures):
+    """Each architecture's own, were it made: the build makes that of the first alone."""
+    assert {ptx_arch(arch) for arch in architectures} == {architectures[0]}
+    assert run_python(SAME_PTX, name, dtype, *architectures).strip() == "True [True, True, True]"
+
+
+def test_other_architectures_have_ptx_of_their_own():
+    assert [ptx_arch(arch) for arch in ("sm_75", "sm_90a")] == ["sm_75", "sm_90a"]
 
 
 WITH_FEWER_BLOCKS = """

@@ -549,6 +549,25 @@ def test_an_interrupt_ends_the_workers(run_python, environment, builds, tmp_path
             pass  # nobody builds any more
 
 
+def test_kernels_of_the_same_ptx_are_built_together():
+    first, second = registry.kernel_specs(("float32",), ("coalesced",))[:2]
+    functions = counted_builds.spec("a", functions="1")
+    tasks = [
+        (spec, arch)
+        for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")
+        for spec in (first, functions, second)
+    ]
+    groups = ahead._by_ptx(tasks)
+    assert sorted(map(str, (task for group in groups for task in group))) == sorted(map(str, tasks))
+    archs = {(group[0][0], *(arch for _, arch in group)) for group in groups}
+    assert archs == {
+        *((spec, "sm_120", "sm_100") for spec in (first, second)),
+        *((spec, "sm_89", "sm_80") for spec in (first, second)),
+        *((spec, "sm_90a") for spec in (first, second)),
+        *((functions, arch) for arch in ("sm_120", "sm_90a", "sm_89", "sm_80", "sm_100")),
+    }
+
+
 def test_no_two_kernels_over_the_same_functions_begin_together():
     quick = (registry.kernel_specs(("float32",), ("coalesced",))[0], ARCH)
     a, b, c, d, e = (

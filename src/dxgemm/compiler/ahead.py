@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from importlib import import_module
+from typing import Any
 
-from dxgemm.compiler.build import CompiledKernel
+from dxgemm.compiler.build import CompiledKernel, ptx_arch
 from dxgemm.compiler.kernels import find_kernel, obtain_kernel
 from dxgemm.compiler.spec import KernelSpec
 from dxgemm.errors import SettingError
@@ -78,12 +79,16 @@ def _in_order(tasks: list[Task]) -> list[Task]:
 
 
 def _one_by_one(tasks: list[Task]) -> Finished:
-    for task in tasks:
-        yield task, obtain_kernel(*task)
+    for together in _by_ptx(tasks):
+        for task in together:
+            yield task, obtain_kernel(*task)
 
 
 def _in_workers(tasks: list[Task], jobs: int) -> Finished:
-    """Yield each kernel as it is finished; ending this generator early ends the workers."""
+    """Yield each kernel as it is finished; ending this generator early ends the workers.
+
+    A kernel for several architectures is built by one worker, which makes its PTX once.
+    """
     from concurrent.futures import ThreadPoolExecutor, as_completed
     from queue import SimpleQueue
 
@@ -91,10 +96,10 @@ def _in_workers(tasks: list[Task], jobs: int) -> Finished:
 
     idle: SimpleQueue[Worker] = SimpleQueue()
 
-    def build(task: Task) -> CompiledKernel:
+    def build(tasks: list[Task]) -> list[tuple[Task, CompiledKernel]]:
         worker = idle.get()
         try:
-            return worker.build(*task)
+            return [(task, worker.build(*task)) for task in tasks]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # before this thread takes another task
             raise
@@ -106,12 +111,22 @@ def _in_workers(tasks: list[Task], jobs: int) -> Finished:
         for worker in workers:
             idle.put(worker)
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
-        futures = {pool.submit(build, task): task for task in tasks}
+        futures = [pool.submit(build, together) for together in _by_ptx(tasks)]
         try:
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                yield from future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for worker in workers:
                 worker.kill()
             raise
+
+
+def _by_ptx(tasks: list[Task]) -> list[list[Task]]:
+    """Group the tasks whose kernels have the same PTX, in the order of the first of each group."""
+    groups: dict[tuple[Any, str], list[Task]] = {}
+    for spec, arch in tasks:
+        is_linked_as_ptx = import_module(spec.module).KERNEL.device_functions is None
+        shared = ptx_arch(arch) if is_linked_as_ptx else arch
+        groups.setdefault((spec, shared), []).append((spec, arch))
+    return list(groups.values())

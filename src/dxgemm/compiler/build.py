@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -146,23 +147,38 @@ def _rejected_stack_bytes(spec: KernelSpec) -> int:
     return max(accumulator_bytes, FUNCTION_STACK_BYTES if spec.epilogue else 0)
 
 
+def ptx_arch(arch: str) -> str:
+    """Oldest architecture with the same PTX, but for its target; it is made once for all of them.
+
+    float64 has other instructions from 9.0 on, and NVVM another dialect from 10.0 on.
+    """
+    capability = compute_capability(arch)
+    return "sm_100" if capability >= 100 else "sm_80" if 80 <= capability < 90 else arch
+
+
 def _compile_to_ptx(spec: KernelSpec, arch: str, declared: Any) -> tuple[str, str]:
     """Compile a kernel to PTX; return it with the name of its entry."""
-    with numba_lock:
-        ptx = _compile(
-            spec,
-            arch,
-            lambda: declared.make_kernel(
-                spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
-            ),
-        )
+    ptx = _ptx_of_family(spec, ptx_arch(arch))
     entries = re.findall(r"\.visible \.entry (\w+)\(", ptx)
     if len(entries) != 1:
         raise BuildError(f"{spec} compiled to {len(entries)} kernels instead of one: {entries}")
-    if declared.only_arch is not None:
+    if declared.only_arch is not None or arch != ptx_arch(arch):
         # numba knows no targets with features of one architecture alone, such as sm_90a.
         ptx = re.sub(r"^\.target \w+", f".target {arch}", ptx, flags=re.MULTILINE)
     return _with_tensor_maps(ptx, declared.tensor_map_names), entries[0]
+
+
+@lru_cache(maxsize=1)
+def _ptx_of_family(spec: KernelSpec, arch: str) -> str:
+    """PTX of a kernel; the last one is kept, because its next build may be for a younger GPU."""
+    make_kernel = import_module(spec.module).KERNEL.make_kernel
+    with numba_lock:
+        ptx: str = _compile(
+            spec,
+            arch,
+            lambda: make_kernel(spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue),
+        )
+    return ptx
 
 
 def _build_with_device_functions(spec: KernelSpec, arch: str, declared: Any) -> tuple[bytes, str]:
