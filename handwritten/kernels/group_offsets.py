@@ -9,7 +9,8 @@ Layout: a (m, k), b (k, n), c and out (m, n), as one call has them. In the dimen
 out, m, n or k counts the elements of all problems, and operands that have it lie one problem after
 the other. Other operands have a matrix for each problem. `table` is that of group_table.py, with
 starts relative to the operands; `scalars` holds alpha and beta of each problem.
-Constraints: offsets below the one before, or beyond the dimension, are as good as these.
+Constraints: offsets outside of the dimension count as its ends, and a problem that ends before it
+begins is empty.
 Source: W. D. Hillis and G. L. Steele, "Data parallel algorithms", for the scan.
 """
 

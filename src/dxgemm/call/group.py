@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -130,7 +131,7 @@ def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
 def check_overflow(alpha: float, beta: float, dtype: str) -> None:
     """Check that factors do not overflow the dtype of sums."""
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if np.isfinite(value) and abs(value) > _LARGEST[dtype]:
+        if math.isfinite(value) and abs(value) > _LARGEST[dtype]:
             raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
 
 

@@ -130,15 +130,10 @@ class GroupOfLists(Group):
             return in_turn([self._bound(member) for member in self.members])
         with launching_on(self._current_stream()):
             table = self._table()
-        workspace = Workspace(table.bytes.nbytes, self._ordinal)
-        upload_now(table.bytes, workspace.pointer, self._ordinal)
-        launch = table.fixed(workspace.pointer)
-
-        def run() -> None:
-            self._queue(launch)
-            _ = workspace  # which is kept as long as this function
-
-        return run
+        self._workspace = Workspace(table.bytes.nbytes, self._ordinal)
+        upload_now(table.bytes, self._workspace.pointer, self._ordinal)
+        launch = table.fixed(self._workspace.pointer)
+        return lambda: self._queue(launch)
 
     def _table(self) -> GroupTable:
         return GroupTable([member.launched for member in self.members], self._ordinal)

@@ -91,7 +91,7 @@ def _result_shape(
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise ShapeError(f"matmul: {name} is a number, of shape (); multiply by it with *.")
-    if a[-1] != b[-2:][0]:
+    if a[-1] != b[-2:][0]:  # the last but one of b, or the only one
         raise ShapeError(
             f"matmul: inner dimensions differ: a is {a}, b is {b}; a.shape[{len(a) - 1}] must "
             f"equal b.shape[{max(len(b) - 2, 0)}]."
@@ -103,7 +103,8 @@ def _result_shape(
             f"matmul: batches differ: a is {a}, b is {b}; but for the last two, dimensions must "
             "be equal, or 1 to be broadcast."
         ) from None
-    return (*batch, *a[-2:-1], *b[-1:][: len(b) - 1]), batch
+    cols = b[-1:] if len(b) > 1 else ()
+    return (*batch, *a[-2:-1], *cols), batch
 
 
 def _matrices(
