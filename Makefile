@@ -16,7 +16,7 @@ GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/gpu/status.py))
 ifeq ($(filter cu%,$(GPU)),)
 # Kernels are compiled, and run on numba's simulator.
 EXTRA := cu13
-PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BENCH_ARGS ?= --smoke
 EXAMPLE_SIZE := 50
 else
