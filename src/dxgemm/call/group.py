@@ -6,37 +6,22 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, prepare
-from dxgemm.errors import DxgemmError, ScalarError
+from dxgemm.errors import DtypeError, DxgemmError, ScalarError
+from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.layout import ALIGNMENTS, Layout, byte_extent
-from dxgemm.runtime.arrays import Library, libraries, library_of
+from dxgemm.problem.layout import Layout
+from dxgemm.problem.problem import Problem
 
 _LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
 # Problems of a group tend to have the same layouts.
-define = lru_cache(maxsize=4096)(define_problem)
-_extent = lru_cache(maxsize=4096)(byte_extent)
-
-
-class Operand(NamedTuple):
-    """Array of the call, with its address and layout."""
-
-    name: str
-    array: Any
-    library: Library
-    pointer: int
-    layout: Layout
-
-    @property
-    def extent(self) -> tuple[int, int]:
-        """Address of the first byte, and of the byte after the last."""
-        first, end = _extent(self.layout)
-        return self.pointer + first, self.pointer + end
+_define = lru_cache(maxsize=4096)(define_problem)
 
 
 class Group(ABC):
@@ -109,15 +94,6 @@ class GroupedPlan:
         return self._group.result
 
 
-def inspected(name: str, array: Any) -> Operand:
-    """Inspect and verify an operand."""
-    library = libraries.get(type(array)) or library_of(name, array)
-    pointer, key = library.inspect(array)
-    if library.doubts(key):
-        library.verify(name, array)
-    return Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
-
-
 def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
     """Return a function that runs calls one after the other."""
 
@@ -128,11 +104,27 @@ def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
     return run
 
 
-def check_overflow(alpha: float, beta: float, dtype: str) -> None:
-    """Check that factors do not overflow the dtype of sums."""
+def define(
+    layouts: dict[str, Layout], alpha: float, beta: float
+) -> tuple[Problem, tuple[int, ...]]:
+    """Define a problem by the layouts of its operands, and check its dtype and factors.
+
+    Returns:
+        The problem, and the shape of its result.
+    """
+    dtype = layouts["a"].dtype
+    if dtype not in DTYPES:
+        raise DtypeError(
+            f"a is {dtype}; groups are computed in {', '.join(DTYPES)}, other dtypes by gemm."
+        )
+    problem, shape = _define(
+        layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
+        alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
+    )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if math.isfinite(value) and abs(value) > _LARGEST[dtype]:
-            raise ScalarError(f"{name} is {value}, which overflows {dtype}.")
+        if math.isfinite(value) and abs(value) > _LARGEST[problem.scalar_dtype]:
+            raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
+    return problem, shape
 
 
 def reworded(index: int | None, error: DxgemmError) -> DxgemmError:
@@ -140,8 +132,3 @@ def reworded(index: int | None, error: DxgemmError) -> DxgemmError:
     message = str(error).removeprefix("gemm: ")
     place = "" if index is None else f"at [{index}]: "
     return type(error)(f"gemm_grouped: {place}{message}")
-
-
-@lru_cache(maxsize=4096)
-def _layout(library: Library, key: Any, alignment: int) -> Layout:
-    return library.layout(key)._replace(alignment=alignment)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.group import Group, Operand, check_overflow, define, in_turn, inspected, reworded
+from dxgemm.call.group import Group, define, in_turn, reworded
+from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound, real_number
 from dxgemm.errors import (
     DeviceMismatchError,
@@ -21,7 +22,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.group_offsets import OFFSET_DTYPES, GroupOffsetsLaunch, bind_group
-from dxgemm.launches.grouped import DTYPES, needs_later
+from dxgemm.launches.grouped import needs_later
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout, overlaps_itself, share_elements
 from dxgemm.problem.problem import Problem
@@ -54,13 +55,7 @@ class GroupByOffsets(Group):
             self._factors = real_number("alpha", alpha), real_number("beta", beta)
             self._shared, self._count = _check_shapes(operands, self._offsets.layout)
             layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
-            problem, shape = define(
-                layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
-                alpha_is_zero=self._factors[0] == 0, beta_is_zero=self._factors[1] == 0,
-            )  # fmt: skip
-            if problem.dtype not in DTYPES:
-                raise DtypeError(f"a is {problem.dtype}; groups are in {', '.join(DTYPES)}.")
-            check_overflow(*self._factors, problem.scalar_dtype)
+            problem, shape = define(layouts, *self._factors)
         except DxgemmError as error:
             raise reworded(None, error) from None
         if not {"c", "out"} & operands.keys():

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.call.group import Group, Operand, check_overflow, define, in_turn, inspected, reworded
+from dxgemm.call.group import Group, define, in_turn, reworded
+from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound, real_number
 from dxgemm.errors import (
     ArrayTypeError,
@@ -19,11 +20,9 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.grouped import DTYPES, GroupMember, GroupTable, needs_later
+from dxgemm.launches.grouped import GroupMember, GroupTable, needs_later
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import (
-    share_elements,
-)
+from dxgemm.problem.layout import share_elements
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.capture import is_captured, launching_on
@@ -185,16 +184,7 @@ def _member(operands: dict[str, Operand], alpha: float, beta: float) -> _Member:
     for name, layout in layouts.items():
         if len(layout.shape) != 2:
             raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
-    dtype = layouts["a"].dtype
-    if dtype not in DTYPES:
-        raise DtypeError(
-            f"a is {dtype}; groups are computed in {', '.join(DTYPES)}, other dtypes by gemm."
-        )
-    problem, shape = define(
-        layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
-        alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
-    )  # fmt: skip
-    check_overflow(alpha, beta, problem.scalar_dtype)
+    problem, shape = define(layouts, alpha, beta)
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
         operands["out"] = inspected("out", a.library.empty(shape, problem.out_dtype, a.array))

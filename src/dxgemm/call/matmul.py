@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.call.operand import Operand, inspected
 from dxgemm.errors import OverlapError, ShapeError
 from dxgemm.problem.dtypes import RESULT_DTYPES
-from dxgemm.problem.layout import Layout, overlaps_itself, share_elements
-from dxgemm.runtime.arrays import Library, library_of
+from dxgemm.problem.layout import overlaps_itself, share_elements
 
 
 class _Matrices(NamedTuple):
     """Operand as a batch of matrices.
 
     Attributes:
-        library, array: the operand.
+        operand: the operand.
         batch: sizes of its own dimensions of the batch.
         sizes: rows and columns of a matrix.
         steps: bytes from one matrix to the next in each dimension of the whole batch; 0 where the
@@ -31,8 +31,7 @@ class _Matrices(NamedTuple):
         strides: bytes from one row and one column to the next.
     """
 
-    library: Library
-    array: Any
+    operand: Operand
     batch: tuple[int, ...]
     sizes: tuple[int, int]
     steps: tuple[int, ...]
@@ -44,44 +43,39 @@ class _Matrices(NamedTuple):
         first = tuple(place if size > 1 else 0 for place, size in zip(own, self.batch))
         if 0 in self.batch:
             first = ()  # there is no first matrix
-        return self.library.view(self.array, first, count + self.sizes, step + self.strides)
+        shape, strides = count + self.sizes, step + self.strides
+        return self.operand.library.view(self.operand.array, first, shape, strides)
 
 
 def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any) -> Any:
     """Multiply by calls of gemm(a, b, out=out), which takes matrices and batches of matrices."""
-    (a_library, a_layout, _), (b_library, b_layout, _) = _inspect("a", a), _inspect("b", b)
-    shapes = a_layout.shape, b_layout.shape
+    left, right = inspected("a", a), inspected("b", b)
+    shapes = left.layout.shape, right.layout.shape
     if all(len(shape) in (2, 3) for shape in shapes):
         return gemm(a, b, out=out)
     shape, batch = _result_shape(*shapes)
     result = out
     if out is None:  # gemm refuses the dtypes that are not listed
-        dtype = RESULT_DTYPES.get(a_layout.dtype, ("float32",))[0]
-        result = a_library.empty(shape, dtype, a)
-    library, layout, _ = _inspect("out", result)
-    if layout.shape != shape:
+        dtype = RESULT_DTYPES.get(left.layout.dtype, ("float32",))[0]
+        result = left.library.empty(shape, dtype, a)
+    target = inspected("out", result)
+    if target.layout.shape != shape:
         raise ShapeError(
-            f"matmul: out is {layout.shape}, but the result is {shape} for a {shapes[0]} and b "
-            f"{shapes[1]}."
+            f"matmul: out is {target.layout.shape}, but the result is {shape} for a {shapes[0]} "
+            f"and b {shapes[1]}."
         )
     has_rows, has_cols = (len(shape) > 1 for shape in shapes)
     operands = (
-        _matrices(a_library, a, a_layout, (has_rows, True), len(batch)),
-        _matrices(b_library, b, b_layout, (True, has_cols), len(batch)),
-        _matrices(library, result, layout, (has_rows, has_cols), len(batch)),
+        _matrices(left, (has_rows, True), len(batch)),
+        _matrices(right, (True, has_cols), len(batch)),
+        _matrices(target, (has_rows, has_cols), len(batch)),
     )
     launches = list(_launches(operands, batch))
     if out is not None and len(launches) > 1:
-        _check_overlap(a, b, out)
+        _check_overlap(target, (left, right))
     for a_part, b_part, out_part in launches:
         gemm(a_part, b_part, out=out_part)
     return result[()] if out is None and not shape else result
-
-
-def _inspect(name: str, array: Any) -> tuple[Library, Layout, int]:
-    library = library_of(name, array)
-    pointer, key = library.inspect(array)
-    return library, library.layout(key), pointer
 
 
 def _result_shape(
@@ -107,19 +101,16 @@ def _result_shape(
     return (*batch, *a[-2:-1], *cols), batch
 
 
-def _matrices(
-    library: Library, array: Any, layout: Layout, has: tuple[bool, bool], ndim: int
-) -> _Matrices:
+def _matrices(operand: Operand, has: tuple[bool, bool], ndim: int) -> _Matrices:
     """Operand whose last dimensions are rows and columns, those of both that it has."""
+    layout = operand.layout
     own = len(layout.shape) - sum(has)
     batch, steps = layout.shape[:own], layout.strides[:own]
     sizes, strides = iter(layout.shape[own:]), iter(layout.strides[own:])
     rows, cols = (next(sizes) if given else 1 for given in has)
     row, col = (next(strides) if given else 0 for given in has)
     kept = (step if size > 1 else 0 for step, size in zip(steps, batch))
-    return _Matrices(
-        library, array, batch, (rows, cols), (0,) * (ndim - own) + tuple(kept), (row, col)
-    )
+    return _Matrices(operand, batch, (rows, cols), (0,) * (ndim - own) + tuple(kept), (row, col))
 
 
 def _launches(operands: tuple[_Matrices, ...], batch: tuple[int, ...]) -> Iterator[list[Any]]:
@@ -145,15 +136,17 @@ def _launches(operands: tuple[_Matrices, ...], batch: tuple[int, ...]) -> Iterat
         ]
 
 
-def _check_overlap(a: Any, b: Any, out: Any) -> None:
+def _check_overlap(target: Operand, operands: tuple[Operand, ...]) -> None:
     """Check once what each call of gemm would find only when others have written."""
-    _, target, pointer = _inspect("out", out)
-    if overlaps_itself(target):
+    if overlaps_itself(target.layout):
         raise OverlapError(
-            f"matmul: out overlaps itself: shape {target.shape} with strides {target.strides} "
-            "bytes reaches one element by several indices; pass an array of its own."
+            f"matmul: out overlaps itself: shape {target.layout.shape} with strides "
+            f"{target.layout.strides} bytes reaches one element by several indices; pass an array "
+            "of its own."
         )
-    for name, operand in (("a", a), ("b", b)):
-        _, layout, address = _inspect(name, operand)
-        if layout.device == target.device and share_elements(pointer, target, address, layout):
-            raise OverlapError(f"matmul: out shares memory with {name}; pass an array of its own.")
+    for operand in operands:
+        places = target.pointer, target.layout, operand.pointer, operand.layout
+        if operand.layout.device == target.layout.device and share_elements(*places):
+            raise OverlapError(
+                f"matmul: out shares memory with {operand.name}; pass an array of its own."
+            )

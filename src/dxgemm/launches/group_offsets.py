@@ -49,7 +49,7 @@ class GroupOffsetsLaunch(LaunchSeries):
         from dxgemm.handwritten.kernels.group_offsets import table_items
 
         super().__init__(ordinal)
-        device, self._count = device_facts(ordinal), count
+        device = device_facts(ordinal)
         self._config, variant = _choose(problem, shared, count, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
         sizes = (table_items(count), 8), (2 * count + 2, ITEM_SIZES[problem.scalar_dtype])
