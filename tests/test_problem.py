@@ -171,7 +171,9 @@ def test_int8_may_lie_at_any_address_and_its_result_at_multiples_of_four():
         ("float16", Strides(0, 2, 192), 16, Strides(0, 1, 64)),
         ("int8", Strides(0, 96, 1), 16, None),
         ("int8", Strides(0, 1, 64), 16, Strides(0, 96, 1)),
-        ("float32", Strides(0, 1, 64), 16, Strides(0, 96, 1)),
+        ("float32", Strides(0, 1, 64), 16, None),
+        ("float32", Strides(0, 1, 65), 16, Strides(0, 1, 64)),
+        ("float32", Strides(0, 97, 1), 16, Strides(0, 96, 1)),
     ],
 )
 def test_copies_have_aligned_rows(dtype, strides, alignment, expected):
@@ -190,6 +192,18 @@ def test_copies_have_aligned_rows(dtype, strides, alignment, expected):
     turned = replace(problem, m=128, n=64, a=k_major.b.transposed(), b=strides.transposed())
     turned = replace(turned, a_alignment=16, b_alignment=alignment)
     assert aligned_problem(turned).b == (expected or strides).transposed()
+
+
+@pytest.mark.parametrize(("m", "n", "copied"), [(64, 128, "a"), (128, 64, "b"), (96, 96, "a")])
+def test_tf32_copies_the_smaller_of_two_mn_major_operands(m, n, copied):
+    problem = contiguous_problem("float32", m, n, 32, precision="tf32")
+    assert aligned_problem(problem) is problem  # a is K-major
+    problem = replace(problem, a=Strides(0, 1, m))
+    aligned = aligned_problem(problem)
+    assert aligned.padded == copied
+    assert aligned.a == (Strides(0, 32, 1) if copied == "a" else problem.a)
+    assert aligned.b == (Strides(0, 1, 32) if copied == "b" else problem.b)
+    assert aligned_problem(aligned) is aligned
 
 
 def test_lines_of_copies_are_whole_sectors():

@@ -220,19 +220,32 @@ def aligned_problem(problem: Problem) -> Problem:
 def aligned_operands(problem: Problem) -> tuple[Strides | None, Strides | None]:
     """Strides of aligned copies of a and b, in a workspace; None for one that is read as it lies.
 
-    Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes;
-    but for half precision, elements that are neighbours along k. The lines of copies begin at
-    multiples of 32 bytes.
+    Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes.
+    The lines of copies begin at multiples of 32 bytes.
     """
     if problem.arithmetic not in COPIED or problem.is_empty or problem.k == 0:
         return None, None
-    a = _aligned_operand(problem, problem.a, problem.m, problem.a_alignment)
-    b = _aligned_operand(problem, problem.b.transposed(), problem.n, problem.b_alignment)
-    return a, b and b.transposed()
+    a, b, (a_any, b_any) = problem.a, problem.b.transposed(), _take_any_major(problem)
+    a_copy = _aligned_operand(problem, a, problem.m, problem.a_alignment, a_any)
+    b_copy = _aligned_operand(problem, b, problem.n, problem.b_alignment, b_any)
+    return a_copy, b_copy and b_copy.transposed()
+
+
+def _take_any_major(problem: Problem) -> tuple[bool, bool]:
+    """For a and for b, True if kernels read it K-major or MN-major, False if only K-major.
+
+    wgmma reads an operand of TF32 MN-major if the other is K-major; of two, the larger is kept.
+    """
+    if ITEM_SIZES[problem.dtype] == 2:
+        return True, True
+    if problem.dtype == "int8":
+        return False, False
+    both = problem.a.col != 1 and problem.b.row != 1
+    return not both or problem.m > problem.n, not both or problem.m <= problem.n
 
 
 def _aligned_operand(
-    problem: Problem, strides: Strides, along: int, alignment: int
+    problem: Problem, strides: Strides, along: int, alignment: int, takes_any: bool
 ) -> Strides | None:
     """Strides of an aligned copy of an operand, along m or n and along k; None to read it as it is.
 
@@ -243,20 +256,20 @@ def _aligned_operand(
         strides: strides of the operand: of a, or of b transposed.
         along: m or n.
         alignment: alignment of the address, in bytes.
+        takes_any: True if it may be MN-major.
     """
     item_size, k = ITEM_SIZES[problem.dtype], problem.k
-    is_half = item_size == 2
     if along * k * (problem.batch if strides.batch else 1) * item_size > MOST_COPIED_BYTES:
         return None
     is_k_major = strides.col == 1 or k == 1
-    has_neighbours = is_k_major or (is_half and (strides.row == 1 or along == 1))
+    has_neighbours = is_k_major or (takes_any and (strides.row == 1 or along == 1))
     # A stride along an extent of 1 is never taken.
     line, lines = (strides.row, along) if is_k_major else (strides.col, k)
     starts = (strides.batch | line * (lines > 1)) * item_size | alignment
     if has_neighbours and starts % MAX_ALIGNMENT == 0:
         return None
     width = SECTOR_BYTES // item_size
-    copies_rows = not is_half or abs(strides.col) <= abs(strides.row)
+    copies_rows = not takes_any or abs(strides.col) <= abs(strides.row)
     items, lines = (k, along) if copies_rows else (along, k)
     line = -(-items // width) * width
     batch = lines * line if strides.batch else 0
