@@ -29,11 +29,13 @@ from dxgemm.tuning.workloads import (
     ARITHMETICS,
     LARGE,
     MOST_ELEMENTS,
+    SQUARES,
     THIN,
     USUAL,
     Workload,
     random_workloads,
     read_workloads,
+    square_workloads,
 )
 
 KERNEL = find_implementation("tuned")
@@ -52,6 +54,13 @@ def test_workloads_are_the_same_for_a_seed():
     assert len(set(first)) > 690
     kinds = [(workload.dtype, workload.precision) for workload in first]
     assert kinds == 100 * list(ARITHMETICS)
+
+
+def test_squares_come_in_every_layout():
+    found = square_workloads(ARITHMETICS)
+    assert len(set(found)) == len(found) == len(SQUARES) * 4 * len(ARITHMETICS)
+    assert all(w.m == w.n == w.k and w.batch == 1 and not w.epilogue for w in found)
+    assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
 
 
 def test_workloads_are_of_every_kind():

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import date
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,13 @@ from dxgemm.cli.output import note, print_table, progress_bar
 from dxgemm.errors import BuildError, GpuUnavailableError, MissingPackageError
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
-from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads, read_workloads
+from dxgemm.tuning.workloads import (
+    ARITHMETICS,
+    Workload,
+    random_workloads,
+    read_workloads,
+    square_workloads,
+)
 
 BUILT_FOR = 64  # number of workloads whose kernels are built together, in parallel
 SEED = 1
@@ -48,7 +54,7 @@ def tune(
     ] = 15.0,
     shapes: Annotated[
         Path | None,
-        typer.Option(help="Lines of m n k, or m n k batch; default: random ones."),
+        typer.Option(help="Lines of m n k, or m n k batch; default: squares, then random ones."),
     ] = None,
     fresh: Annotated[bool, typer.Option(help="Forget what was measured before.")] = False,
     out: Annotated[
@@ -83,7 +89,9 @@ def tune(
     dtypes = {chosen.value for chosen in dtype or TunedDtype}
     arithmetics = [arithmetic for arithmetic in ARITHMETICS if arithmetic[0] in dtypes]
     wanted: Iterable[Workload] = (
-        read_workloads(shapes, arithmetics) if shapes else random_workloads(arithmetics, SEED)
+        read_workloads(shapes, arithmetics)
+        if shapes
+        else chain(square_workloads(arithmetics), random_workloads(arithmetics, SEED))
     )
     waiting = (workload for workload in wanted if workload not in known)
     timer = EventTimer(l2_bytes())

@@ -29,6 +29,8 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
 )
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
+SQUARES = (512, 1024, 2048, 4096, 8192)
+
 # Extents of single products, of the thin side of thin ones, and of matrices of batches.
 USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
 # Extents of products that may be large enough for emulation, by dtype.
@@ -115,6 +117,22 @@ def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
     steps = (item, rows * item) if is_col else (cols * item, item)
     batch_step = (rows * cols * item,) if batch else ()
     return Layout(shape, (*batch_step, *steps), dtype, 0, False)
+
+
+def square_workloads(arithmetics: Sequence[tuple[str, str | None]]) -> list[Workload]:
+    """List squares of powers of two in every layout, the smallest first.
+
+    Users ask for them more often than for others, and few random workloads are as large.
+
+    Args:
+        arithmetics: pairs of dtype and precision.
+    """
+    return [
+        Workload(dtype, n, n, n, 1, precision, layout)
+        for n in SQUARES
+        for layout in ("row_row", *dict.fromkeys(LAYOUTS))
+        for dtype, precision in arithmetics
+    ]
 
 
 def random_workloads(
