@@ -75,11 +75,15 @@ def launches(monkeypatch):
     return calls
 
 
-def assert_close(actual, expected):
-    """Assert that two tensors are equal but for rounding; expected may have a wider dtype."""
+def assert_close(actual, expected, terms=1):
+    """Assert that two tensors are equal but for rounding; expected may have a wider dtype.
+
+    Args:
+        terms: number of products in a sum whose rounding may show where the sum is small.
+    """
     tolerance = TOLERANCES[actual.dtype]
     expected = expected.to(actual.dtype)
-    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * terms**0.5)
 
 
 def reference(x, weight, bias=None, activation=None):
@@ -576,7 +580,7 @@ def test_products_of_torch_are_batch_invariant(random, launches, dtype):
     assert len(launches) >= 4 * len(found)
     for name, result in found.items():
         assert result.dtype is dtype
-        assert_close(result, expected[name])
+        assert_close(result, expected[name], terms=k)
         for rows, part in fewer.items():
             assert torch.equal(part[name], result[:rows]), (name, rows)
 
