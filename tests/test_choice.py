@@ -39,7 +39,8 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
-from dxgemm.tuning.workloads import ARITHMETICS, random_workloads
+from dxgemm.problem.problem import aligned_problem
+from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads
 
 PACKAGED = tables.PACKAGED  # fixtures put others in its place
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8")
@@ -366,6 +367,19 @@ def test_copies_of_small_matrices_take_a_block_each(configs_of_a_gpu):
     assert many.copied_bytes == 6000 * 2 * LEAST_COPIED_BYTES > 5 * one.copied_bytes
     whole = Asked.of(problem(32, 11, 11, batch=6000, dtype="float16"))
     assert whole.copied_bytes == many.copied_bytes, "up to 32 rows of 512 bytes are one block"
+
+
+@pytest.mark.parametrize("layout", ["row_row", "row_col", "col_row", "col_col"])
+def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
+    asked = Workload("float32", 176, 4416, 64, 3, "tf32", layout).problem()
+    wgmma = find_implementation("wgmma")
+    rows = [row for row in all_rows("float32", H200) if row.implementation is wgmma]
+    columns = columns_of(rows, "float32")
+    plan = schedule(columns, Asked.of(asked))
+    together = schedule(columns, Asked.of_all([asked]))
+    np.testing.assert_array_equal(together.mean_tiles_per_sm[0], plan.mean_tiles_per_sm)
+    tiles = [wgmma.kernel.block_count(row.config, aligned_problem(asked)) for row in rows]
+    np.testing.assert_allclose(plan.mean_tiles_per_sm * H200.sm_count, tiles)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -65,6 +65,7 @@ class Asked(NamedTuple):
     is_reduced: Any  # the kernel of the product reduces its tiles
     copies: Any  # operands that kernels which read aligned ones need a copy of: 0 to 2
     copied_bytes: Any  # more for those that are transposed, or of small matrices
+    is_exchanged: Any  # kernels which read aligned operands compute out.T = b.T @ a.T
     a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
 
@@ -101,6 +102,7 @@ class Asked(NamedTuple):
             fusion is not None and fusion.reduction is not None,
             len(copied),
             float(sum(copied)),
+            problem.precision == "tf32" and (b_copy or b).row != 1,
             a_alignment,
             b_alignment,
         )
@@ -327,7 +329,11 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
         asked: the problem, or many.
         slices: number of split-K slices; None for the number that follows from `fill`.
     """
-    tiles = np.ceil(asked.m / columns.tile_m) * np.ceil(asked.n / columns.tile_n) * asked.batch
+    m, n = asked.m, asked.n
+    if asked.is_exchanged is not False:
+        is_exchanged = asked.is_exchanged * columns.copies_operands > 0
+        m, n = np.where(is_exchanged, n, m), np.where(is_exchanged, m, n)
+    tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
     if slices is NO_SLICES:
