@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     read_bytes: Any
     written_bytes: Any  # of the result
     slice_bytes: Any  # of the partial sums of a split-K slice
-    is_misaligned: Any  # rows or columns of a or b do not start at multiples of 16 bytes
+    misaligned: Any  # share of a and b whose rows or columns do not start at multiples of 16 bytes
     out_is_misaligned: Any
     a_is_col: Any  # a is column-major
     b_is_col: Any
@@ -74,6 +74,8 @@ class Asked(NamedTuple):
         """Numbers of one problem."""
         a, b, fusion = problem.a, problem.b, problem.epilogue
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
+        a_is_misaligned = min(a_alignment, problem.a_alignment) < MAX_ALIGNMENT
+        b_is_misaligned = min(b_alignment, problem.b_alignment) < MAX_ALIGNMENT
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
         a_copy, b_copy = aligned_operands(problem)
@@ -94,7 +96,7 @@ class Asked(NamedTuple):
             problem.read_bytes,
             problem.result_bytes,
             slice_items * ITEM_SIZES[problem.scalar_dtype],
-            min(a_alignment, problem.a_alignment, b_alignment, problem.b_alignment) < MAX_ALIGNMENT,
+            0.5 * (a_is_misaligned + b_is_misaligned),
             problem.result_row_alignment < MAX_ALIGNMENT,
             a.row == 1 != a.col,
             b.row == 1 != b.col,
@@ -358,7 +360,7 @@ def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:
 def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     """Predict the microseconds of each candidate, with the kernel that adds split-K slices."""
     steps_us = plan.k_steps * columns.step_us
-    steps_us = _times(steps_us, columns.misaligned, asked.is_misaligned)
+    steps_us = steps_us * columns.misaligned**asked.misaligned
     steps_us = _times(steps_us, columns.a_col, asked.a_is_col)
     steps_us = _times(steps_us, columns.b_col, asked.b_is_col)
     full_us = steps_us + columns.tile_us

@@ -32,7 +32,7 @@ def problem_features(asked: Asked) -> np.ndarray:
     return np.array(
         (
             *(1.0, m, n, k, batch, m * m, n * n, k * k, batch * batch),
-            *(log2(asked.moduli), asked.is_misaligned, asked.a_is_col, asked.b_is_col),
+            *(log2(asked.moduli), asked.misaligned, asked.a_is_col, asked.b_is_col),
             *(asked.has_epilogue, log2(asked.a_alignment) / UNIT, log2(asked.b_alignment) / UNIT),
         )
     )

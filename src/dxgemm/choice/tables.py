@@ -28,7 +28,7 @@ import platformdirs
 from dxgemm.gpu.facts import DeviceFacts
 
 PACKAGED = Path(__file__).parents[1] / "tables"
-VERSION = 2
+VERSION = 3
 SAME_CHIP = 0.1  # relative difference of bandwidths of one chip, as drivers report clocks
 # Distance to another architecture; twice the SMs, or twice the bandwidth, counts as 1.
 OTHER_ARCHITECTURE = 10.0
@@ -54,8 +54,8 @@ class Speed:
         launch_us: fixed time of a launch, or of all launches of a series.
         fill_us: prologue latency; without a pipeline, latency of every step along k.
         tile_us: time of a fully occupied SM for each tile, however short k is: mostly the epilogue.
-        misaligned: factor of the arithmetic's time if rows of a or b do not start at multiples of
-            16 bytes.
+        misaligned: factor of the arithmetic's time if neither rows of a nor rows of b start at
+            multiples of 16 bytes; its square root if those of one do not.
         a_col, b_col: factor of the arithmetic's time if a, or b, is column-major.
         read_share, write_share: bandwidth over the memory's peak, of a memory-bound problem.
         misaligned_writes: factor of the time of writing if rows of the result do not start at
