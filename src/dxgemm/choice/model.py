@@ -375,9 +375,10 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
         written_us = np.where(is_sliced, sums_bytes * columns.write_us, written_us)
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
     memory_us = asked.read_bytes * columns.read_us + written_us
-    # The three overlap: together they take about as long as the longest, more where two are alike.
-    squares = arithmetic_us * arithmetic_us + latency_us * latency_us + memory_us * memory_us
-    us = columns.launch_us + np.sqrt(squares)
+    # The three overlap: together they take about as long as the longest, more where memory and the
+    # SM take alike. Arithmetic and waves are of one SM: hardly more where those are alike.
+    busy_squares = np.cbrt(arithmetic_us**6 + latency_us**6)
+    us = columns.launch_us + np.sqrt(busy_squares + memory_us * memory_us)
     if columns.has_clusters:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:

@@ -28,7 +28,7 @@ from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.tuning.observations import Observation
 
 # Smallest and largest plausible value of each number of a speed. An efficiency may exceed 1, since
-# the model adds the squares of an SM's arithmetic and of the waves of its only block.
+# the model predicts more than the longest of times that overlap.
 RANGES = {
     "efficiency": (0.001, 1.5),
     "lone_share": (0.1, 1.0),
@@ -48,7 +48,7 @@ TOLERANCE = 0.05  # errors of ln(predicted / measured) beyond it count less, as 
 PRIOR = 0.05  # weight of the prior speed; numbers that the data do not determine stay near it
 # Fewest measurements of a config for a fit of its speed, without and with a speed in the table. The
 # second is larger, since small problems do not determine the speed on large ones.
-FEWEST, FEWEST_KNOWN = 4, 60
+FEWEST, FEWEST_KNOWN = 4, 25
 # Of the corrections: the largest ln(measured / predicted) that counts, and the penalty of the
 # square by which a weight differs from another chip's, both found by leaving problems out.
 MOST_LEFT, PENALTY = 0.6, 32.0
