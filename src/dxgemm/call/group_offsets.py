@@ -24,7 +24,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.group_offsets import OFFSET_DTYPES, GroupOffsetsLaunch, bind_group
 from dxgemm.launches.grouped import needs_later
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import ALIGNMENTS, Layout, overlaps_itself, share_elements
+from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import launching_on
@@ -209,10 +209,7 @@ def _check_devices(operands: list[Operand]) -> int:
 
 def _check_overlaps(target: Operand, operands: list[Operand], reads_c: bool) -> None:
     """Refuse a result that overlaps itself, or another array of the call."""
-    if overlaps_itself(target.layout):
-        raise OverlapError(
-            f"gemm_grouped: {target.name} overlaps itself; pass an array of its own."
-        )
+    refuse_overlap(f"gemm_grouped: {target.name}", target.layout)
     for operand in operands:
         if operand.name == target.name or (operand.name == "c" and not reads_c):
             continue

@@ -16,7 +16,7 @@ import numpy as np
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.errors import OverlapError, ShapeError
 from dxgemm.problem.dtypes import RESULT_DTYPES
-from dxgemm.problem.layout import overlaps_itself, share_elements
+from dxgemm.problem.layout import refuse_overlap, share_elements
 
 
 class _Matrices(NamedTuple):
@@ -138,12 +138,7 @@ def _launches(operands: tuple[_Matrices, ...], batch: tuple[int, ...]) -> Iterat
 
 def _check_overlap(target: Operand, operands: tuple[Operand, ...]) -> None:
     """Check once what each call of gemm would find only when others have written."""
-    if overlaps_itself(target.layout):
-        raise OverlapError(
-            f"matmul: out overlaps itself: shape {target.layout.shape} with strides "
-            f"{target.layout.strides} bytes reaches one element by several indices; pass an array "
-            "of its own."
-        )
+    refuse_overlap("matmul: out", target.layout)
     for operand in operands:
         places = target.pointer, target.layout, operand.pointer, operand.layout
         if operand.layout.device == target.layout.device and share_elements(*places):

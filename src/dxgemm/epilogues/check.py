@@ -12,13 +12,12 @@ from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
     LayoutError,
-    OverlapError,
     ReadOnlyError,
     ScalarError,
     ShapeError,
 )
 from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
-from dxgemm.problem.layout import Layout, overlaps_itself
+from dxgemm.problem.layout import Layout, refuse_overlap
 
 LARGEST_FLOAT32 = float(np.finfo("float32").max)
 
@@ -162,11 +161,7 @@ def _check_alignment(where: str, layout: Layout) -> None:
 def _check_output(where: str, layout: Layout) -> None:
     if layout.read_only:
         raise ReadOnlyError(f"{where} is read-only, but it is an output, which is written.")
-    if overlaps_itself(layout):
-        raise OverlapError(
-            f"{where} overlaps itself: shape {layout.shape} with strides {layout.strides} bytes "
-            "reaches one element by several indices; pass an array of its own."
-        )
+    refuse_overlap(where, layout)
 
 
 def _check_devices(arrays: list[tuple[Parameter, Layout]], device: int) -> None:

@@ -9,7 +9,6 @@ from dxgemm.errors import (
     DtypeError,
     LayoutError,
     MissingOperandError,
-    OverlapError,
     PrecisionError,
     ReadOnlyError,
     ShapeError,
@@ -23,7 +22,7 @@ from dxgemm.problem.dtypes import (
     PRECISIONS,
     RESULT_DTYPES,
 )
-from dxgemm.problem.layout import Layout, Strides, overlaps_itself, row_major, used_strides
+from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, used_strides
 from dxgemm.problem.problem import Problem, exchanged, oriented
 
 
@@ -273,11 +272,7 @@ def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> N
         )
     if layout.read_only:
         raise ReadOnlyError(f"gemm: {name} is read-only, but the result is written to it.")
-    if overlaps_itself(layout):
-        raise OverlapError(
-            f"gemm: {name} overlaps itself: shape {layout.shape} with strides {layout.strides} "
-            "bytes reaches one element by several indices; pass an array of its own."
-        )
+    refuse_overlap(f"gemm: {name}", layout)
 
 
 def _element_strides(name: str, layout: Layout) -> Strides:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dxgemm.errors import OverlapError
 from dxgemm.problem.dtypes import ITEM_SIZES
 
 MAX_ALIGNMENT = 16  # bytes of the widest access that kernels make
@@ -71,6 +72,23 @@ def offset_range(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int,
     """Smallest and largest offset an index reaches, in the unit of the strides; no size is 0."""
     steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+
+
+def refuse_overlap(where: str, layout: Layout) -> None:
+    """Refuse an array that is written although several of its indices reach one element.
+
+    Args:
+        where: call and argument, for the message.
+        layout: layout of the array.
+
+    Raises:
+        OverlapError: the array overlaps itself.
+    """
+    if overlaps_itself(layout):
+        raise OverlapError(
+            f"{where} overlaps itself: shape {layout.shape} with strides {layout.strides} bytes "
+            "reaches one element by several indices; pass an array of its own."
+        )
 
 
 def overlaps_itself(layout: Layout) -> bool:
