@@ -48,7 +48,8 @@ class Speed:
     """Measured speed of one config on one chip.
 
     Attributes:
-        efficiency: throughput of a fully occupied SM, over the peak of the unit that multiplies.
+        efficiency: throughput of a fully occupied SM, over the peak of the unit that multiplies;
+            above 1 where the model adds too much for times that overlap.
         lone_share: single-CTA efficiency: throughput of an SM with one block, over that of a fully
             occupied one.
         launch_us: fixed time of a launch, or of all launches of a series.
