@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.model import Asked, Columns, Row, predict, schedule
 from dxgemm.choice.registry import find_implementation
-from dxgemm.choice.selection import all_rows, choose
+from dxgemm.choice.selection import all_rows, choose, time_candidates
 from dxgemm.choice.tables import Speed, read_table
 from dxgemm.cli.app import app
 from dxgemm.gpu.facts import SIMULATED_DEVICE
@@ -31,6 +32,7 @@ from dxgemm.tuning.workloads import (
     MOST_ELEMENTS,
     SQUARES,
     THIN,
+    TINY,
     USUAL,
     Workload,
     random_workloads,
@@ -58,7 +60,9 @@ def test_workloads_are_the_same_for_a_seed():
 
 def test_squares_come_in_every_layout():
     found = square_workloads(ARITHMETICS)
-    assert len(set(found)) == len(found) == len(SQUARES) * 4 * len(ARITHMETICS)
+    tiny, others = found[: len(ARITHMETICS)], found[len(ARITHMETICS) :]
+    assert len(set(found)) == len(found) and len(others) == len(SQUARES) * 4 * len(ARITHMETICS)
+    assert {(w.n, w.layout) for w in tiny} == {(TINY, "row_row")}
     assert all(w.m == w.n == w.k and w.batch == 1 and not w.epilogue for w in found)
     assert {w.layout for w in found} == {"row_row", "row_col", "col_row", "col_col"}
 
@@ -155,6 +159,8 @@ def test_observations_survive_an_interruption(tmp_path):
 
 def test_candidates_are_named_after_rows_of_the_table(configs_of_a_gpu):
     for workload in islice(random_workloads(ARITHMETICS, 7), 140):
+        if (workload.m, workload.n, workload.k, workload.batch) == (TINY, TINY, TINY, 1):
+            continue  # all of its candidates are measured
         problem = workload.problem()
         rows = {row.name: row for row in all_rows(problem.dtype, H200)}
         found, few = measure.candidates(problem, H200), measure.candidates(problem, H200, 1.0)
@@ -166,6 +172,15 @@ def test_candidates_are_named_after_rows_of_the_table(configs_of_a_gpu):
             assert candidate.us <= measure.HOPELESS * least_us
             assert (candidate.implementation, candidate.config) == row[:2]
             assert (candidate.slices > 1) == (row.fill > 0)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), ARITHMETICS)
+def test_all_candidates_of_the_tiny_square_are_measured(configs_of_a_gpu, dtype, precision):
+    problem = Workload(dtype, TINY, TINY, TINY, 1, precision).problem()
+    (times,) = time_candidates(problem, H200, legal_kernels(problem, H200))
+    names = {row.name for row in times.columns.rows}
+    assert measure.candidates(problem, H200).keys() == names
+    assert times.us.max() > 2 * measure.HOPELESS * times.us.min()  # some look hopeless
 
 
 def test_the_kernels_of_a_candidate_are_all_that_it_launches(configs_of_a_gpu):

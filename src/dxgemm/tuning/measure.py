@@ -29,7 +29,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.problem import Problem, sliced_problem
 from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
-from dxgemm.tuning.workloads import Workload
+from dxgemm.tuning.workloads import TINY, Workload
 
 # A candidate is measured if its predicted time is within this factor of the shortest.
 HOPELESS = 1.5
@@ -49,13 +49,17 @@ def candidates(
 ) -> dict[str, Candidate]:
     """Candidates that may be best according to the model, by the names of rows of the table.
 
+    Of the tiny square, all: large products do not tell the fixed time of a kernel's launches, and
+    a kernel of several launches is never near the best on small ones.
+
     Args:
         problem: the problem to compute.
         device: the GPU.
         hopeless: factor of the shortest predicted time beyond which a candidate is left out.
     """
     (times,) = time_candidates(problem, device, legal_kernels(problem, device))
-    limit_us = hopeless * times.us.min()
+    is_tiny = (problem.m, problem.n, problem.k, problem.batch) == (TINY, TINY, TINY, 1)
+    limit_us = math.inf if is_tiny else hopeless * times.us.min()
     return {
         row.name: times.candidate(place)
         for place, row in enumerate(times.columns.rows)

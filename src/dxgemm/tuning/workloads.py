@@ -30,6 +30,7 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
 SQUARES = (512, 1024, 2048, 4096, 8192)
+TINY = 64  # a square that takes as long as the launches of a kernel; all candidates are measured
 
 # Extents of single products, of the thin side of thin ones, and of matrices of batches.
 USUAL, THIN, IN_BATCH = (16, 16384), (1, 15), (4, 2048)
@@ -120,14 +121,15 @@ def _contiguous(shape: tuple[int, ...], is_col: bool, dtype: str) -> Layout:
 
 
 def square_workloads(arithmetics: Sequence[tuple[str, str | None]]) -> list[Workload]:
-    """List squares of powers of two in every layout, the smallest first.
+    """List squares of powers of two, the smallest first: a tiny one, others in every layout.
 
     Users ask for them more often than for others, and few random workloads are as large.
 
     Args:
         arithmetics: pairs of dtype and precision.
     """
-    return [
+    tiny = [Workload(dtype, TINY, TINY, TINY, 1, precision) for dtype, precision in arithmetics]
+    return tiny + [
         Workload(dtype, n, n, n, 1, precision, layout)
         for n in SQUARES
         for layout in ("row_row", *dict.fromkeys(LAYOUTS))
