@@ -289,7 +289,7 @@ class TestDemo:
         monkeypatch.setattr(demo_command, "SIMULATED_IMAGES", 45)
 
     def test_every_own_implementation_is_timed(self):
-        report = invoke_json("demo")
+        report = invoke_json("demo", "--all")
         timings = report["gram_matrix"]["timings"]
         timed = {(t["implementation"], t["dtype"]) for t in timings if t["time_us"]}
         for implementation in dxgemm.implementations():

@@ -7,21 +7,30 @@ under 2**24, exact in float32, so that results are compared for equality.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 import typer
 
 import dxgemm
-from dxgemm.choice.implementation import KernelFile
+from dxgemm.choice.implementation import KernelFile, Pipelined
+from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
-from dxgemm.cli.output import JsonOption, note, print_json, print_table, progress_bar
+from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
+from dxgemm.compiler import KernelSpec, build_kernels
+from dxgemm.errors import MissingPackageError, UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.tuning.measure import candidate_specs
+from dxgemm.tuning.workloads import Workload
 
 DTYPES = ("float32", "float64")
 # Numbers of images that take the simulator seconds; a GPU takes all images.
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
+PIXELS = 64
 
 
 @dataclass(frozen=True)
@@ -49,8 +58,13 @@ class Classification:
         return self.correct / self.test_images
 
 
-def demo(as_json: JsonOption = False) -> None:
-    """Compare and classify handwritten digits, with every implementation's time."""
+def demo(
+    every: Annotated[
+        bool, typer.Option("--all", help="cuBLASDx's kernels too, which take minutes to build.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Classify and compare handwritten digits, with every implementation's time."""
     images, labels = _load_digits()
     enable_simulator_without_gpu()
     gram_images = images
@@ -66,14 +80,19 @@ def demo(as_json: JsonOption = False) -> None:
         for implementation in dxgemm.implementations()
         for dtype in DTYPES
         if not isinstance(implementation, KernelFile) or dtype in implementation.dtypes
+        if every or simulator_enabled() or not isinstance(implementation, Pipelined)
     ]
     timings = []
     with progress_bar(is_shown=not as_json) as report:
-        for done, (name, dtype) in enumerate(steps):
+        report(0, len(steps) + 1, "nearest neighbours")
+        classification = _classify(images, labels)
+        if not as_json:
+            _print_classification(classification)
+        if not simulator_enabled():
+            _build(steps, len(gram_images), report)
+        for done, (name, dtype) in enumerate(steps, 1):
             report(done, len(steps) + 1, f"Gram matrix, {name}, {dtype}")
             timings.append(_gram_matrix(gram_images.astype(dtype), name))
-        report(len(steps), len(steps) + 1, "nearest neighbours")
-        classification = _classify(images, labels)
 
     if as_json:
         print_json(
@@ -89,11 +108,33 @@ def demo(as_json: JsonOption = False) -> None:
         )
     else:
         _print_timings(timings, len(gram_images))
-        typer.echo(
-            f"Nearest neighbour among {classification.training_images} digits: "
-            f"{classification.correct} of {classification.test_images} test digits right "
-            f"({classification.accuracy:.1%}), the same labels as NumPy's."
-        )
+
+
+def _build(steps: Sequence[tuple[str, str]], count: int, report: Report) -> None:
+    """Build the kernels of the Gram matrix, in one process per CPU.
+
+    Args:
+        steps: names of implementations, each with a dtype.
+        count: number of images.
+        report: told of the progress.
+    """
+    from dxgemm.runtime.device import device_facts
+
+    device = device_facts(0)
+    specs: dict[KernelSpec, None] = {}
+    for name, dtype in steps:
+        problem = Workload(dtype, count, count, PIXELS, layout="row_col").problem()
+        with suppress(UnsupportedProblemError, MissingPackageError):
+            specs |= dict.fromkeys(candidate_specs(problem, choose(problem, device, name)))
+    build_kernels([(spec, device.arch) for spec in specs], progress=report)
+
+
+def _print_classification(classification: Classification) -> None:
+    typer.echo(
+        f"Nearest neighbour among {classification.training_images} digits: "
+        f"{classification.correct} of {classification.test_images} test digits right "
+        f"({classification.accuracy:.1%}), the same labels as NumPy's."
+    )
 
 
 def _print_timings(timings: list[Timing], count: int) -> None:
