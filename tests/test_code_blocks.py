@@ -112,6 +112,7 @@ def names_of_torch() -> dict[str, Any]:
         return torch.randn(shape, device=device, requires_grad=True)
 
     names = {"torch": torch, "dxgemm": dxgemm, "device": device}
+    names["model"] = torch.nn.Linear(5, 4, device=device)
     names |= {"a": tensor(3, 5), "b": tensor(5, 4), "c": tensor(3, 4)}
     return names | {"x": tensor(3, 5), "weight": tensor(4, 5), "bias": tensor(4)}
 

@@ -214,9 +214,8 @@ def test_lines_of_copies_are_whole_sectors():
 
 def test_what_is_not_read_or_too_large_is_not_copied():
     problem = contiguous_problem("float16", 65, 33, 31)
-    for size in ("m", "n", "k"):
-        unread = replace(problem, **{size: 0})
-        assert aligned_problem(unread) is unread
+    unread = replace(problem, k=0)
+    assert aligned_problem(unread) is unread
     long = replace(problem, m=MOST_COPIED_BYTES)
     assert aligned_problem(long).a is long.a
     assert aligned_problem(long).b != long.b

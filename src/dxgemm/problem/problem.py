@@ -223,7 +223,7 @@ def aligned_operands(problem: Problem) -> tuple[Strides | None, Strides | None]:
     Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes.
     The lines of copies begin at multiples of 32 bytes.
     """
-    if problem.arithmetic not in COPIED or problem.is_empty or problem.k == 0:
+    if problem.arithmetic not in COPIED or problem.k == 0:
         return None, None
     a, b, (a_any, b_any) = problem.a, problem.b.transposed(), _take_any_major(problem)
     a_copy = _aligned_operand(problem, a, problem.m, problem.a_alignment, a_any)
