@@ -1,18 +1,16 @@
 """Hopper's own path: TMA feeds shared memory, warpgroups multiply out of it.
 
-Idea: grown from `tensor_core`. Threads no longer move data. One thread, the producer, tells TMA
-which boxes of a and b to bring; two warpgroups, the consumers, multiply whole
-64 x tile_n x 32-byte steps by wgmma, whose operands stay in shared memory. A ring of stages, with a
-barrier that says "full" and one that says "empty" for each, is all they share. Blocks are
-persistent: while the consumers store a tile, the producer is already fetching the next one.
+Idea: grown from `tensor_core`. One thread, the producer, tells TMA which boxes of a and b to bring;
+two warpgroups, the consumers, multiply steps of 64 x tile_n x 32 bytes by wgmma, with operands in
+shared memory. All they share is a ring of stages, each with a barrier for "full" and one for
+"empty". Blocks are persistent: the producer fetches a tile while the one before is stored.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
 wgmma reads float16 and bfloat16 operands K-major or MN-major. tf32 operands must be K-major in
 shared memory, but the left one may come from registers: so an MN-major operand is made the left
 factor, if need be by computing out.T = b.T @ a.T.
-Constraints: bases and strides at multiples of 16 bytes, as TMA wants; see `supports`. m, n and k
-are free: TMA fills what lies outside with zeros. A stage is 128 bytes of k deep.
-Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; the roles are those of CUTLASS's
-`KernelTmaWarpSpecializedCooperative`.
+Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
+lies outside arrives as zeros. A stage is 128 bytes of k deep.
+Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from typing import Any
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.wgmma_layouts import TENSOR_MAPS, is_exchanged
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row, make_multiply_from_registers
 from dxgemm.handwritten.parts.wgmma_ring import (
     ITEM_BYTES,
@@ -160,9 +157,9 @@ def make_kernel(
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * config.stages
     # From here on a and b are the left and the right factor of what is computed, m its rows.
-    exchanged = is_exchanged(dtype, a_innermost, b_innermost)
+    exchanged = wgmma_layouts.is_exchanged(dtype, a_innermost, b_innermost)
     order = -1 if exchanged else 1
-    a_parameter, b_parameter = TENSOR_MAPS[::order]
+    a_parameter, b_parameter = wgmma_layouts.TENSOR_MAPS[::order]
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     a_from_registers = kind == "tf32" and a_across
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
@@ -245,7 +242,7 @@ KERNEL = Kernel(
     variant=wgmma_layouts.variant,
     block_count=wgmma_layouts.block_count,
     tensor_maps=wgmma_layouts.tensor_maps,
-    tensor_map_names=TENSOR_MAPS,
+    tensor_map_names=wgmma_layouts.TENSOR_MAPS,
     is_persistent=True,
     copies_operands=True,
     takes_pairs=True,
