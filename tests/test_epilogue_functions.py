@@ -321,8 +321,19 @@ def test_one_shape_stands_for_all_that_differ_in_what_was_passed():
     assert chain.shape is not (gelu | bias(np.ones(2))).shape
     assert chain.shape.values == () and chain.shape.operands == chain.operands
     assert bias(0).shape is bias(1).shape is not bias_column(0).shape
+    made = [made_of() for made_of in 2 * [lambda: bias(np.ones(2)) | gelu | relu]]
+    made.append(bias(np.ones(2)) | (gelu | relu))
+    assert len({one.shape for one in made}) == 1 and made[0].stages == made[1].stages
+    assert [len(one.values) for one in made] == [1, 1, 1]
     allocated, passed = (chain | reductions.sum(1, out=out) for out in (None, np.ones(2)))
     assert allocated.shape is not passed.shape
+
+
+def test_a_chain_that_was_refused_is_refused_again():
+    keeping = relu_keeping(before=np.ones((2, 2)))
+    for _ in range(2):
+        with pytest.raises(errors.EpilogueError, match="two stages have an output called before"):
+            keeping | keeping
 
 
 def test_a_shape_keeps_no_array():

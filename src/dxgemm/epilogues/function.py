@@ -254,9 +254,16 @@ class BoundEpilogue:
         if self.reduction is not None:
             return self.reduction | other
         right = bound_epilogue(other)
-        return BoundEpilogue(
-            self.stages + right.stages, self.values + right.values, right.reduction
-        )
+        stages, values = self.stages + right.stages, self.values + right.values
+        shape = _joined.get((self.shape, right.shape))
+        if shape is None:
+            joined = BoundEpilogue(stages, values, right.reduction)
+            _joined[self.shape, right.shape] = joined.shape
+            return joined
+        # Chains of these shapes have been checked; what the constructor does takes longer.
+        joined = BoundEpilogue.__new__(BoundEpilogue)
+        vars(joined).update(stages=stages, values=values, reduction=right.reduction, shape=shape)
+        return joined
 
     @cached_property
     def shape(self) -> BoundEpilogue:
@@ -346,6 +353,8 @@ class BoundEpilogue:
 
 
 _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
+# Shapes of chains, by the shapes of their parts.
+_joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 
 
 def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:
