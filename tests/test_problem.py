@@ -216,6 +216,8 @@ def test_what_is_not_read_or_too_large_is_not_copied():
     problem = contiguous_problem("float16", 65, 33, 31)
     unread = replace(problem, k=0)
     assert aligned_problem(unread) is unread
+    without_rows, copied = aligned_problem(replace(problem, m=0)), aligned_problem(problem)
+    assert without_rows.b == copied.b != problem.b  # as that of a problem with rows
     long = replace(problem, m=MOST_COPIED_BYTES)
     assert aligned_problem(long).a is long.a
     assert aligned_problem(long).b != long.b

@@ -104,10 +104,7 @@ class Epilogue(FunctionHolder):
         _ = self.recorded  # copied while globals are known to be as they were
         if named or not self._takes_arrays or len(operands) != len(self.operands):
             operands = self._bind(operands, named)
-        # Filled in here and not by the constructor, which takes a microsecond more.
-        bound = BoundEpilogue.__new__(BoundEpilogue)
-        vars(bound).update(stages=(self,), values=operands, reduction=None, shape=self.shape)
-        return bound
+        return _checked_chain((self,), operands, None, self.shape)
 
     def __or__(self, other: Any) -> BoundEpilogue:
         return self.bound | other
@@ -260,10 +257,7 @@ class BoundEpilogue:
             joined = BoundEpilogue(stages, values, right.reduction)
             _joined[self.shape, right.shape] = joined.shape
             return joined
-        # Chains of these shapes have been checked; what the constructor does takes longer.
-        joined = BoundEpilogue.__new__(BoundEpilogue)
-        vars(joined).update(stages=stages, values=values, reduction=right.reduction, shape=shape)
-        return joined
+        return _checked_chain(stages, values, right.reduction, shape)
 
     @cached_property
     def shape(self) -> BoundEpilogue:
@@ -355,6 +349,18 @@ class BoundEpilogue:
 _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 # Shapes of chains, by the shapes of their parts.
 _joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
+
+
+def _checked_chain(
+    stages: tuple[Epilogue, ...],
+    values: tuple[Any, ...],
+    reduction: Reduction | None,
+    shape: BoundEpilogue,
+) -> BoundEpilogue:
+    """Make a chain whose shape has been checked: the constructor takes a microsecond more."""
+    chain = BoundEpilogue.__new__(BoundEpilogue)
+    vars(chain).update(stages=stages, values=values, reduction=reduction, shape=shape)
+    return chain
 
 
 def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:
