@@ -188,7 +188,7 @@ def make_kernel(
     chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
     a_parameter, b_parameter = TENSOR_MAPS
     fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
-    store_vectors, _, store_elements, store_finished = make_store(
+    store_vectors, _, _, store_elements, read_chunk, store_finished = make_store(
         "float32", True, False, True, epilogue
     )
     is_fused = bool(epilogue.stages)
@@ -293,6 +293,9 @@ def make_kernel(
                     )  # fmt: skip
                 else:
                     for chunk in static_range(chunks):
+                        left: int32 = col + chunk * CHUNK_COLS
+                        if is_fused and has_vectors:
+                            operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                         frag = scale_back(
                             total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
                             at + chunk * CHUNK_COLS,
@@ -302,7 +305,7 @@ def make_kernel(
                                 store_finished(
                                     frag, chunk_smem, lane, rows, cols,
                                     alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                    matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                                    operands, matrix, top, left,
                                 )  # fmt: skip
                             else:
                                 store_vectors(

@@ -38,7 +38,7 @@ def columns_for_one(epilogue: Any) -> int:
 
 
 def make_finish(
-    epilogue: Any, dtype: str, out_dtype: str, width: int | None = None
+    epilogue: Any, dtype: str, out_dtype: str, width: int | None = None, is_read: bool = False
 ) -> Callable[..., Any]:
     """Make the device function `finish`.
 
@@ -49,21 +49,22 @@ def make_finish(
             after "int32".
         width: number of neighbours in a row, given as a tuple; None for one bare value. It is even
             if the epilogue takes pairs.
+        is_read: True if `extra` is what `make_read` made of it.
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
     if width is None:
-        finish_one = make_finish(epilogue, dtype, out_dtype, 1)
+        finish_one = make_finish(epilogue, dtype, out_dtype, 1, is_read)
         return device_function(
             lambda value, matrix, row, col, extra: finish_one((value,), matrix, row, col, extra)[0]
         )
-    pair = epilogue.pair_stage
+    pair, end = epilogue.pair_stage, len(epilogue.stages)
     if pair is None:
-        return _make_apply(epilogue, 0, len(epilogue.stages), dtype, width, out_dtype)
-    halve = _make_apply(epilogue, pair, len(epilogue.stages), dtype, width // 2, out_dtype)
+        return _make_apply(epilogue, 0, end, is_read, dtype, width, out_dtype)
+    halve = _make_apply(epilogue, pair, end, is_read, dtype, width // 2, out_dtype)
     widely = device_function(lambda values, matrix, row, col, extra: values)
     if pair > 0:
-        widely = _make_apply(epilogue, 0, pair, dtype, width)
+        widely = _make_apply(epilogue, 0, pair, is_read, dtype, width)
 
     def finish_pairs(values, matrix, row, col, extra):
         values = widely(values, matrix, row, col, extra)
@@ -73,13 +74,15 @@ def make_finish(
 
 
 def _make_apply(
-    epilogue: Any, first: int, end: int, dtype: str, width: int, out_dtype: str | None = None
-) -> Callable[..., Any]:
+    epilogue: Any, first: int, end: int, is_read: bool, dtype: str, width: int,
+    out_dtype: str | None = None,
+) -> Callable[..., Any]:  # fmt: skip
     """Make the device function that applies stages `first` to `end` - 1 to neighbours.
 
     Args:
         epilogue: a `Fusion`.
         first, end: places of the stages; only the first may take pairs.
+        is_read: True if operands are read already.
         dtype: dtype of sums.
         width: number of values returned.
         out_dtype: dtype of the values returned; None to leave them as the functions do.
@@ -92,7 +95,7 @@ def _make_apply(
     numbered = tuple(enumerate(operands, place))
     inputs = tuple(i for i, operand in numbered if operand.kind != "output")
     outputs = tuple(i for i, operand in numbered if operand.kind == "output")
-    readers = tuple(_make_reader(operands[i - place], width) for i in inputs)
+    readers = tuple(_given if is_read else _make_reader(operands[i - place], width) for i in inputs)
     writers = tuple(_make_writer(operands[i - place], width) for i in outputs)
     # The inputs of a stage are those from its first up to the next stage's first.
     first_inputs = tuple(accumulate((len(stage.parameters) for stage in stages), initial=0))
@@ -124,6 +127,34 @@ def _make_apply(
         return results
 
     return device_function(unroll(finish))
+
+
+def make_read(epilogue: Any, width: int) -> Callable[..., Any]:
+    """A device function: (matrix, row, col, extra) -> extra with its arrays and numbers read.
+
+    Kernels call it well before `finish`, to which it makes no difference where elements come from.
+
+    Args:
+        epilogue: None, or a `Fusion`.
+        width: number of neighbours in a row; even if the epilogue takes pairs.
+    """
+    operands = epilogue.operands if epilogue is not None else ()
+    wide = len(epilogue.wide_operands) if epilogue is not None else 0
+    count, taken = len(operands), columns_for_one(epilogue)
+    widths = tuple(width if i < wide else width // taken for i in range(count))
+    readers = tuple(
+        _make_reader(operand, widths[i]) if operand.kind in ("array", "number") else _given
+        for i, operand in enumerate(operands)
+    )
+
+    def read(matrix, row, col, extra):
+        elements = ()
+        for i in static_range(count):
+            place = col if widths[i] == width else col // taken
+            elements = elements + (readers[i](matrix, row, place, extra[i]),)
+        return elements
+
+    return device_function(unroll(read))
 
 
 def make_prefetch(
@@ -168,6 +199,11 @@ def make_prefetch(
                     prefetch_line(start + (row * row_step + col) * item_bytes[i])
 
     return device_function(unroll(prefetch))
+
+
+@device_function
+def _given(matrix, row, col, argument):
+    return argument
 
 
 def _make_reader(operand: Any, width: int) -> Callable[..., Any]:

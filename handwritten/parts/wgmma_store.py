@@ -41,11 +41,11 @@ def make_store(
             turns into floats get no c.
 
     Returns:
-        store_vectors, store_rounded, store_elements, store_finished.
+        store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished.
     """
     from numba import cuda, float32, int32, uint16
 
-    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish, make_read
     from dxgemm.handwritten.parts.hopper import pack_pair, pack_quad, store_byte, unpack_pair
     from dxgemm.handwritten.parts.intrinsics import (
         load_global,
@@ -72,7 +72,11 @@ def make_store(
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     line_pieces = line_items // taken
     finish = make_finish(epilogue, acc_dtype, result, taken)
-    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items)
+    read = make_read(epilogue, vector_items)
+    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, is_read=True)
+    read_pair = make_read(epilogue, 2)
+    finish_pair = make_finish(epilogue, acc_dtype, result, 2, is_read=True)
+    has_rows = epilogue is not None and any(o.has_rows for o in epilogue.stage_operands)
 
     @cuda.jit(device=True, forceinline=True)
     def sum_pair(alpha, x, y, beta, old):
@@ -177,20 +181,40 @@ def make_store(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def store_rounded(frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
-        """Store two chunks side by side, of 16-bit elements to which no c is added.
+    def read_pairs(lane, rows, cols, matrix, top, left, extra):
+        """The epilogue's operands for `store_rounded`; outside of the result those of its edge."""
+        upper: int32 = top + min(lane // 4, rows - 1)
+        lower: int32 = top + min(lane // 4 + 8, rows - 1)
+        operands = ()
+        for j in static_range(2 * CHUNK_COLS // 8):
+            col: int32 = left + min(8 * j + lane % 4 * 2, cols - 2)
+            above = read_pair(matrix, upper, col, extra)
+            below = read_pair(matrix, lower, col, extra) if has_rows else above
+            operands = operands + ((above, below),)
+        return operands
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_rounded(
+        frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes, operands, matrix, top, left
+    ):  # fmt: skip
+        """Finish and store two chunks side by side, of 16-bit elements to which no c is added.
 
         Elements are rounded before they go through shared memory, which halves its traffic.
         """
         quad: int32 = lane // 4
         member: int32 = lane % 4
+        upper: int32 = top + quad
         start: int32 = chunk_smem + quad * ROUNDED_BYTES + member * 4
         cuda.syncwarp()  # the chunk before has been read
         for j in static_range(2 * CHUNK_COLS // 8):
-            above = pack_pair(kind, alpha * frag[4 * j], alpha * frag[4 * j + 1])
-            below = pack_pair(kind, alpha * frag[4 * j + 2], alpha * frag[4 * j + 3])
-            store_shared(start, 16 * j, (above,))
-            store_shared(start, 16 * j + 8 * ROUNDED_BYTES, (below,))
+            col: int32 = left + 8 * j + 2 * member
+            x = (scalar(alpha * frag[4 * j]), scalar(alpha * frag[4 * j + 1]))
+            x = finish_pair(x, matrix, upper, col, operands[j][0])
+            y = (scalar(alpha * frag[4 * j + 2]), scalar(alpha * frag[4 * j + 3]))
+            y = finish_pair(y, matrix, int32(upper + 8), col, operands[j][1])
+            store_shared(start, 16 * j, (pack_pair(kind, x[0], x[1]),))
+            store_shared(start, 16 * j + 8 * ROUNDED_BYTES, (pack_pair(kind, y[0], y[1]),))
         cuda.syncwarp()
         line: int32 = lane // 8
         piece: int32 = lane % 8
@@ -203,9 +227,26 @@ def make_store(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
+    def read_chunk(lane, rows, cols, matrix, top, left, extra):
+        """The epilogue's operands for the chunk; outside of the result those of its edge."""
+        item: int32 = lane % lanes_per_line * vector_items
+        operands = ()
+        for step in static_range(steps):
+            row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
+            if along_rows:
+                line: int32 = top + min(row, rows - 1)
+                along: int32 = left + min(col, cols - vector_items)
+            else:
+                line = left + min(col, cols - 1)
+                along = top + min(row, rows - vector_items)
+            operands = operands + (read(matrix, line, along, extra),)
+        return operands
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
     def store_finished(
         frag, chunk_smem, lane, rows, cols, alpha, beta, c, c_line_bytes, out, out_line_bytes,
-        matrix, top, left, extra,
+        operands, matrix, top, left,
     ):  # fmt: skip
         """Apply the epilogue to the chunk, which begins at (top, left), and store as vectors."""
         write_chunk(chunk_smem, lane, frag)
@@ -237,9 +278,9 @@ def make_store(
                         totals = totals + (scalar(values[i] + beta * added[i]),)
                     values = totals
                 if along_rows:
-                    values = finish_vector(values, matrix, top + row, left + col, extra)
+                    values = finish_vector(values, matrix, top + row, left + col, operands[step])
                 else:
-                    values = finish_vector(values, matrix, left + col, top + row, extra)
+                    values = finish_vector(values, matrix, left + col, top + row, operands[step])
                 packed = ()
                 if is_word:
                     packed = values
@@ -285,7 +326,16 @@ def make_store(
             line += _LANES // line_pieces
             source += _LANES // line_pieces * line_bytes
 
-    return store_vectors, store_rounded, store_elements, store_finished
+    return store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished
+
+
+def reads_lines(epilogue: Any) -> bool:
+    """True if an epilogue reads, writes or merges whole lines, which threads then share out."""
+    return epilogue.pair_stage is not None or any(
+        operand.kind == "output" or (operand.has_rows and operand.access != "same")
+        for operand in epilogue.stage_operands
+        if operand.kind != "number"
+    )
 
 
 def make_store_tile(
@@ -314,11 +364,11 @@ def make_store_tile(
     chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows
-    store_vectors, store_rounded, store_elements, store_finished = make_store(
-        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype
+    store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished = (
+        make_store(out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype)
     )
     is_fused = epilogue is not None
-    rounds_first = out_bytes == 2 and not is_fused
+    rounds_first = out_bytes == 2 and not (is_fused and reads_lines(epilogue))
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
@@ -363,20 +413,37 @@ def make_store_tile(
             are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
         if are_vectors:
             if rounds_first and beta == 0:
+                operands = read_pairs(lane, rows, cols, matrix, top, col, extra)
                 for pair in static_range(chunks // 2):
+                    left: int32 = col + 2 * pair * CHUNK_COLS
+                    now = operands
+                    if pair < chunks // 2 - 1:  # on their way while these chunks are stored
+                        operands = read_pairs(
+                            lane, rows, int32(cols - 2 * CHUNK_COLS), matrix, top,
+                            int32(left + 2 * CHUNK_COLS), extra,
+                        )  # fmt: skip
                     store_rounded(
                         acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols,
-                        alpha, out_at, out_line_bytes,
+                        alpha, out_at, out_line_bytes, now, matrix, top, left,
                     )  # fmt: skip
                     out_at += 2 * out_chunk_bytes
                     cols = cols - 2 * CHUNK_COLS
             else:
+                if is_fused:
+                    operands = read_chunk(lane, rows, cols, matrix, top, col, extra)
                 for chunk in static_range(chunks):
                     if is_fused:
+                        left: int32 = col + chunk * CHUNK_COLS
+                        now = operands
+                        if chunk < chunks - 1:  # on their way while this chunk is stored
+                            operands = read_chunk(
+                                lane, rows, int32(cols - CHUNK_COLS), matrix, top,
+                                int32(left + CHUNK_COLS), extra,
+                            )  # fmt: skip
                         store_finished(
                             acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
                             alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                            matrix, top, int32(col + chunk * CHUNK_COLS), extra,
+                            now, matrix, top, left,
                         )  # fmt: skip
                     else:
                         store_vectors(
