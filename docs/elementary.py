@@ -118,6 +118,8 @@ def fitted() -> str:
 EXPM1_REST = {listed(expm1_rest())}
 NORMAL_TAIL_FLOAT32 = {normal_tail(shift=2.0, end=15.0, terms=11)}
 NORMAL_TAIL_FLOAT64 = {normal_tail(shift=4.0, end=39.0, terms=24)}
+# The same for results that are rounded to 11 bits or fewer.
+NORMAL_TAIL_ROUNDED = {normal_tail(shift=2.0, end=15.0, terms=6)}
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = {NORMAL_ROOT_END}
 NORMAL_ROOT = {listed(root)}

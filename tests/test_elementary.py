@@ -17,6 +17,7 @@ import dxgemm
 from dxgemm import epilogues
 from dxgemm.epilogues import logistic, normal_cdf
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.testing.kinds import numpy_dtype
 
 mpmath = pytest.importorskip("mpmath")
 FITTING = Path(__file__).parents[1] / "docs" / "elementary.py"
@@ -84,6 +85,33 @@ def test_results_are_within_units_of_the_last_place(home, name, dtype):
             for value, result in zip(values.flat, results.flat, strict=True)
         ]
     assert max(errors) < 5, f"{values.flat[np.argmax(errors)]!r}"
+
+
+ROUNDED = {
+    "gelu": (epilogues.gelu, lambda x: x * mpmath.ncdf(x)),
+    "silu": (epilogues.silu, lambda x: x / (1 + mpmath.exp(-x))),
+    "sigmoid": EXACT["sigmoid"][:2],
+    "cdf": EXACT["cdf"][:2],
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_results_are_within_a_unit_of_the_last_place(name, dtype):
+    epilogue, function = ROUNDED[name]
+    rng = np.random.default_rng(5)
+    shape = (16, 16) if simulator_enabled() else (128, 256)
+    parts = np.where(rng.random(shape) < 0.5, rng.normal(0, 1, shape), rng.uniform(-9, 9, shape))
+    values = parts.astype(numpy_dtype(dtype))
+    result = dxgemm.gemm(np.eye(shape[0], dtype=values.dtype), values, epilogue=epilogue)
+    least_exponent, digits = (-14, 10) if dtype == "float16" else (-126, 7)
+    errors = []
+    for value, rounded in zip(values.flat, result.flat, strict=True):
+        exact = function(mpmath.mpf(float(value)))
+        exponent = max(mpmath.frexp(exact)[1] - 1, least_exponent)
+        off = abs(mpmath.mpf(float(rounded)) - exact)
+        errors.append(float(off / mpmath.mpf(2) ** (exponent - digits)))
+    assert max(errors) < 0.6, f"{values.flat[np.argmax(errors)]!r}"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

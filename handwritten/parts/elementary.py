@@ -9,6 +9,9 @@ float64's `times_normal_cdf` of negative numbers; NaN stays NaN.
 The functions take float32 or float64, by the type of their argument; integers become float64. One
 is for integers: the product that random numbers are made of.
 
+Results that are rounded to float16 or bfloat16 next have functions of half the instructions, within
+2**-14 of the exact result, of which rounding may take 2**-12. Where that is below 2**-126, it is 0.
+
 Sources: J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11, for polynomials and
 the reduction of exp's argument; M. M. Shepherd and J. G. Laframboise, "Chebyshev approximation of
 (1 + 2x) exp(x^2) erfc x in 0 <= x < inf", Mathematics of Computation 36, 1981, for the normal tail;
@@ -114,6 +117,21 @@ NORMAL_TAIL_FLOAT64 = NormalTail(
         0.8153242877866808,
     ),
 )
+# The same for results that are rounded to 11 bits or fewer.
+NORMAL_TAIL_ROUNDED = NormalTail(
+    shift=2.0,
+    scale=4.533203125,
+    offset=-1.2666015625,
+    end=15.0,
+    coefficients=(
+        0.0025834718756613754,
+        0.0005529435320153102,
+        -0.024702045294525136,
+        0.012833232774512317,
+        0.2970549498269537,
+        0.7117024455805722,
+    ),
+)
 # (Phi(-x)**(1/4) - (1/2)**(1/4)) / x for x up to the end, the highest power first.
 NORMAL_ROOT_END = 8.3
 NORMAL_ROOT = (
@@ -176,6 +194,9 @@ if _config.ENABLE_CUDASIM:
     def reciprocal_estimate(x: Any) -> Any:
         return type(x)(1 / x * (1 + 2.0**-20))
 
+    def exp2_estimate(x: Any) -> Any:
+        return np.exp2(x)
+
     def power_of_two(integer: Any) -> Any:
         return math.ldexp(1.0, int(integer - TO_INTEGER)) if integer == integer else math.nan
 
@@ -211,19 +232,27 @@ else:
 
         return signature(types.uint64, types.uint32, types.uint32), generate
 
-    @intrinsic
-    def reciprocal_estimate(typing_context, x):
-        """1 / x to some 20 bits for float64, to the last for float32; x and it must be normal."""
+    def _estimate(operation: str, x: Any) -> Any:
         name, register = {types.float32: ("f32", "f"), types.float64: ("f64", "d")}[x]
 
         def generate(context, builder, sig, args):
             function = ir.FunctionType(args[0].type, [args[0].type])
-            text = f"rcp.approx.ftz.{name} $0, $1;"
+            text = f"{operation}.approx.ftz.{name} $0, $1;"
             return builder.call(
                 ir.InlineAsm(function, text, f"={register},{register}", False), args
             )
 
         return signature(x, x), generate
+
+    @intrinsic
+    def reciprocal_estimate(typing_context, x):
+        """1 / x to some 20 bits for float64, to the last for float32; x and it must be normal."""
+        return _estimate("rcp", x)
+
+    @intrinsic
+    def exp2_estimate(typing_context, x):
+        """2.0**x of a float32, to 22 bits; 0 where it is not normal."""
+        return _estimate("ex2", x)
 
     @intrinsic
     def power_of_two(typing_context, integer):
@@ -376,7 +405,10 @@ def _make_normal_cdf(scalar: Any, exp: Callable[..., Any], tail: NormalTail) -> 
     return device_function(normal_cdf)
 
 
+_logistic_float32 = _make_logistic(np.float32, DECAY["float32"])
+_logistic_float64 = _make_logistic(np.float64, DECAY["float64"])
 _normal_cdf_float32 = _make_normal_cdf(np.float32, _exp_float32, NORMAL_TAIL_FLOAT32)
+_normal_cdf_float64 = _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLOAT64)
 _normal_root = _make_polynomial(NORMAL_ROOT)
 
 
@@ -420,17 +452,48 @@ def _by_type(single: Callable[..., Any], double: Callable[..., Any]) -> Callable
     return function
 
 
+def _make_rounded_normal_cdf(tail: NormalTail) -> Callable[..., Any]:
+    zero, one, scale = np.float32(0.0), np.float32(1.0), np.float32(tail.scale)
+    shift, offset, end = np.float32(tail.shift), np.float32(tail.offset), np.float32(tail.end)
+    exponent = np.float32(-0.5 * LOG2_E)
+    polynomial = _make_polynomial(tail.coefficients)
+
+    def normal_cdf(x):
+        magnitude = _bounded(x, end)
+        y = reciprocal_estimate(magnitude + shift)
+        power = exp2_estimate(exponent * magnitude * magnitude)
+        upper = power * (y * polynomial(fma(y, scale, offset)))
+        return upper if x < zero else one - upper
+
+    return device_function(normal_cdf)
+
+
+_rounded_normal_cdf = _make_rounded_normal_cdf(NORMAL_TAIL_ROUNDED)
+
+
+@device_function
+def _rounded_times_normal_cdf(x):
+    end = np.float32(TIMES_NORMAL_CDF_END)
+    bounded = end if x < end else x
+    return bounded * _rounded_normal_cdf(bounded)
+
+
+@device_function
+def _rounded_logistic(x):
+    return reciprocal_estimate(exp2_estimate(np.float32(-LOG2_E) * x) + np.float32(1.0))
+
+
 # By the names that they have in `dxgemm.epilogues.elementary`.
 FUNCTIONS = {
-    "logistic": _by_type(
-        _make_logistic(np.float32, DECAY["float32"]),
-        _make_logistic(np.float64, DECAY["float64"]),
-    ),
-    "normal_cdf": _by_type(
-        _normal_cdf_float32,
-        _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLOAT64),
-    ),
+    "logistic": _by_type(_logistic_float32, _logistic_float64),
+    "normal_cdf": _by_type(_normal_cdf_float32, _normal_cdf_float64),
     "tanh": _by_type(_tanh_float32, _tanh_float64),
     "times_normal_cdf": _by_type(_times_normal_cdf_float32, _times_normal_cdf_float64),
     "wide_product": wide_product,
+}
+# Those for results that are rounded to float16 or bfloat16.
+ROUNDED_FUNCTIONS = FUNCTIONS | {
+    "logistic": _by_type(_rounded_logistic, _logistic_float64),
+    "normal_cdf": _by_type(_rounded_normal_cdf, _normal_cdf_float64),
+    "times_normal_cdf": _by_type(_rounded_times_normal_cdf, _times_normal_cdf_float64),
 }

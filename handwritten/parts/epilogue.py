@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.elementary import FUNCTIONS
+from dxgemm.handwritten.parts.elementary import FUNCTIONS, ROUNDED_FUNCTIONS
 from dxgemm.handwritten.parts.intrinsics import device_function, exactly, read_vector, store_vector
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
@@ -38,8 +38,9 @@ def columns_for_one(epilogue: Any) -> int:
 
 
 def make_finish(
-    epilogue: Any, dtype: str, out_dtype: str, width: int | None = None, is_read: bool = False
-) -> Callable[..., Any]:
+    epilogue: Any, dtype: str, out_dtype: str, width: int | None = None,
+    rounds: bool = False, is_read: bool = False,
+) -> Callable[..., Any]:  # fmt: skip
     """Make the device function `finish`.
 
     Args:
@@ -49,22 +50,27 @@ def make_finish(
             after "int32".
         width: number of neighbours in a row, given as a tuple; None for one bare value. It is even
             if the epilogue takes pairs.
+        rounds: True if the values returned are rounded to float16 or bfloat16.
         is_read: True if `extra` is what `make_read` made of it.
     """
     if epilogue is None or not epilogue.stages:
         return device_function(lambda values, matrix, row, col, extra: values)
     if width is None:
-        finish_one = make_finish(epilogue, dtype, out_dtype, 1, is_read)
+        finish_one = make_finish(epilogue, dtype, out_dtype, 1, rounds, is_read)
         return device_function(
             lambda value, matrix, row, col, extra: finish_one((value,), matrix, row, col, extra)[0]
         )
     pair, end = epilogue.pair_stage, len(epilogue.stages)
+    rounds = rounds and all(
+        operand.dtype in HALVES for operand in epilogue.stage_operands if operand.kind == "output"
+    )
+    how = ROUNDED_FUNCTIONS if rounds else FUNCTIONS, is_read
     if pair is None:
-        return _make_apply(epilogue, 0, end, is_read, dtype, width, out_dtype)
-    halve = _make_apply(epilogue, pair, end, is_read, dtype, width // 2, out_dtype)
+        return _make_apply(epilogue, 0, end, how, dtype, width, out_dtype)
+    halve = _make_apply(epilogue, pair, end, how, dtype, width // 2, out_dtype)
     widely = device_function(lambda values, matrix, row, col, extra: values)
     if pair > 0:
-        widely = _make_apply(epilogue, 0, pair, is_read, dtype, width)
+        widely = _make_apply(epilogue, 0, pair, how, dtype, width)
 
     def finish_pairs(values, matrix, row, col, extra):
         values = widely(values, matrix, row, col, extra)
@@ -74,7 +80,7 @@ def make_finish(
 
 
 def _make_apply(
-    epilogue: Any, first: int, end: int, is_read: bool, dtype: str, width: int,
+    epilogue: Any, first: int, end: int, how: tuple[dict[str, Any], bool], dtype: str, width: int,
     out_dtype: str | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
     """Make the device function that applies stages `first` to `end` - 1 to neighbours.
@@ -82,7 +88,7 @@ def _make_apply(
     Args:
         epilogue: a `Fusion`.
         first, end: places of the stages; only the first may take pairs.
-        is_read: True if operands are read already.
+        how: the elementary functions that the stages call, and True if operands are read already.
         dtype: dtype of sums.
         width: number of values returned.
         out_dtype: dtype of the values returned; None to leave them as the functions do.
@@ -91,7 +97,8 @@ def _make_apply(
     place = sum(len(stage.operands) for stage in epilogue.stages[:first])  # of the first operand
     operands = epilogue.stage_operands[place:][: sum(len(stage.operands) for stage in stages)]
     is_transposed, taken = epilogue.is_transposed, 2 if stages[0].takes_pairs else 1
-    functions = tuple(s.make_function(LITERALS[dtype], device_function, FUNCTIONS) for s in stages)
+    elementary, is_read = how
+    functions = tuple(s.make_function(LITERALS[dtype], device_function, elementary) for s in stages)
     numbered = tuple(enumerate(operands, place))
     inputs = tuple(i for i, operand in numbered if operand.kind != "output")
     outputs = tuple(i for i, operand in numbered if operand.kind == "output")

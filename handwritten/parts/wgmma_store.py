@@ -71,11 +71,12 @@ def make_store(
     taken = columns_for_one(epilogue)
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     line_pieces = line_items // taken
-    finish = make_finish(epilogue, acc_dtype, result, taken)
+    rounds = bool(kind)
+    finish = make_finish(epilogue, acc_dtype, result, taken, rounds)
     read = make_read(epilogue, vector_items)
-    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, is_read=True)
+    finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, rounds, is_read=True)
     read_pair = make_read(epilogue, 2)
-    finish_pair = make_finish(epilogue, acc_dtype, result, 2, is_read=True)
+    finish_pair = make_finish(epilogue, acc_dtype, result, 2, rounds, is_read=True)
     has_rows = epilogue is not None and any(o.has_rows for o in epilogue.stage_operands)
 
     @cuda.jit(device=True, forceinline=True)
