@@ -1,13 +1,12 @@
 """Hopper's own path: TMA feeds shared memory, warpgroups multiply out of it.
 
-Idea: grown from `tensor_core`. One thread, the producer, tells TMA which boxes of a and b to bring;
-two warpgroups, the consumers, multiply steps of 64 x tile_n x 32 bytes by wgmma, with operands in
-shared memory. All they share is a ring of stages, each with a barrier for "full" and one for
-"empty". Blocks are persistent: the producer fetches a tile while the one before is stored.
+Idea: grown from `tensor_core`. One thread, the producer, has TMA bring boxes of a and b to shared
+memory; two warpgroups, the consumers, multiply them by wgmma. Between them is a ring of stages,
+each with barriers for "full" and "empty". While a block stores a tile, it fetches the next one.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
-wgmma reads float16 and bfloat16 operands K-major or MN-major. tf32 operands must be K-major in
-shared memory, but the left one may come from registers: so an MN-major operand is made the left
-factor, if need be by computing out.T = b.T @ a.T.
+wgmma reads 16-bit operands K-major or MN-major. tf32 operands must be K-major in shared memory, but
+the left one may come from registers: so an MN-major one is made the left factor, if need be by
+computing out.T = b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
 lies outside arrives as zeros. A stage is 128 bytes of k deep.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
@@ -232,6 +231,7 @@ KERNEL = Kernel(
     # The first is fastest where its tiles fill the GPU; the others where they do not, to 512^3.
     configs=(
         Config(tile_m=128, tile_n=256, stages=4),
+        Config(tile_m=128, tile_n=192, stages=5),
         Config(tile_m=128, tile_n=128, stages=6),
         Config(tile_m=128, tile_n=64, stages=8),
         Config(tile_m=64, tile_n=64, stages=8),
