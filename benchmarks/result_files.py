@@ -18,6 +18,7 @@ SUITES = (
     "batched",
     "choice_regret",
     "sm80",
+    "half",
     "precision",
     "accuracy",
 )

@@ -20,15 +20,16 @@ Call = Callable[[], Any]
 
 
 def torch_call(operands: Sequence[Any]) -> Call:
-    """torch.mm, into out."""
+    """torch.mm, or torch.bmm of a batch, into out."""
     try:
         import torch
     except ImportError as error:
         raise errors.MissingPackageError(f"torch is not installed ({error})") from None
     first, second, target = map(torch.from_dlpack, operands)
+    multiply = torch.bmm if first.ndim == 3 else torch.mm
 
     def call() -> Any:
-        torch.mm(first, second, out=target)
+        multiply(first, second, out=target)
         return operands[2]
 
     return call

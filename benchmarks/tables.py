@@ -633,6 +633,21 @@ def accuracy(results: Results) -> list[Part]:
     return parts
 
 
+def half(results: Results) -> list[Part]:
+    """Half precision against the fastest rival: one row a family and dtype."""
+    lines = []
+    compared = [row for row in extras(results) if row["vs_rival"]]
+    for family, dtype in distinct((row["family"], row["dtype"]) for row in compared):
+        rows = [row for row in compared if (row["family"], row["dtype"]) == (family, dtype)]
+        ratios = [row["vs_rival"] for row in rows]
+        least = min(rows, key=lambda row: row["vs_rival"])
+        figures = ratio(statistics.geometric_mean(ratios)), ratio(least["vs_rival"])
+        lines.append([family, dtype, str(len(rows)), *figures, size_of(least)])
+    header = ["family", "dtype", "problems", "x rival", "least", "m x n x k of the least"]
+    title = "Geometric means over the fastest of cuBLAS, cuBLASLt and torch:"
+    return [Table(title, header, lines, text_columns=2)]
+
+
 # Of suites that are not here, `all_rows` is shown.
 TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder,
@@ -643,6 +658,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "precision": precision,
     "accuracy": accuracy,
     "sm80": lambda results: sm80(results) + all_rows(results),
+    "half": lambda results: half(results) + all_rows(results),
 }
 
 

@@ -1,0 +1,175 @@
+"""GPU time of float16 and bfloat16, against the fastest of cuBLAS, cuBLASLt and torch.
+
+Each row is the automatic choice. Its `family` says what is hard about the problem:
+
+    odd         sizes that are no multiples of 8, large and thin ones
+    plain       squares, and layers of transformers, in four layouts
+    batch       many small matrices
+    epilogue    a bias and an activation, which cuBLASLt fuses too
+    grouped     products of a mixture of experts, by offsets on the device
+
+`vs_rival` is the time of the fastest rival over that of the choice: torch and CuPy's cuBLAS, for
+epilogues those of the suite `epilogue`, for groups torch._grouped_mm and a call of torch.mm for
+each. All are checked first, then timed interleaved; `comparison.py` says how.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+from comparison import SMOKE, Case, Timer, Trial, interleaved, make_timer, row
+from fused_comparison import AUTOMATIC, Comparison, FusedCase
+from grouped_comparison import GroupedCase, measure
+from interleave import replay, replay_clock
+
+CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
+RIVALS = ("cublas", "torch")
+DTYPES = ("float16", "bfloat16")
+
+pytestmark = pytest.mark.benchmark(timer=replay_clock)
+
+ODD = [
+    (999, 1001, 1003), (2187, 2187, 2187), (4095, 4095, 4095), (8191, 8193, 1001),
+    (4096, 4097, 4096), (4096, 4096, 4097), (64, 50257, 768), (39300, 131, 131),
+    (37, 4099, 4097), (4099, 37, 4097),
+]  # fmt: skip
+ODD_ARRANGED = [(2187, 2187, 2187), (4095, 4095, 4095), (37, 4099, 4097)]
+SQUARES = [512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384]
+LAYERS = [
+    # Attention's projections and the MLP of models of 1 to 70 billion parameters, n x k, for
+    # sequences of 512 to 16384 tokens.
+    (512, 4096, 4096), (512, 14336, 4096), (1024, 1024, 4096), (2048, 2048, 8192),
+    (2048, 8192, 2048), (2048, 5120, 5120), (4096, 6144, 4096), (4096, 28672, 4096),
+    (4096, 4096, 14336), (8192, 10240, 8192), (8192, 8192, 1024), (16384, 4096, 1024),
+]  # fmt: skip
+ARRANGEMENTS = ["row_row_row", "row_col_row", "col_row_row", "col_col_row"]
+BATCHES = [
+    (10_000, 8), (4000, 16), (4000, 31), (2000, 32), (1000, 63), (1000, 64), (344, 100),
+    (300, 128), (300, 131),
+]  # fmt: skip
+FUSED = [
+    (4096, 4096, 4096), (8192, 8192, 1024), (2048, 8192, 2048), (512, 4096, 4096),
+    (16384, 4096, 1024),
+]  # fmt: skip
+CHAINS = ("bias | relu", "bias | gelu_tanh")
+
+
+def list_cases() -> dict[str, list[Case]]:
+    """The cases of each family without an epilogue."""
+    if SMOKE:
+        case = Case("float16", 6, 5, 3)
+        return {"odd": [case], "plain": [Case("float16", 8, 8, 8, "col_row_row")]}
+    by_family: dict[str, list[Case]] = {}
+    for dtype in DTYPES:
+        odd = [Case(dtype, *shape) for shape in ODD]
+        arranged = product(ODD_ARRANGED, ARRANGEMENTS[1:])
+        odd += [Case(dtype, *shape, order) for shape, order in arranged]
+        shapes = [(n, n, n) for n in SQUARES] + LAYERS
+        orders = ARRANGEMENTS if dtype == "bfloat16" else ARRANGEMENTS[:2]
+        plain = [Case(dtype, *shape, order) for shape, order in product(shapes, orders)]
+        batch = [Case(dtype, n, n, n, batch=count) for count, n in BATCHES]
+        for family, cases in (("odd", odd), ("plain", plain), ("batch", batch)):
+            by_family.setdefault(family, []).extend(cases)
+    return by_family
+
+
+def list_fused_cases() -> list[FusedCase]:
+    if SMOKE:
+        return [FusedCase("float16", 6, 5, 3, epilogue=CHAINS[0])]
+    return [FusedCase(t, *shape, epilogue=c) for t in DTYPES for shape in FUSED for c in CHAINS]
+
+
+def list_grouped_cases() -> list[GroupedCase]:
+    if SMOKE:
+        return [GroupedCase("float16", (3, 0, 2), 5, 4)]
+    experts = [
+        ((4096,) * 8, 4096, 7168),
+        ((2048,) * 8, 14336, 4096),
+        ((900, 3500, 0, 2100, 64, 5000, 1300, 520), 4096, 4096),
+        ((16,) * 64, 2048, 1408),
+        ((128,) * 64, 1408, 2048),
+        ((1024,) * 32, 1536, 4096),
+    ]
+    cases = [GroupedCase(dtype, *of) for dtype in DTYPES for of in experts]
+    return cases + [GroupedCase(dtype, *experts[0], shared="k") for dtype in DTYPES]
+
+
+@pytest.fixture(scope="module")
+def timer() -> Timer:
+    return make_timer()
+
+
+@pytest.mark.parametrize(
+    ("family", "case"),
+    [
+        pytest.param(family, case, id=f"{family}-{case}")
+        for family, cases in list_cases().items()
+        for case in cases
+    ],
+)
+def bench_product(benchmark: Any, timer: Timer, family: str, case: Case) -> None:
+    trial = Trial(case, timer)
+    attempts = {AUTOMATIC: trial.attempt(None)}
+    if not SMOKE:
+        attempts |= {name: trial.attempt(name) for name in RIVALS}
+    del trial  # its operands: the next ones are as large
+    check(case, attempts)
+    right = {name: a for name, a in attempts.items() if not (a.refusal or a.is_wrong)}
+    samples_s = interleaved(case, right, timer, CASE_S)
+    explanation = attempts[AUTOMATIC].explanation
+    report(benchmark, case, family, explanation, samples_s)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return Comparison()
+
+
+@pytest.mark.parametrize("case", list_fused_cases(), ids=str)
+def bench_epilogue(benchmark: Any, comparison: Comparison, case: FusedCase) -> None:
+    measurement = comparison.measure(case, {AUTOMATIC: None})
+    check(case, measurement.attempts)
+    explanation = measurement.attempts[AUTOMATIC].explanation
+    samples_s = dict(measurement.samples_s)
+    plain_s = statistics.median(samples_s.pop((AUTOMATIC, "plain")))
+    report(benchmark, case, "epilogue", explanation, samples_s)
+    own_s = statistics.median(samples_s[AUTOMATIC])
+    benchmark.extra_info.update(epilogue=case.epilogue, vs_plain=plain_s / own_s)
+
+
+@pytest.mark.parametrize("case", list_grouped_cases(), ids=str)
+def bench_grouped(benchmark: Any, timer: Timer, case: GroupedCase) -> None:
+    samples_s = measure(case, timer, CASE_S)
+    report(benchmark, case.as_one(), "grouped", None, samples_s)
+    benchmark.group = str(case)
+    benchmark.extra_info.update(sizes=case.sizes, way=case.shared)
+
+
+def check(case: Case, attempts: Mapping[str, Any]) -> None:
+    """Stop at a wrong result; rivals that are not exact, which may add in half, are left out."""
+    if attempts[AUTOMATIC].is_wrong:
+        pytest.fail(f"a wrong result for {case}", pytrace=False)
+    if attempts[AUTOMATIC].refusal:
+        pytest.skip(attempts[AUTOMATIC].refusal)
+
+
+def report(
+    benchmark: Any, case: Any, family: str, explanation: Any, samples_s: Mapping[str, list[float]]
+) -> None:
+    """File the row of the automatic choice."""
+    seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
+    own_s = seconds.pop(AUTOMATIC)
+    rival = min(seconds, key=seconds.__getitem__, default=None)
+    benchmark.group = str(case)
+    benchmark.extra_info.update(
+        row(case, AUTOMATIC, explanation and explanation.config, samples_s),
+        implementation=explanation and explanation.implementation,
+        family=family,
+        rival=rival,
+        vs_rival=seconds[rival] / own_s if rival else None,
+    )
+    replay(benchmark, samples_s[AUTOMATIC])
