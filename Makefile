@@ -16,7 +16,6 @@ GPU := $(if $(PYTHON),$(shell $(PYTHON) src/dxgemm/gpu/status.py))
 ifeq ($(filter cu%,$(GPU)),)
 # Kernels are compiled, and run on numba's simulator.
 EXTRA := cu13
-PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BENCH_ARGS ?= --smoke
 EXAMPLE_SIZE := 50
 else
@@ -24,6 +23,8 @@ EXTRA := $(GPU)-cublas
 EXAMPLE_SIZE := 5000
 endif
 
+# Processes share a GPU, whose tests take hours in one.
+PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BIN := .venv/bin
 INSTALLED := .venv/installed-$(EXTRA)
 
