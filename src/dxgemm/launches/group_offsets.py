@@ -12,6 +12,7 @@ from dxgemm.choice.implementation import is_before
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.group_rows import bind_rows, choose_rows_config, rows_specs, takes_rows
 from dxgemm.launches.grouped import (
     DTYPES,
     bind_table,
@@ -50,14 +51,22 @@ class GroupOffsetsLaunch(LaunchSeries):
 
         super().__init__(ordinal)
         device = device_facts(ordinal)
-        self._config, variant = _choose(problem, shared, count, device)
+        rows = replace(problem, batch=count)
+        has_rows = shared == "m" and takes_rows(rows, device.arch)
+        if has_rows:
+            self._config = choose_rows_config(rows, device)
+        else:
+            self._config, variant = _choose(problem, shared, count, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
         sizes = (table_items(count), 8), (2 * count + 2, ITEM_SIZES[problem.scalar_dtype])
         self._buffers = [(self._take(items * size), items) for items, size in sizes]
         tiles = most_tiles(problem, shared, count, self._config.tile_m, self._config.tile_n)
-        self._product = bind_table(
-            self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
-        )
+        if has_rows:
+            self._product = bind_rows(rows, self._config, tiles, device, ordinal)
+        else:
+            self._product = bind_table(
+                self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
+            )
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         buffers = [number for start, items in self._buffers for number in (base + start, items)]
@@ -86,7 +95,8 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     if is_before(arch, minimum_arch()):
         return []
     scalars = {scalar_dtype(dtype): None for dtype in DTYPES if dtype in dtypes}
-    return [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
+    makers = [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
+    return makers + rows_specs(dtypes, arch)
 
 
 def most_tiles(problem: Problem, shared: str, count: int, tile_m: int, tile_n: int) -> int:
