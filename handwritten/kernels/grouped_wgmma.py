@@ -18,7 +18,7 @@ from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.parts import wgmma_layouts, wgmma_ring
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.wgmma_ring import ITEM_BYTES, ROW_BYTES, WARPGROUP
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
 
 class Config(WgmmaConfig):
@@ -86,8 +86,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     kind = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    tile_m, tile_n, consumers = config.tile_m, config.tile_n, config.consumers
-    tile_k = ROW_BYTES // ITEM_BYTES[kind]
+    tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+    consumers = config.consumers
     chunks_smem, chunk_bytes = config.stages * config.stage_bytes, config.chunk_bytes
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * config.stages
@@ -124,7 +124,7 @@ def make_kernel(
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 group = table, problems, max(int64(a.row), int64(1))
                 produce(
-                    smem, full, empty, block, blocks, tiles, group, tiles_n, k, int32(1),
+                    smem, full, empty, block, blocks, tiles, group, tiles_n, int32(k), int32(1),
                     tensor_map(a_parameter), a.batch, tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:

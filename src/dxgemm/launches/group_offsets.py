@@ -53,10 +53,11 @@ class GroupOffsetsLaunch(LaunchSeries):
         device = device_facts(ordinal)
         rows = replace(problem, batch=count)
         has_rows = shared == "m" and takes_rows(rows, device.arch)
+        equal = _equal_sizes(problem, shared, count)
         if has_rows:
-            self._config = choose_rows_config(rows, device)
+            self._config = choose_rows_config(*equal, device)
         else:
-            self._config, variant = _choose(problem, shared, count, device)
+            self._config, variant = _choose(problem, shared, equal, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
         sizes = (table_items(count), 8), (2 * count + 2, ITEM_SIZES[problem.scalar_dtype])
         self._buffers = [(self._take(items * size), items) for items, size in sizes]
@@ -129,16 +130,26 @@ def bind_maker(
     return launch_kernel(spec, problem, 1, arch, ordinal)
 
 
+def _equal_sizes(
+    problem: Problem, shared: str, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """m, n and k of each problem, as if all problems had the same size."""
+    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
+    sizes[shared] = -(-sizes[shared] // count)
+    m, n, k = (np.full(count, sizes[name]) for name in ("m", "n", "k"))
+    return m, n, k
+
+
 def _choose(
-    problem: Problem, shared: str, count: int, device: DeviceFacts
+    problem: Problem,
+    shared: str,
+    sizes: tuple[np.ndarray, np.ndarray, np.ndarray],
+    device: DeviceFacts,
 ) -> tuple[Any, tuple[str, ...]]:
-    """Config and variant of the product's kernel, as if all problems had the same size."""
+    """Config and variant of the kernel that reads a table, for problems of these sizes."""
     file = kernel_file(problem.dtype)
     variant = file.table_variant([problem])
     configs = file.table_configs(problem.dtype, compute_capability(device.arch), variant)
     if shared == "k":  # tiles of one block would wait for the longest k, which nobody knows
         configs = [config for config in configs if config.matrices == 1]
-    sizes = {name: getattr(problem, name) for name in ("m", "n", "k")}
-    sizes[shared] = -(-sizes[shared] // count)
-    m, n, k = (np.full(count, sizes[name]) for name in ("m", "n", "k"))
-    return choose_config(configs, file.share, m, n, k, device), variant
+    return choose_config(configs, file.share, *sizes, device), variant

@@ -10,10 +10,8 @@ import numpy as np
 from dxgemm.choice.implementation import common_problems, launchable
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.grouped import choose_config
-from dxgemm.problem.dtypes import scalar_dtype
-from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.launches.grouped import choose_config, table_operands
+from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 
@@ -22,16 +20,14 @@ def takes_rows(problem: Problem, arch: str) -> bool:
     """True if the kernel can compute a group: m is that of all problems, and batch counts them."""
     from dxgemm.handwritten.kernels.grouped_wgmma import KERNEL
 
-    is_hopper = compute_capability(arch) == KERNEL.only_arch and not simulator_enabled()
+    is_hopper = compute_capability(arch) == KERNEL.only_arch
     return is_hopper and problem.dtype in KERNEL.dtypes and KERNEL.supports(problem) is None
 
 
-def choose_rows_config(problem: Problem, device: DeviceFacts) -> Any:
-    """Choose a config as if all problems had the same number of rows."""
+def choose_rows_config(m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts) -> Any:
+    """Choose a config for problems of these sizes."""
     from dxgemm.handwritten.kernels.grouped_wgmma import SHARES
 
-    sizes = -(-problem.m // problem.batch), problem.n, problem.k
-    m, n, k = (np.full(problem.batch, size) for size in sizes)
     return choose_config(list(SHARES), SHARES.__getitem__, m, n, k, device)
 
 
@@ -52,10 +48,8 @@ def rows_spec(problem: Problem, config: Any) -> KernelSpec:
     """Spec of the kernel: it reads a table and scalars."""
     from dxgemm.handwritten.kernels import grouped_wgmma as file
 
-    scalars = scalar_dtype(problem.dtype)
-    buffers = FusedOperand("buffer", "int64"), FusedOperand("buffer", scalars)
     variant = file.KERNEL.variant(config, problem)
-    fusion = Fusion((), buffers)
+    fusion = Fusion((), table_operands(problem.dtype))
     return KernelSpec("grouped_wgmma", file.__name__, config, problem.dtype, variant, fusion)
 
 
@@ -63,12 +57,12 @@ def rows_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     """List the kernels to build ahead of time for an architecture."""
     from dxgemm.handwritten.kernels.grouped_wgmma import KERNEL
 
-    specs = {
-        rows_spec(problem, config): None
+    specs = [
+        rows_spec(problem, config)
         for dtype in KERNEL.dtypes
         if dtype in dtypes
         for problem in common_problems(dtype)
         if takes_rows(problem, arch)
         for config in KERNEL.configs
-    }
+    ]
     return launchable(specs, arch)

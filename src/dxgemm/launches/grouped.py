@@ -222,10 +222,15 @@ def _spec(config: Any, dtype: str, variant: tuple[str, ...]) -> KernelSpec:
     from dxgemm.handwritten.kernels import grouped
 
     file = kernel_file(dtype)
-    of_both = FusedOperand("buffer", "int64"), FusedOperand("buffer", scalar_dtype(dtype))
+    of_both = table_operands(dtype)
     buffers = of_both[:1] if grouped.ALIKE in variant else of_both
     name = file.__name__.rpartition(".")[2]
     return KernelSpec(name, file.__name__, config, dtype, variant, Fusion((), buffers))
+
+
+def table_operands(dtype: str) -> tuple[FusedOperand, FusedOperand]:
+    """Operands by which a kernel gets the table, and alpha and beta of each problem."""
+    return FusedOperand("buffer", "int64"), FusedOperand("buffer", scalar_dtype(dtype))
 
 
 def choose_config(
