@@ -412,11 +412,17 @@ _normal_cdf_float64 = _make_normal_cdf(np.float64, _exp_float64, NORMAL_TAIL_FLO
 _normal_root = _make_polynomial(NORMAL_ROOT)
 
 
-@device_function
-def _times_normal_cdf_float32(x):
+def _make_times_normal_cdf(normal_cdf: Callable[..., Any]) -> Callable[..., Any]:
     end = np.float32(TIMES_NORMAL_CDF_END)
-    bounded = end if x < end else x
-    return bounded * _normal_cdf_float32(bounded)
+
+    def times_normal_cdf(x):
+        bounded = end if x < end else x
+        return bounded * normal_cdf(bounded)
+
+    return device_function(times_normal_cdf)
+
+
+_times_normal_cdf_float32 = _make_times_normal_cdf(_normal_cdf_float32)
 
 
 @device_function
@@ -469,13 +475,7 @@ def _make_rounded_normal_cdf(tail: NormalTail) -> Callable[..., Any]:
 
 
 _rounded_normal_cdf = _make_rounded_normal_cdf(NORMAL_TAIL_ROUNDED)
-
-
-@device_function
-def _rounded_times_normal_cdf(x):
-    end = np.float32(TIMES_NORMAL_CDF_END)
-    bounded = end if x < end else x
-    return bounded * _rounded_normal_cdf(bounded)
+_rounded_times_normal_cdf = _make_times_normal_cdf(_rounded_normal_cdf)
 
 
 @device_function
