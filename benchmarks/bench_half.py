@@ -85,8 +85,8 @@ def list_fused_cases() -> list[FusedCase]:
 
 def list_grouped_cases() -> list[GroupedCase]:
     if SMOKE:
-        return [GroupedCase("float16", (3, 0, 2), 5, 4)]
-    experts = [
+        return [GroupedCase("float16", 5, 5, 4, sizes=(3, 0, 2))]
+    experts: list[tuple[tuple[int, ...], int, int]] = [
         ((4096,) * 8, 4096, 7168),
         ((2048,) * 8, 14336, 4096),
         ((900, 3500, 0, 2100, 64, 5000, 1300, 520), 4096, 4096),
@@ -94,8 +94,12 @@ def list_grouped_cases() -> list[GroupedCase]:
         ((128,) * 64, 1408, 2048),
         ((1024,) * 32, 1536, 4096),
     ]
-    cases = [GroupedCase(dtype, *of) for dtype in DTYPES for of in experts]
-    return cases + [GroupedCase(dtype, *experts[0], shared="k") for dtype in DTYPES]
+    cases = []
+    for dtype in DTYPES:
+        cases += [GroupedCase(dtype, sum(sizes), n, k, sizes=sizes) for sizes, n, k in experts]
+        sizes, n, k = experts[0]
+        cases.append(GroupedCase(dtype, k, n, sum(sizes), shared="k", sizes=sizes))
+    return cases
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +148,7 @@ def bench_epilogue(benchmark: Any, comparison: Comparison, case: FusedCase) -> N
 @pytest.mark.parametrize("case", list_grouped_cases(), ids=str)
 def bench_grouped(benchmark: Any, timer: Timer, case: GroupedCase) -> None:
     samples_s = measure(case, timer, CASE_S)
-    report(benchmark, case.as_one(), "grouped", None, samples_s)
-    benchmark.group = str(case)
-    benchmark.extra_info.update(sizes=case.sizes, way=case.shared)
+    report(benchmark, case, "grouped", None, samples_s)
 
 
 def check(case: Case, attempts: Mapping[str, Any]) -> None:
@@ -158,7 +160,7 @@ def check(case: Case, attempts: Mapping[str, Any]) -> None:
 
 
 def report(
-    benchmark: Any, case: Any, family: str, explanation: Any, samples_s: Mapping[str, list[float]]
+    benchmark: Any, case: Case, family: str, explanation: Any, samples_s: Mapping[str, list[float]]
 ) -> None:
     """File the row of the automatic choice."""
     seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}

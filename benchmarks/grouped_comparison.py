@@ -18,45 +18,37 @@ from fused_comparison import AUTOMATIC, torch
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.tuning.sampling import calls_in_sample
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class GroupedCase:
-    """Products of groups: rows of a shared out ("m"), or k, as in the gradient of the weights.
+class GroupedCase(Case):
+    """Products of groups that share out m, the rows of a, or k, as in the gradient of weights.
 
     Attributes:
-        sizes: number of rows of each group.
-        n, k: sizes of each matrix of weights, (k, n).
-        shared: "m": (total, k) @ (groups, k, n); "k": (k, total) @ (total, n), a matrix a group.
+        shared: "m": (m, k) @ (groups, k, n); "k": (m, k) @ (k, n), with a result for each group.
+        sizes: size of each group, along m or k; there m or k is their sum.
     """
 
-    dtype: str
-    sizes: tuple[int, ...]
-    n: int
-    k: int
     shared: str = "m"
+    sizes: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        size = f"{len(self.sizes)}x{max(self.sizes)}"
-        return f"{self.dtype}-{self.shared}-{size}x{self.n}x{self.k}"
+        return f"{super().__str__()}-{self.shared}-{len(self.sizes)}_groups"
 
     @property
-    def total(self) -> int:
-        return sum(self.sizes)
-
-    def as_one(self) -> Case:
-        """The product of as many operations, for a row's figures."""
-        m, k = (self.total, self.k) if self.shared == "m" else (self.k, self.total)
-        return Case(self.dtype, m, self.n, k)
+    def shapes(self) -> list[tuple[int, ...]]:
+        a, b, out = super().shapes
+        groups = len(self.sizes)
+        return [a, (groups, *b), out] if self.shared == "m" else [a, b, (groups, *out)]
 
     @property
     def bytes_moved(self) -> int:
         """Each operand read once, each result written once."""
-        items = self.total * (self.k + self.n) + len(self.sizes) * self.k * self.n
-        return 2 * items
+        return ITEM_SIZES[self.dtype] * sum(map(math.prod, self.shapes))
 
 
 @dataclass
@@ -103,26 +95,28 @@ def make_operands(case: GroupedCase, rng: Any) -> Operands:
         return to_dtype(values, case.dtype)
 
     ends = xp.asarray(np.cumsum(case.sizes, dtype=np.int32))
-    groups = len(case.sizes)
-    if case.shared == "m":
-        a, b, shape = signs(case.total, case.k), signs(groups, case.k, case.n), (case.total, case.n)
-    else:
-        a, b = signs(case.total, case.k).T, signs(case.total, case.n)
-        shape = (groups, case.k, case.n)
-    out = to_dtype(xp.zeros(shape, "float32"), case.dtype)
-    return Operands(a, b, ends, out)
+    a, b, out = case.shapes
+    # Gradients multiply by activations as they lie, transposed.
+    first = signs(*a) if case.shared == "m" else signs(*a[::-1]).T
+    return Operands(first, signs(*b), ends, to_dtype(xp.zeros(out, "float32"), case.dtype))
+
+
+def products(case: GroupedCase, a: Any, b: Any, out: Any) -> list[tuple[Any, Any, Any]]:
+    """The operands and the result of each group, as views."""
+    views = []
+    for group, (first, end) in enumerate(pairwise([0, *np.cumsum(case.sizes).tolist()])):
+        part = slice(first, end)
+        if case.shared == "m":
+            views.append((a[part], b[group], out[part]))
+        else:
+            views.append((a[:, part], b[part], out[group]))
+    return views
 
 
 def is_exact(case: GroupedCase, call: Call, operands: Operands) -> bool:
     """Tell whether every element is the exact sum, rounded to nearest."""
     operands.out[...] = math.nan
-    result = call()
-    for group, (first, end) in enumerate(pairwise([0, *np.cumsum(case.sizes).tolist()])):
-        rows = slice(first, end)
-        if case.shared == "m":
-            a, b, out = operands.a[rows], operands.b[group], result[rows]
-        else:
-            a, b, out = operands.a[:, rows], operands.b[rows], result[group]
+    for a, b, out in products(case, operands.a, operands.b, call()):
         if case.dtype == "bfloat16":
             exact = (a.double() @ b.double()).to(out.dtype)
         else:
@@ -162,16 +156,10 @@ def grouped_mm_call(case: GroupedCase, operands: Operands) -> Call:
 def mm_calls(case: GroupedCase, operands: Operands) -> Call:
     """torch.mm of each group in turn, into out."""
     a, b, _, out = tensors(operands)
-    multiply, products = torch().mm, []
-    for group, (first, end) in enumerate(pairwise([0, *np.cumsum(case.sizes).tolist()])):
-        rows = slice(first, end)
-        if case.shared == "m":
-            products.append((a[rows], b[group], out[rows]))
-        else:
-            products.append((a[:, rows], b[rows], out[group]))
+    multiply, parts = torch().mm, products(case, a, b, out)
 
     def call() -> Any:
-        for x, y, z in products:
+        for x, y, z in parts:
             multiply(x, y, out=z)
         return operands.out
 
