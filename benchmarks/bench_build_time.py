@@ -5,7 +5,7 @@ is not counted, so that files come from the page cache and byte code is compiled
 warm kernel cache. A cold kernel cache is an empty folder for every process. Long builds are sampled
 once or twice: a kernel of `pipeline` in one process, then the same with an epilogue, for which the
 device functions of cuBLASDx are kept; a kernel of nvmath.device for one shape, up to its first
-result; and all kernels, in as many processes as there are CPUs.
+result; and all kernels of float32, in as many processes as there are CPUs.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def bench_nvmath_device(benchmark: Any, tmp_path: Path) -> None:
 
 
 def bench_build(benchmark: Any, tmp_path: Path) -> None:
-    """`dxgemm.build()` of every kernel for this GPU; of `coalesced` for sm_90a in the smoke run."""
-    arguments = ["--arch=sm_90a", "--implementation=coalesced"] if SMOKE else []
+    """`dxgemm build --dtype float32` for this GPU; `coalesced` for sm_90a in the smoke run."""
+    arguments = ["--dtype=float32"]
+    arguments += ["--arch=sm_90a", "--implementation=coalesced"] if SMOKE else []
     sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
-    report(benchmark, "build of every kernel", [sample], kernels=sample["returned"])
+    kernels = {"dtype": "float32", "kernels": sample["returned"]}
+    report(benchmark, "build of every kernel", [sample], **kernels)

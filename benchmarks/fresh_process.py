@@ -4,7 +4,7 @@
     python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced
     python fresh_process.py kernel --implementation pipeline --dtype float64 --arch sm_90a
     python fresh_process.py kernel --implementation pipeline ... --epilogue relu
-    python fresh_process.py build --arch sm_90a
+    python fresh_process.py build --dtype float32 --arch sm_90a
     python fresh_process.py nvmath.device --dtype float64
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
@@ -94,12 +94,12 @@ def prepare_kernel(
     return step
 
 
-def prepare_build(arch: str | None, implementation: str | None) -> Callable[[], object]:
+def prepare_build(dtype: str, arch: str | None, implementation: str | None) -> Callable[[], object]:
     import dxgemm
 
     def step() -> int:
         implementations = (implementation,) if implementation else None
-        return len(dxgemm.build(arch=arch, implementations=implementations))
+        return len(dxgemm.build(arch=arch, dtypes=(dtype,), implementations=implementations))
 
     return step
 
@@ -143,7 +143,7 @@ def main() -> None:
     elif given.step == "kernel":
         step = prepare_kernel(given.implementation, given.dtype, given.arch, given.epilogue)
     elif given.step == "build":
-        step = prepare_build(given.arch, given.implementation)
+        step = prepare_build(given.dtype, given.arch, given.implementation)
     else:
         step = prepare_nvmath_device(given.dtype, given.size)
 
