@@ -17,6 +17,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
     ("errors", "handwritten"),
+    ("log",),
     ("gpu",),
     ("problem",),
     ("epilogues",),

@@ -32,6 +32,7 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
+from dxgemm.log import logger
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent
@@ -165,6 +166,14 @@ class Route:
             self.candidate = choose(self.problem, self.device, implementation)
         if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()
+        logger.debug(
+            "gemm %s %s on %s: %s, %s",
+            " x ".join(map(str, (*self.shape, self.k))),
+            self.problem.dtype,
+            self.device.name,
+            self.candidate,
+            self.candidate.reason,
+        )
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -291,6 +300,7 @@ class Route:
                 launch = self._bind(candidate)
             except (BuildError, MissingPackageError) as error:
                 failures.append((candidate, error))
+                logger.info("gemm: not by %s: %s", candidate, error)
                 continue
             if not failures:
                 return candidate, launch

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from dxgemm.compiler.spec import KernelSpec
 from dxgemm.errors import SettingError
+from dxgemm.log import logger
 
 BUILD_MODES = ("background", "block", "never")
 
@@ -95,6 +96,7 @@ def _run(
 ) -> None:
     from dxgemm.compiler.worker import Worker
 
+    logger.info("%s for %s is being built behind the calls", spec, arch)
     try:
         with _turn, Worker() as worker:
             worker.build(spec, arch)

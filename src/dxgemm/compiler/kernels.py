@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from functools import cache
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
 from dxgemm.compiler.spec import KernelSpec
 from dxgemm.compiler.store import KernelStore, default_directory
+from dxgemm.log import logger
 
 _in_memory: dict[tuple[KernelSpec, str], CompiledKernel] = {}
 
@@ -34,7 +36,9 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     with kernel_store().lock(key):
         kernel = find_kernel(spec, arch)
         if kernel is None:
+            start = time.perf_counter()
             kernel = compile_kernel(spec, arch)
+            logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
             kernel_store().save(key, kernel)
     return keep_kernel(spec, arch, kernel)
 
