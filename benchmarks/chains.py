@@ -40,8 +40,8 @@ class Chain:
         on_arrays: (sums, arrays), a column as (m, 1) -> result.
         is_exact: True if it rounds nothing when sums and arrays are small integers times a unit.
         in_torch: `on_arrays` for tensors; None if it is not compared with separate kernels.
-        in_cuda: C++ expression of floats with these names and `value`, for chains that `cupy.fuse`
-            cannot take; None for the others.
+        in_cuda: C++ expression of floats with these names and `value`, for bfloat16, which
+            `cupy.fuse` cannot take; None for chains that bfloat16 is not measured with.
         cublaslt_gelu: `use_gelu` of torch._addmm_activation, which calls cuBLASLt's own epilogue;
             None where cuBLASLt has none.
     """
@@ -103,6 +103,7 @@ CHAINS = {
         lambda vector: e.bias(vector) | e.relu,
         lambda value, vector: xp.maximum(value + vector, 0.0),
         in_torch=lambda value, vector: (value + vector).relu(),
+        in_cuda="fmaxf(value + vector, 0.0f)",
         cublaslt_gelu=False,
     ),
     "bias | gelu_tanh": Chain(
@@ -111,6 +112,10 @@ CHAINS = {
         lambda value, vector: gelu_tanh(value + vector),
         is_exact=False,
         in_torch=lambda value, vector: torch_gelu(value + vector, "tanh"),
+        in_cuda=(
+            "0.5f * (value + vector) * (1.0f + tanhf(0.79788456f * (value + vector) "
+            "* (1.0f + 0.044715f * (value + vector) * (value + vector))))"
+        ),
         cublaslt_gelu=True,
     ),
     "dequantise": Chain(

@@ -1,13 +1,14 @@
 """Groups of products in one array, as dxgemm computes them and as torch does.
 
 Rivals are torch._grouped_mm, where it takes the dtype, and torch.mm for each group, whose sizes the
-host then has to know. All are checked exactly on small integers, on which they are timed, too.
+host then has to know. All are checked exactly on small integers, then timed on normal values, which
+cost the power, and so the clocks, of data in use.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +23,7 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.tuning.sampling import calls_in_sample
 
 Call = Callable[[], object]
+Maker = Callable[["GroupedCase", "Operands"], Call]
 
 
 @dataclass(frozen=True)
@@ -63,42 +65,60 @@ class Operands:
 
 def measure(case: GroupedCase, timer: Timer, budget_s: float) -> dict[str, list[float]]:
     """Check every call, then time those that pass, interleaved; seconds a call, by name."""
-    makers: dict[str, Callable[[GroupedCase, Operands], Call]] = {AUTOMATIC: own_call}
+    makers: dict[str, Maker] = {AUTOMATIC: own_call}
     if not SMOKE:
-        makers |= {"torch._grouped_mm": grouped_mm_call, "torch.mm": mm_calls}
+        makers |= rivals(case.dtype)
     rng = xp.random.default_rng(0)
-    sets = [make_operands(case, rng)]
-    calls: dict[str, list[Call]] = {}
+    call_s = first_times(case, makers, make_operands(case, rng), timer)
+    count = max(map(calls_in_sample, call_s.values()))
+    sets = sets_of_operands(case, count)
+    operands = [make_operands(case, rng, normal) for _ in range(sets)]
+    calls = {name: [makers[name](case, matrices) for matrices in operands] for name in call_s}
+    return take_turns(calls, call_s, timer, budget_s)
+
+
+def first_times(
+    case: GroupedCase, makers: Mapping[str, Maker], operands: Operands, timer: Timer
+) -> dict[str, float]:
+    """Seconds of a call of those whose results are exact, by name; a rival may refuse a case."""
+    call_s = {}
     for name, make in makers.items():
         try:
-            call = make(case, sets[0])
-            is_right = is_exact(case, call, sets[0])
+            call = make(case, operands)
+            is_right = is_exact(case, call, operands)
         except (errors.MissingPackageError, NotImplementedError, RuntimeError):
             if name == AUTOMATIC:
                 raise
             continue
         assert is_right, f"{name} gives a wrong result for {case}"
-        calls[name] = [call]
-    call_s = {name: timer(of_name) for name, of_name in calls.items()}
-    count = max(map(calls_in_sample, call_s.values()))
-    sets += [make_operands(case, rng) for _ in range(sets_of_operands(case, count) - 1)]
-    for name in calls:
-        calls[name] += [makers[name](case, others) for others in sets[1:]]
-    return take_turns(calls, call_s, timer, budget_s)
+        call_s[name] = timer([call])
+    return call_s
 
 
-def make_operands(case: GroupedCase, rng: Any) -> Operands:
-    """Operands of small integers, whose sums are exact and small enough for results of 8 bits."""
+def rivals(dtype: str) -> dict[str, Maker]:
+    """The rivals of a dtype. In float16 torch._grouped_mm reads the offsets on the host."""
+    makers: dict[str, Maker] = {"torch.mm": mm_calls}
+    return makers | {"torch._grouped_mm": grouped_mm_call} if dtype == "bfloat16" else makers
 
-    def signs(*shape: int) -> Any:
-        values = rng.integers(-1, 2, shape).astype("float32")
-        return to_dtype(values, case.dtype)
 
-    ends = xp.asarray(np.cumsum(case.sizes, dtype=np.int32))
+def signs(rng: Any, shape: tuple[int, ...]) -> Any:
+    """-1, 0 and 1, whose sums are exact."""
+    return rng.integers(-1, 2, shape).astype("float32")
+
+
+def normal(rng: Any, shape: tuple[int, ...]) -> Any:
+    return rng.standard_normal(shape, dtype="float32")
+
+
+def make_operands(
+    case: GroupedCase, rng: Any, fill: Callable[[Any, tuple[int, ...]], Any] = signs
+) -> Operands:
+    """Operands of values that `fill` draws; gradients multiply by activations transposed."""
     a, b, out = case.shapes
-    # Gradients multiply by activations as they lie, transposed.
-    first = signs(*a) if case.shared == "m" else signs(*a[::-1]).T
-    return Operands(first, signs(*b), ends, to_dtype(xp.zeros(out, "float32"), case.dtype))
+    first = fill(rng, a) if case.shared == "m" else fill(rng, a[::-1]).T
+    ends = xp.asarray(np.cumsum(case.sizes, dtype=np.int32))
+    result = to_dtype(xp.zeros(out, "float32"), case.dtype)
+    return Operands(to_dtype(first, case.dtype), to_dtype(fill(rng, b), case.dtype), ends, result)
 
 
 def products(case: GroupedCase, a: Any, b: Any, out: Any) -> list[tuple[Any, Any, Any]]:
@@ -116,7 +136,8 @@ def products(case: GroupedCase, a: Any, b: Any, out: Any) -> list[tuple[Any, Any
 def is_exact(case: GroupedCase, call: Call, operands: Operands) -> bool:
     """Tell whether every element is the exact sum, rounded to nearest."""
     operands.out[...] = math.nan
-    for a, b, out in products(case, operands.a, operands.b, call()):
+    result = like(operands.out, call())
+    for a, b, out in products(case, operands.a, operands.b, result):
         if case.dtype == "bfloat16":
             exact = (a.double() @ b.double()).to(out.dtype)
         else:
@@ -147,10 +168,7 @@ def grouped_mm_call(case: GroupedCase, operands: Operands) -> Call:
     a, b, ends, _ = tensors(operands)
     multiply = torch()._grouped_mm
 
-    def call() -> Any:
-        return like(operands.out, multiply(a, b, offs=ends))
-
-    return call
+    return lambda: multiply(a, b, offs=ends)
 
 
 def mm_calls(case: GroupedCase, operands: Operands) -> Call:
@@ -166,6 +184,6 @@ def mm_calls(case: GroupedCase, operands: Operands) -> Call:
     return call
 
 
-def like(array: Any, tensor: Any) -> Any:
-    """The tensor, as an array of the same library as another."""
-    return tensor if isinstance(array, torch().Tensor) else xp.from_dlpack(tensor)
+def like(array: Any, result: Any) -> Any:
+    """The result, as an array of the same library as another."""
+    return result if isinstance(result, type(array)) else xp.from_dlpack(result)
