@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.group_table import FIELDS
 from dxgemm.launches.group_offsets import bind_maker, kernel_specs, most_tiles
+from dxgemm.launches.group_wgmma import KERNELS
 from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
@@ -243,6 +245,7 @@ def test_the_table_is_that_of_the_problems(home, shared, offsets, is_batched):
                 if f"{name} {axis}" in axes[shared]:
                     start += part.start * getattr(entry, axis)
             row += [start, entry.row, entry.col]
+        row.append(part.start)
         first = count + 1 + index * len(FIELDS)
         assert table[index] == tiles
         assert table[first : first + len(FIELDS)].tolist() == row
@@ -279,23 +282,25 @@ def test_the_kernels_of_offsets_are_built_ahead():
     assert len(kernel_specs(("float32", "float16"), "sm_80")) == 3
     on_hopper = Counter(spec.implementation for spec in kernel_specs(DTYPES, "sm_90a"))
     assert on_hopper["group_offsets"] == 6
-    assert on_hopper["grouped_wgmma"] == on_hopper.total() - 6 > 0
+    assert on_hopper.keys() == {"group_offsets", "group_maps", *KERNELS.values()}
     assert not kernel_specs(("int8",), "sm_90a")
     assert not kernel_specs(DTYPES, "sm_75")
 
 
-COMPILE_ROWS = """
+COMPILE_LARGEST = """
 from dxgemm.compiler import compile_kernel
-from dxgemm.launches.group_rows import rows_specs
-spec = next(s for s in rows_specs(("bfloat16",), "sm_90a") if s.config.tile_n == 256)
-record = compile_kernel(spec, "sm_90a").record
-assert record.stack_bytes == 0, record
-assert record.registers * record.threads <= 65536, record
+from dxgemm.launches.group_wgmma import KERNELS, wgmma_specs
+specs = [s for s in wgmma_specs(("bfloat16",), "sm_90a") if getattr(s.config, "tile_n", 0) == 256]
+for name in KERNELS.values():
+    spec = next(spec for spec in specs if spec.implementation == name)
+    record = compile_kernel(spec, "sm_90a").record
+    assert record.stack_bytes == 0, record
+    assert record.registers * record.threads <= 65536, record
 """
 
 
-def test_the_kernel_of_rows_keeps_all_in_registers(run_python):
-    run_python(COMPILE_ROWS)
+def test_the_kernels_of_wgmma_keep_all_in_registers(run_python):
+    run_python(COMPILE_LARGEST)
 
 
 @pytest.mark.gpu
@@ -343,3 +348,23 @@ def test_large_uneven_groups(home, shared, dtype):
     used = {"m": np.s_[: offsets[-1]], "n": np.s_[:, : offsets[-1]], "k": np.s_[:]}[shared]
     exact = wanted.astype(numpy_dtype(dtype)).astype(float)
     np.testing.assert_array_equal(fetched[used], exact[used])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("a_order", "b_order"), [*product("FC", "CF")])
+def test_groups_of_k_see_nothing_of_their_neighbours(hopper, home, dtype, a_order, b_order):
+    """Every group but one is NaN. Groups begin and end anywhere, one of them is empty."""
+    sizes, m, n = [5, 0, 64, 129, 1, 300, 63, 6], 136, 264
+    ends = np.cumsum(sizes)
+    total, kind = int(ends[-1]), numpy_dtype(dtype)
+    rng = np.random.default_rng(0)
+    a = np.asarray(rng.integers(-2, 3, (m, total)), kind, order=a_order)
+    b = np.asarray(rng.integers(-2, 3, (total, n)), kind, order=b_order)
+    offsets = home.send(np.int32(ends))
+    for group, part in enumerate(parts(ends, total)):
+        a_alone, b_alone = np.full_like(a, np.nan), np.full_like(b, np.nan)
+        a_alone[:, part], b_alone[part] = a[:, part], b[part]
+        result = dxgemm.gemm_grouped(home.send(a_alone), home.send(b_alone), offsets=offsets)
+        exact = (a[:, part].astype(float) @ b[part].astype(float)).astype(kind)
+        np.testing.assert_array_equal(home.fetch(result)[group].astype(float), exact.astype(float))

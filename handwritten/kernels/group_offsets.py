@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.group_table import FIELDS
+from dxgemm.handwritten.parts.group_table import FIELDS, make_find_part
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 SHARED = ("m", "n", "k")  # dimensions that may be shared out
@@ -75,13 +75,11 @@ def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Calla
     steps = threads.bit_length() - 1
     by_m, by_n, by_k = (shared == name for name in SHARED)
 
+    find_part = make_find_part()
+
     def find(offsets, problem, m, n, k):
         """First index and size of a problem in the dimension, and its m, n and k."""
-        total = m if by_m else n if by_n else k
-        first = int64(0)
-        if problem > 0:
-            first = min(max(int64(offsets[problem - 1]), int64(0)), int64(total))
-        size = max(min(int64(offsets[problem]), int64(total)) - first, int64(0))
+        first, size = find_part(offsets, problem, m if by_m else n if by_n else k)
         if by_m:
             m = size
         if by_n:
@@ -145,6 +143,7 @@ def make_kernel(config: Config, dtype: str, shared: str, epilogue: Any) -> Calla
             table[row + 6], table[row + 7], table[row + 8] = b_start, b.row, b.col
             table[row + 9], table[row + 10], table[row + 11] = c_start, c.row, c.col
             table[row + 12], table[row + 13], table[row + 14] = out_start, out.row, out.col
+            table[row + 15] = first
             # Where k is 0, even a NaN in alpha is ignored.
             scalars[2 * problem] = alpha if own_k > 0 else scalar(0)
             scalars[2 * problem + 1] = beta

@@ -2,7 +2,8 @@
 
 Tiles are numbered through all problems. The table holds the first tile of each problem, in their
 order, then FIELDS numbers for each. Starts and strides count elements; an operand starts so many
-elements after the pointer of its name.
+elements after the pointer of its name. `first` is a problem's first index in the dimension that
+offsets share out; in a list it is 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,26 @@ from typing import Any
 FIELDS = (
     "m", "n", "k", "a_start", "a_stride_m", "a_stride_k", "b_start", "b_stride_k", "b_stride_n",
     "c_start", "c_stride_m", "c_stride_n", "out_start", "out_stride_m", "out_stride_n",
+    "first",
 )  # fmt: skip
+
+
+def make_find_part() -> Any:
+    """A device function: (offsets, problem, total) -> first index of a problem's part, its size.
+
+    Offsets are the last index of each part plus one. Wrong ones count as the nearest right ones.
+    """
+    from numba import int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    def find_part(offsets, problem, total):
+        first = int64(0)
+        if problem > 0:
+            first = min(max(int64(offsets[problem - 1]), int64(0)), int64(total))
+        return first, max(min(int64(offsets[problem]), int64(total)) - first, int64(0))
+
+    return device_function(find_part)
 
 
 def make_find_problem() -> Any:

@@ -6,14 +6,15 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
 
     barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
     TMA          tensor_map, prefetch_tensor_map, copy_box
+                 write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
                  wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
                  pack_quad: four int8 as one register; store_byte: the first of them
 
-Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "Asynchronous Warpgroup Level Matrix
-Instructions".
+Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "tensormap.replace", "Asynchronous Warpgroup
+Level Matrix Instructions".
 """
 
 from __future__ import annotations
@@ -87,6 +88,41 @@ def tensor_map(typing_context, name):
         return inline_ptx(builder, _int64, text, "=l", [])
 
     return signature(types.int64, name), generate
+
+
+@intrinsic
+def write_tensor_map(typing_context, target, source):
+    """Copy a tensor map from a kernel parameter to global memory, at a multiple of 128 bytes."""
+    moves = " ".join(
+        f"ld.v2.b64 {{low, high}}, [$1+{at}]; st.global.v2.b64 [$0+{at}], {{low, high}};"
+        for at in range(0, 128, 16)
+    )
+
+    def generate(context, builder, sig, args):
+        text = f"{{ .reg .b64 low, high; {moves} }}"
+        inline_ptx(builder, _void, text, f"l,l,{_MEMORY}", list(args))
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int64, types.int64), generate
+
+
+@intrinsic
+def limit_tensor_map(typing_context, target, index, size):
+    """Let a tensor map in global memory end after `size` elements along an index."""
+    field = f"tensormap.replace.tile.global_dim.global.b1024.b32 [$0], {literal(index)}, $1;"
+
+    def generate(context, builder, sig, args):
+        inline_ptx(builder, _void, field, f"l,r,{_MEMORY}", [args[0], args[2]])
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int64, index, types.int32), generate
+
+
+# Tensor maps that this thread wrote to global memory become known to TMA, after an acquire.
+publish_tensor_maps = _statement("fence.proxy.tensormap::generic.release.gpu;", "")
+acquire_tensor_map = _statement(
+    "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", types.int64
+)
 
 
 @intrinsic

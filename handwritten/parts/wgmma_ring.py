@@ -66,33 +66,82 @@ def make_corner() -> Callable[..., Any]:
     return corner
 
 
-def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Callable[..., Any]:
-    """A device function: have TMA fill a stage with a tile of a, then one of b.
+def make_fetch_operand(extent: int, tile_k: int, is_across: bool) -> Callable[..., Any]:
+    """A device function: have TMA fill a part of a stage with a tile of one operand.
 
     Args:
-        config: a `WgmmaConfig`.
+        extent: rows of a tile of a, or columns of one of b.
         tile_k: k of a stage.
-        a_across, b_across: True for MN-major operands, which come in panels.
+        is_across: True for an MN-major operand, which comes in panels.
     """
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.hopper import copy_box
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    a_bytes, panel_bytes = config.tile_m * ROW_BYTES, tile_k * ROW_BYTES
-    a_boxes = config.tile_m // tile_k if a_across else 1
-    b_boxes = config.tile_n // tile_k if b_across else 1
+    panel_bytes = tile_k * ROW_BYTES
+    boxes = extent // tile_k if is_across else 1
     corner = make_corner()
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
+    def fetch_operand(smem, barrier, along, depth, tensor_map, matrix):
+        for box in static_range(boxes):
+            place = corner(is_across, along + box * tile_k, depth, matrix)
+            copy_box(int32(smem + box * panel_bytes), tensor_map, barrier, place)
+
+    return fetch_operand
+
+
+def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """A device function: have TMA fill a stage with a tile of a, then one of b.
+
+    Args:
+        config: a `WgmmaConfig`.
+        tile_k: k of a stage.
+        a_across, b_across: True for MN-major operands.
+    """
+    from numba import cuda, int32
+
+    a_bytes = config.tile_m * ROW_BYTES
+    fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
+    fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across)
+
+    @cuda.jit(device=True, forceinline=True)
     def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        for box in static_range(a_boxes):
-            place = corner(a_across, row + box * tile_k, depth, a_matrix)
-            copy_box(int32(stage_smem + box * panel_bytes), a_map, barrier, place)
-        b_smem: int32 = stage_smem + a_bytes
-        for box in static_range(b_boxes):
-            place = corner(b_across, col + box * tile_k, depth, b_matrix)
-            copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
+        fetch_a(stage_smem, barrier, row, depth, a_map, a_matrix)
+        fetch_b(int32(stage_smem + a_bytes), barrier, col, depth, b_map, b_matrix)
 
     return fetch
+
+
+def make_fill(config: Any, tile_k: int, fetch: Callable[..., Any]) -> Callable[..., Any]:
+    """A device function: have TMA fill stages with the k of one tile, as `fetch` does with each.
+
+    It takes the first k of the tile and its end, and returns the next stage and its parity.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.hopper import expect_bytes, wait_barrier
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    stage_bytes = config.stage_bytes
+    after = make_after(config.stages)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def fill(
+        smem, full, empty, stage, parity, row, col, first, end, a_map, a_matrix, b_map, b_matrix
+    ):  # fmt: skip
+        depth: int32 = first
+        while depth < end:
+            barrier: int32 = full + 8 * stage
+            target: int32 = smem + stage * stage_bytes
+            wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+            expect_bytes(barrier, stage_bytes)
+            fetch(target, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix)
+            depth += tile_k
+            stage, parity = after(stage, parity)
+        return stage, parity
+
+    return fill

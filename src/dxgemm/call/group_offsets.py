@@ -21,8 +21,9 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.group_offsets import OFFSET_DTYPES, GroupOffsetsLaunch, bind_group
+from dxgemm.launches.group_offsets import OFFSET_DTYPES, bind_group
 from dxgemm.launches.grouped import needs_later
+from dxgemm.launches.series import LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements
 from dxgemm.problem.problem import Problem
@@ -98,7 +99,7 @@ class GroupByOffsets(Group):
         launch = self._launch().fixed(*arguments, operands=offsets)
         return lambda: self._queue(launch)
 
-    def _launch(self) -> GroupOffsetsLaunch:
+    def _launch(self) -> LaunchSeries:
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
         with launching_on(self._current_stream()):
             return bind_group(

@@ -12,7 +12,13 @@ from dxgemm.choice.implementation import is_before
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.group_rows import bind_rows, choose_rows_config, rows_specs, takes_rows
+from dxgemm.launches.group_wgmma import (
+    GroupsOfKLaunch,
+    bind_rows,
+    choose_wgmma_config,
+    takes,
+    wgmma_specs,
+)
 from dxgemm.launches.grouped import (
     DTYPES,
     bind_table,
@@ -31,38 +37,38 @@ OFFSET_DTYPES = ("int32", "int64")
 
 
 class GroupOffsetsLaunch(LaunchSeries):
-    """Launch of a group by offsets, whose address and number are its epilogue arguments."""
+    """Launch of a group by a table that a kernel makes of the offsets."""
 
     def __init__(
-        self, problem: Problem, shared: str, count: int, offsets_dtype: str, ordinal: int
+        self,
+        problem: Problem,
+        shared: str,
+        count: int,
+        offsets_dtype: str,
+        rows: Problem | None,
+        ordinal: int,
     ) -> None:
         """Choose a config, and bind the kernels, building missing ones.
 
         Args:
-            problem: sizes and strides of the whole call. In the dimension that is shared out, the
-                size is that of all problems together; batch strides lead from one problem to the
-                next in operands that do not have it. Alignments are those of every problem.
-            shared: dimension of the problem that is shared out: "m", "n" or "k".
-            count: number of problems.
-            offsets_dtype: dtype of the offsets.
-            ordinal: ordinal of the GPU.
+            problem, shared, count, offsets_dtype, ordinal: as `bind_group` has them.
+            rows: the problem for a kernel that shares out rows by `wgmma`; None for other kernels.
         """
         from dxgemm.handwritten.kernels.group_offsets import table_items
 
         super().__init__(ordinal)
+        self._shares_rows = rows is not None
         device = device_facts(ordinal)
-        rows = replace(problem, batch=count)
-        has_rows = shared == "m" and takes_rows(rows, device.arch)
         equal = _equal_sizes(problem, shared, count)
-        if has_rows:
-            self._config = choose_rows_config(*equal, device)
+        if rows:
+            self._config = choose_wgmma_config(*equal, device)
         else:
             self._config, variant = _choose(problem, shared, equal, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
         sizes = (table_items(count), 8), (2 * count + 2, ITEM_SIZES[problem.scalar_dtype])
         self._buffers = [(self._take(items * size), items) for items, size in sizes]
         tiles = most_tiles(problem, shared, count, self._config.tile_m, self._config.tile_n)
-        if has_rows:
+        if rows:
             self._product = bind_rows(rows, self._config, tiles, device, ordinal)
         else:
             self._product = bind_table(
@@ -72,18 +78,41 @@ class GroupOffsetsLaunch(LaunchSeries):
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         buffers = [number for start, items in self._buffers for number in (base + start, items)]
         tile = self._config.tile_m, self._config.tile_n
-        return [
-            Call(self._maker, call, (*operands, *buffers, *tile)),
-            Call(self._product, (*call[:4], 1.0, 0.0), tuple(buffers)),
-        ]
+        maker = Call(self._maker, call, (*operands, *buffers, *tile))
+        if self._shares_rows:  # all with the factors of the call
+            return [maker, Call(self._product, call, tuple(buffers[:2]))]
+        return [maker, Call(self._product, (*call[:4], 1.0, 0.0), tuple(buffers))]
 
 
 @lru_cache(maxsize=256)
 def bind_group(
-    problem: Problem, shared: str, count: int, offsets_dtype: str, ordinal: int
-) -> GroupOffsetsLaunch:
-    """Bind the kernels of a group to its layouts; arguments are those of `GroupOffsetsLaunch`."""
-    return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, ordinal)
+    problem: Problem,
+    shared: str,
+    count: int,
+    offsets_dtype: str,
+    ordinal: int,
+) -> LaunchSeries:
+    """Choose and bind the kernels of a group, building missing ones.
+
+    The address and the number of the offsets are the epilogue arguments of the launch.
+
+    Args:
+        problem: sizes and strides of the whole call. In the dimension that is shared out, the size
+            is that of all problems together; batch strides lead from one problem to the next in
+            operands that do not have it. Alignments are those of every problem.
+        shared: dimension of the problem that is shared out: "m", "n" or "k".
+        count: number of problems.
+        offsets_dtype: dtype of the offsets.
+        ordinal: ordinal of the GPU.
+    """
+    device = device_facts(ordinal)
+    whole = replace(problem, batch=count)
+    if not takes(whole, shared, device.arch):
+        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, None, ordinal)
+    if shared == "m":
+        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, whole, ordinal)
+    config = choose_wgmma_config(*_equal_sizes(problem, shared, count), device)
+    return GroupsOfKLaunch(whole, config, offsets_dtype, ordinal)
 
 
 def forget_launches() -> None:
@@ -97,7 +126,7 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
         return []
     scalars = {scalar_dtype(dtype): None for dtype in DTYPES if dtype in dtypes}
     makers = [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
-    return makers + rows_specs(dtypes, arch)
+    return makers + wgmma_specs(dtypes, arch)
 
 
 def most_tiles(problem: Problem, shared: str, count: int, tile_m: int, tile_n: int) -> int:

@@ -49,7 +49,7 @@ class GroupMember(NamedTuple):
             self.starts, (problem.a, problem.b, problem.c, problem.out), strict=True
         ):
             row += [start, strides.row, strides.col]
-        return row
+        return [*row, 0]
 
     def is_like(self, other: GroupMember) -> bool:
         """True if the two problems differ in their addresses only."""

@@ -1,0 +1,123 @@
+"""Launches of groups by offsets on Hopper's tensor cores by `wgmma`: groups of rows, or of k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from dxgemm.choice.implementation import common_problems, launchable
+from dxgemm.compiler import KernelSpec, compute_capability
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.launches.grouped import choose_config
+from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.device import device_facts
+
+# Kernels by the dimension that is shared out; their files have these names.
+KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k"}
+TABLE = FusedOperand("buffer", "int64")
+
+
+def takes(problem: Problem, shared: str, arch: str) -> bool:
+    """True if a kernel can compute a group.
+
+    Args:
+        problem: the problem of all groups together; `batch` counts them, and alignments are those
+            of every group, because TMA reads only from multiples of 16 bytes on.
+        shared: dimension of the problem that is shared out.
+        arch: architecture.
+    """
+    if shared not in KERNELS or problem.k == 0:
+        return False
+    kernel = _file(shared).KERNEL
+    is_hopper = compute_capability(arch) == kernel.only_arch
+    return is_hopper and problem.dtype in kernel.dtypes and kernel.supports(problem) is None
+
+
+def choose_wgmma_config(m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts) -> Any:
+    """Choose a config for problems of these sizes."""
+    from dxgemm.handwritten.kernels.grouped_wgmma import SHARES
+
+    return choose_config(list(SHARES), SHARES.__getitem__, m, n, k, device)
+
+
+def bind_rows(
+    problem: Problem, config: Any, tiles: int, device: DeviceFacts, ordinal: int
+) -> Launch:
+    """Bind the kernel of groups of rows to at most so many tiles."""
+    spec = product_spec(problem, "m", config)
+    maps = _file("m").KERNEL.tensor_maps(config, problem)
+    problem = replace(problem, epilogue=spec.epilogue)
+    return launch_kernel(spec, problem, min(tiles, device.sm_count), device.arch, ordinal, maps)
+
+
+class GroupsOfKLaunch(LaunchSeries):
+    """Launch of groups that share out k: a kernel makes their tensor maps, another multiplies.
+
+    Its epilogue arguments are the address and the number of the offsets.
+    """
+
+    def __init__(self, problem: Problem, config: Any, offsets_dtype: str, ordinal: int) -> None:
+        """Bind the kernels, building missing ones; the problem is as `takes` has it."""
+        from dxgemm.handwritten.kernels.group_maps import ITEM_BYTES, ROW_ITEMS
+
+        super().__init__(ordinal)
+        device = device_facts(ordinal)
+        product = _file("k").KERNEL
+        maker = maps_spec(problem, offsets_dtype)
+        maps = product.tensor_maps(config, problem)
+        tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
+        spec = product_spec(problem, "k", config)
+        self._maker = launch_kernel(
+            maker, replace(problem, epilogue=maker.epilogue), 1, device.arch, ordinal, maps
+        )
+        self._product = launch_kernel(
+            spec, replace(problem, epilogue=spec.epilogue), min(tiles, device.sm_count),
+            device.arch, ordinal,
+        )  # fmt: skip
+        self._items = problem.batch * ROW_ITEMS
+        self._table = self._take(self._items * ITEM_BYTES)
+
+    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+        table = base + self._table, self._items
+        return [Call(self._maker, call, (*operands, *table)), Call(self._product, call, table)]
+
+
+def product_spec(problem: Problem, shared: str, config: Any) -> KernelSpec:
+    """Spec of a kernel that multiplies; it reads a table."""
+    file = _file(shared)
+    variant = file.KERNEL.variant(config, problem)
+    fusion = Fusion((), (TABLE,))
+    return KernelSpec(KERNELS[shared], file.__name__, config, problem.dtype, variant, fusion)
+
+
+def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
+    """Spec of the kernel that makes the tensor maps of groups of k."""
+    from dxgemm.handwritten.kernels import group_maps as file
+
+    (config,) = file.KERNEL.configs
+    innermost = file.KERNEL.variant(config, problem)[:2]
+    fusion = Fusion((), (FusedOperand("buffer", offsets_dtype), TABLE))
+    return KernelSpec("group_maps", file.__name__, config, problem.dtype, innermost, fusion)
+
+
+def wgmma_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
+    """List the kernels to build ahead of time for an architecture, for offsets in int32."""
+    specs: dict[KernelSpec, None] = {}
+    for shared in KERNELS:
+        kernel = _file(shared).KERNEL
+        for dtype in (dtype for dtype in kernel.dtypes if dtype in dtypes):
+            problems = [p for p in common_problems(dtype) if takes(p, shared, arch)]
+            specs |= {product_spec(p, shared, c): None for p in problems for c in kernel.configs}
+            if shared == "k":
+                specs |= {maps_spec(problem, "int32"): None for problem in problems}
+    return launchable(list(specs), arch)
+
+
+def _file(shared: str) -> Any:
+    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[shared]}")
