@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 
 import dxgemm
+from dxgemm import epilogues as e
 from dxgemm import errors
+from dxgemm import reductions as r
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.group_table import FIELDS
 from dxgemm.launches.group_offsets import bind_maker, kernel_specs, most_tiles
-from dxgemm.launches.group_wgmma import KERNELS
+from dxgemm.launches.group_wgmma import KERNELS, refusal
 from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.kinds import numpy_dtype
+from dxgemm.testing.libraries import LIBRARIES
 
 M, N, K = (3, 5, 4) if simulator_enabled() else (40, 72, 33)
 # Ends of groups. Empty groups at the beginning, in the middle and at the end; a rest without one.
@@ -182,10 +185,23 @@ def test_empty_calls(home, shared):
         assert (home.fetch(result) == 0).all()
 
 
+@pytest.mark.parametrize("offsets", [[4, 4, 9], [0, 1, 1, 2, 9]], ids=str)
+def test_gathered_rows_in_host_memory(offsets):
+    """Repeated rows, rows in any order, and indices outside, which count as the nearest row."""
+    rng = np.random.default_rng(0)
+    a = rng.integers(-3, 4, (5, K)).astype("float32")
+    b = rng.integers(-3, 4, (len(offsets), K, N)).astype("float32")
+    rows = np.array([4, 0, 0, 3, -7, 99, 2, 2, 1], "int64")
+    result = dxgemm.gemm_grouped(a, b, offsets=np.int32(offsets), rows=rows)
+    gathered = a[np.clip(rows, 0, 4)]
+    wanted = expected("m", gathered, b, np.zeros((9, N)), 1.0, 0.0, offsets)
+    np.testing.assert_array_equal(result, wanted)
+
+
 def test_bad_calls_write_nothing(make, home):
     a, b = make((8, 4), "float32")[1].array, make((2, 4, 3), "float32")[1].array
     c_sent = make((8, 3), "float32")[1]
-    c, offsets = c_sent.array, home.send(np.int32([3, 8]))
+    c, offsets, rows = c_sent.array, home.send(np.int32([3, 8])), home.send(np.int32([0] * 8))
     for operands, options, error, words in (
         ((a, b[0, :3], c), {}, errors.ShapeError, "inner dimensions differ"),
         ((a, b[:, :3], c), {}, errors.ShapeError, r"inner dimensions differ"),
@@ -202,6 +218,12 @@ def test_bad_calls_write_nothing(make, home):
         ((a, b.astype("float64"), c), {}, errors.DtypeError, "dtypes differ"),
         ((c, make((2, 3, 3), "float32")[1].array, c), {}, errors.OverlapError, "with a"),
         ((a, b), {"beta": 1.0}, errors.MissingOperandError, "beta"),
+        ((a, b, c[:7]), {"rows": rows}, errors.ShapeError, "but the result is"),
+        ((a, b, c), {"rows": rows.astype("float32")}, errors.DtypeError, "rows has dtype float32"),
+        ((a, b, c), {"rows": rows[None]}, errors.ShapeError, "rows is"),
+        ((a[:0], b, c), {"rows": rows}, errors.ShapeError, "no rows for 8 indices"),
+        ((b, a.T[:3], None), {"rows": rows}, errors.ShapeError, "with rows, pass"),
+        ((a, b, c), {"rows": rows, "offsets": None}, errors.MissingOperandError, "rows= goes with"),
     ):
         with pytest.raises(error, match=words) as raised:
             dxgemm.gemm_grouped(*operands, **{"offsets": offsets, **options})
@@ -290,9 +312,9 @@ def test_the_kernels_of_offsets_are_built_ahead():
 COMPILE_LARGEST = """
 from dxgemm.compiler import compile_kernel
 from dxgemm.launches.group_wgmma import KERNELS, wgmma_specs
-specs = [s for s in wgmma_specs(("bfloat16",), "sm_90a") if getattr(s.config, "tile_n", 0) == 256]
+specs = wgmma_specs(("bfloat16",), "sm_90a")
 for name in KERNELS.values():
-    spec = next(spec for spec in specs if spec.implementation == name)
+    spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)
     record = compile_kernel(spec, "sm_90a").record
     assert record.stack_bytes == 0, record
     assert record.registers * record.threads <= 65536, record
@@ -359,12 +381,167 @@ def test_groups_of_k_see_nothing_of_their_neighbours(hopper, home, dtype, a_orde
     ends = np.cumsum(sizes)
     total, kind = int(ends[-1]), numpy_dtype(dtype)
     rng = np.random.default_rng(0)
-    a = np.asarray(rng.integers(-2, 3, (m, total)), kind, order=a_order)
-    b = np.asarray(rng.integers(-2, 3, (total, n)), kind, order=b_order)
+    a, b = (rng.integers(-2, 3, shape).astype(kind) for shape in ((m, total), (total, n)))
     offsets = home.send(np.int32(ends))
+
+    def send(array, order):
+        return home.send(array) if order == "C" else home.send(array.T.copy()).T
+
     for group, part in enumerate(parts(ends, total)):
         a_alone, b_alone = np.full_like(a, np.nan), np.full_like(b, np.nan)
         a_alone[:, part], b_alone[part] = a[:, part], b[part]
-        result = dxgemm.gemm_grouped(home.send(a_alone), home.send(b_alone), offsets=offsets)
+        operands = send(a_alone, a_order), send(b_alone, b_order)
+        result = dxgemm.gemm_grouped(*operands, offsets=offsets)
         exact = (a[:, part].astype(float) @ b[part].astype(float)).astype(kind)
         np.testing.assert_array_equal(home.fetch(result)[group].astype(float), exact.astype(float))
+
+
+def test_wgmma_takes_layouts_that_tma_can_begin_to_read_anywhere():
+    rows = contiguous_problem("bfloat16", 256, 512, 1024)
+    gradient = replace(rows, a=Strides(0, 1, 256))
+    for problem, kind, reason in (
+        (gradient, "k", None),
+        (rows, "m", None),
+        (rows, "rows", None),
+        (rows, "k", "any k of a K-major a or b"),
+        (gradient, "m", "any row of an MN-major a"),
+        (replace(rows, a_alignment=2), "m", "a begins at no multiple of 16 bytes"),
+        (gradient, "rows", "rows of a must be contiguous"),
+        (replace(rows, k=0), "m", "k is 0"),
+        (rows, "n", "rows of a, or k"),
+    ):
+        found = refusal(problem, kind, "sm_90a")
+        assert found is None if reason is None else reason in found
+    assert "9.0" in refusal(rows, "m", "sm_80")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("b_order", "k"), [("C", 264), ("C", 8), ("F", 192), ("F", 1000)])
+def test_gathered_rows(hopper, home, dtype, b_order, k):
+    """Rows in any order, some of them often, some outside of a; what is in no group is NaN."""
+    sizes, n, kind = [0, 1, 700, 129, 0, 64, 300], 264, numpy_dtype(dtype)
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    rng = np.random.default_rng(0)
+    a = rng.integers(-2, 3, (500, k)).astype(kind)
+    b = rng.integers(-2, 3, (len(sizes), k, n)).astype(kind)
+    rows = rng.integers(0, 480, total)  # the others are NaN
+    a[480:-1] = np.nan
+    rows[[0, 17, 900]] = -1, -(2**31), 2**31 - 1
+    b_sent = home.send(b) if b_order == "C" else home.send(b.mT.copy()).swapaxes(1, 2)
+    for index_dtype in ("int32", "int64"):
+        arrays = (
+            home.send(a),
+            b_sent,
+            home.send(np.int32(ends)),
+            home.send(rows.astype(index_dtype)),
+        )
+        result = dxgemm.gemm_grouped(*arrays[:2], offsets=arrays[2], rows=arrays[3])
+        gathered = a[np.clip(rows, 0, 499)]
+        wanted = expected("m", gathered, b, np.zeros((total, n)), 1.0, 0.0, ends.tolist())
+        exact = wanted.astype(kind).astype(float)
+        np.testing.assert_array_equal(home.fetch(result).astype(float), exact)
+
+
+@pytest.mark.gpu
+def test_rows_that_cannot_be_gathered_are_refused(make, home):
+    (_, a), (_, b) = make((8, 12), "float32"), make((2, 12, 8), "float32")
+    offsets, rows = home.send(np.int32([3, 8])), home.send(np.int32([0] * 8))
+    with pytest.raises(errors.UnsupportedProblemError, match=r"gemm_grouped: .* pass a\[rows\]"):
+        dxgemm.gemm_grouped(a.array, b.array, offsets=offsets, rows=rows)
+
+
+@e.epilogue(pairs=True)
+def product_of_pairs(first, second, row, col):
+    return first * second
+
+
+def check_epilogue(library, shared, name, dtype, sizes, ends, gathers=False):
+    """Compare with the epilogue of the exact sums, group by group."""
+    (m, n, k), total, count, kind = sizes, ends[-1], len(ends), numpy_dtype(dtype)
+    m, n, k = {"m": (total, n, k), "n": (m, total, k), "k": (m, n, total)}[shared]
+    rng = np.random.default_rng(0)
+
+    def draw(*shape):
+        return rng.integers(-2, 3, shape).astype(kind)
+
+    a, b = draw(m, k), draw(k, n)
+    result_shape = (count, m, n) if shared == "k" else (m, n)
+    if shared == "m":
+        b = draw(count, k, n)
+    elif shared == "n":
+        a = draw(count, m, k)
+    options, a_sent = {}, a
+    if gathers:
+        rows = rng.integers(0, m, m)
+        a_sent, a = a, a[rows]
+        options["rows"] = library.send(np.int32(rows))
+    of_groups = draw(count, m) if shared == "n" else draw(count, n)
+    vector, matrix = draw(n), draw(*result_shape)
+    send = library.send
+    epilogue = {
+        "of groups": lambda: (e.bias_column if shared == "n" else e.bias)(send(of_groups)) | e.relu,
+        "of all": lambda: e.bias(send(vector)) | e.relu | e.residual(send(matrix)),
+        "pairs": lambda: product_of_pairs | e.bias(send(vector[: n // 2])),
+    }[name]()
+    offsets = send(np.int32(ends))
+    # Groups of k run on wgmma with the layout of the gradient of weights.
+    a_sent = send(a_sent.T.copy()).T if shared == "k" else send(a_sent)
+    result = dxgemm.gemm_grouped(a_sent, send(b), offsets=offsets, epilogue=epilogue, **options)
+    sums = expected(shared, a, b, np.zeros(result_shape), 1.0, 0.0, ends)
+    fetched = library.fetch(result).astype(float)
+    for index, part in enumerate(parts(ends, total)):
+        place = {"m": (part,), "n": (slice(None), part), "k": (index,)}[shared]
+        wanted = sums[place]
+        if name == "of groups":
+            own = of_groups[index].astype(float)
+            wanted = np.maximum(wanted + (own[:, None] if shared == "n" else own), 0)
+        elif name == "of all":
+            own = vector[part] if shared == "n" else vector
+            wanted = np.maximum(wanted + own.astype(float), 0) + matrix[place].astype(float)
+        else:
+            wanted = wanted[:, ::2] * wanted[:, 1::2] + vector[: n // 2].astype(float)
+        np.testing.assert_array_equal(fetched[place], wanted.astype(kind).astype(float))
+
+
+@pytest.mark.parametrize("name", ["of groups", "of all", "pairs"])
+def test_epilogues_in_host_memory(shared, name):
+    if (shared, name) == ("n", "pairs"):
+        pytest.skip("groups of columns may tear pairs apart")
+    check_epilogue(LIBRARIES["numpy"], shared, name, "float32", (3, 6, 4), [2, 2, 7])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["of groups", "of all", "pairs"])
+@pytest.mark.parametrize("kind", ["m", "k", "rows"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_epilogues(hopper, home, dtype, kind, name):
+    """Groups end anywhere in tiles; one is empty."""
+    shared = "m" if kind == "rows" else kind
+    ends = [3, 3, 203, 204, 512]
+    check_epilogue(home, shared, name, dtype, (136, 400, 72), ends, gathers=kind == "rows")
+
+
+def test_bad_epilogues_are_refused(make, home):
+    a, b = make((8, 4), "float32")[1].array, make((2, 4, 6), "float32")[1].array
+    c_sent = make((8, 6), "float32")[1]
+    offsets, vector = home.send(np.int32([3, 8])), home.send(np.ones(5, "float32"))
+    columns = home.send(np.ones((2, 8), "float32"))
+    for epilogue, options, error, words in (
+        (e.bias(vector), {}, errors.ShapeError, r"bias: .* is \(5,\)"),
+        (e.bias_column(columns), {}, errors.ShapeError, r"is \(2, 8\)"),
+        (e.relu | r.sum(1), {}, errors.UnsupportedProblemError, "ends in a reduction"),
+        (e.scale(1e300), {}, errors.ScalarError, "overflows"),
+        (e.residual(c_sent.array), {}, errors.OverlapError, "shares memory"),
+        (e.relu, {"offsets": None}, errors.MissingOperandError, "epilogue= goes with"),
+        (product_of_pairs, {}, errors.ShapeError, r"the result is \(8, 3\)"),
+    ):
+        with pytest.raises(error, match=words) as raised:
+            dxgemm.gemm_grouped(
+                a, b, out=c_sent.array, epilogue=epilogue, **{"offsets": offsets, **options}
+            )
+        assert str(raised.value).startswith("gemm_grouped: ")
+    with pytest.raises(errors.UnsupportedProblemError, match="tear apart"):
+        dxgemm.gemm_grouped(b, c_sent.array.T, epilogue=product_of_pairs, offsets=offsets)
+    c_sent.assert_unchanged()

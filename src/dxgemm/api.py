@@ -19,7 +19,7 @@ from dxgemm.call.route import clear_routes
 from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import Implementation
-from dxgemm.errors import BuildError
+from dxgemm.errors import BuildError, MissingOperandError
 from dxgemm.launches import group_offsets
 from dxgemm.launches import grouped as groups
 from dxgemm.problem.dtypes import RESULT_DTYPES
@@ -220,6 +220,8 @@ def gemm_grouped(
     *,
     out: Any = None,
     offsets: Any = None,
+    rows: Any = None,
+    epilogue: Any = None,
     stream: Any = None,
 ) -> Any:
     """C[i] = alpha[i] * A[i] @ B[i] + beta[i] * C[i] for problems of any sizes, in one launch.
@@ -241,6 +243,12 @@ def gemm_grouped(
             and beta one number each, and offsets share out one dimension: rows, for a (total, k),
             b (groups, k, n) and a result (total, n); columns, for (groups, m, k), (k, total) and
             (m, total); or the inner one, for (m, total), (total, n) and (groups, m, n).
+        rows: (total,), int32 or int64, where the operands are, with groups of rows: a has any
+            number of rows, and row i of the result is made of row rows[i] of a. Indices outside of
+            a count as the nearest row.
+        epilogue: with offsets, functions applied to the result, as `gemm` has them but for
+            reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
+            groups of rows; with groups of the inner dimension, any array may be that of a batch.
         stream: where to launch; None for the current stream of the library of the first result.
 
     Returns:
@@ -265,8 +273,11 @@ def gemm_grouped(
         call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
         beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
         the arrays is read or written. They need Ampere or later, or operands in host memory.
+        Rows and epilogues need half precision on Hopper, groups of rows or of the inner dimension,
+        k > 0, operands as TMA takes them, and, for rows, a k that is a multiple of 8; or operands
+        in host memory. Otherwise an `UnsupportedProblemError` gives the reason.
     """
-    return _group(a, b, c, alpha, beta, out, offsets, stream).run()
+    return _group(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream).run()
 
 
 def plan_grouped(
@@ -278,6 +289,8 @@ def plan_grouped(
     *,
     out: Any = None,
     offsets: Any = None,
+    rows: Any = None,
+    epilogue: Any = None,
     stream: Any = None,
 ) -> GroupedPlan:
     """Make a `GroupedPlan` for `gemm_grouped`: choose and build its kernel, but run nothing.
@@ -285,15 +298,27 @@ def plan_grouped(
     Arguments and errors are those of `gemm_grouped`. With lists, the call waits for the upload of
     the table. Offsets are read whenever the plan is called.
     """
-    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, stream))
+    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream))
 
 
 def _group(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, offsets: Any, stream: Any
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    offsets: Any,
+    rows: Any,
+    epilogue: Any,
+    stream: Any,
 ) -> Group:
-    if offsets is None:
-        return GroupOfLists(a, b, c, alpha, beta, out, stream)
-    return GroupByOffsets(a, b, c, alpha, beta, out, offsets, stream)
+    if offsets is not None:
+        return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream)
+    for name, option in (("rows", rows), ("epilogue", epilogue)):
+        if option is not None:
+            raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
+    return GroupOfLists(a, b, c, alpha, beta, out, stream)
 
 
 def implementations() -> tuple[Implementation, ...]:

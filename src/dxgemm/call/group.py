@@ -12,6 +12,7 @@ import numpy as np
 
 from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, prepare
+from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
 from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import define_problem
@@ -69,11 +70,17 @@ class Group(ABC):
         for operand in self._ordered:
             operand.library.release(operand.array, stream)
 
-    def _call_of(self, arrays: dict[str, Any], alpha: float, beta: float) -> Bound:
+    def _call_of(
+        self,
+        arrays: dict[str, Any],
+        alpha: float,
+        beta: float,
+        epilogue: BoundEpilogue | None = None,
+    ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
         a, b, c, out = (arrays.get(name) for name in ("a", "b", "c", "out"))
-        prepared = prepare(a, b, c, alpha, beta, out, None, None, self._stream)
-        return Bound(prepared, (a, b, c))
+        prepared = prepare(a, b, c, alpha, beta, out, None, None, self._stream, epilogue)
+        return Bound(prepared, (a, b, c, epilogue))
 
 
 class GroupedPlan:
@@ -105,9 +112,11 @@ def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
 
 
 def define(
-    layouts: dict[str, Layout], alpha: float, beta: float
+    layouts: dict[str, Layout], alpha: float, beta: float, epilogue: BoundEpilogue | None = None
 ) -> tuple[Problem, tuple[int, ...]]:
     """Define a problem by the layouts of its operands, and check its dtype and factors.
+
+    The epilogue, if there is one, is not part of the problem yet.
 
     Returns:
         The problem, and the shape of its result.
@@ -120,6 +129,8 @@ def define(
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
+        has_epilogue=epilogue is not None,
+        takes_pairs=epilogue is not None and epilogue.takes_pairs,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
         if math.isfinite(value) and abs(value) > _LARGEST[problem.scalar_dtype]:

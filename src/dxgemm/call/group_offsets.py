@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.call.epilogue import CallEpilogue, fuse, kernel_operands
 from dxgemm.call.group import Group, define, in_turn, reworded
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound, real_number
+from dxgemm.epilogues.check import check_operands
+from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
@@ -38,6 +41,8 @@ AXES = {
     "n": {"b": 1, "c": 1, "out": 1},
     "k": {"a": 1, "b": 0},
 }
+# Kinds of an epilogue's arrays that may have an element, a row or a matrix for each group.
+OF_GROUPS = {"m": ("row",), "n": ("column",), "k": ("row", "column", "matrix", "output")}
 EXCHANGED = {"m": "n", "n": "m", "k": "k"}
 
 
@@ -45,33 +50,62 @@ class GroupByOffsets(Group):
     """Call with offsets. `result` is the array that is written."""
 
     def __init__(
-        self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, offsets: Any, stream: Any
+        self,
+        a: Any,
+        b: Any,
+        c: Any,
+        alpha: Any,
+        beta: Any,
+        out: Any,
+        offsets: Any,
+        rows: Any,
+        epilogue: Any,
+        stream: Any,
     ) -> None:
         """Check all arguments of the call, before anything is launched or written."""
         self._stream = None if stream is None else stream_handle(stream)
-        given = {"a": a, "b": b, "c": c, "out": out, "offsets": offsets}
+        given = {"a": a, "b": b, "c": c, "out": out, "offsets": offsets, "rows": rows}
         try:
+            self._epilogue = None if epilogue is None else _elementwise(epilogue)
+            arrays = self._epilogue.arrays if self._epilogue else {}
             operands = {name: inspected(name, x) for name, x in given.items() if x is not None}
-            self._offsets = operands.pop("offsets")
+            fused = {name: inspected(name, x) for name, x in arrays.items()}
+            self._offsets, self._rows = operands.pop("offsets"), operands.pop("rows", None)
             self._factors = real_number("alpha", alpha), real_number("beta", beta)
-            self._shared, self._count = _check_shapes(operands, self._offsets.layout)
+            shape = self._epilogue.shape if self._epilogue else None
+            takes_pairs = shape is not None and shape.takes_pairs
+            self._shared, self._count = _check_shapes(
+                operands, self._offsets, self._rows, takes_pairs
+            )
             layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
-            problem, shape = define(layouts, *self._factors)
+            if self._rows:
+                size = self._rows.layout.shape[0], layouts["a"].shape[1]
+                layouts["a"] = layouts["a"]._replace(shape=size)
+            problem, result_shape = define(layouts, *self._factors, shape)
+            if self._epilogue:
+                self._check_epilogue(layouts, fused, problem.dtype)
+                self._epilogue.check(problem.scalar_dtype)
         except DxgemmError as error:
             raise reworded(None, error) from None
         if not {"c", "out"} & operands.keys():
-            shape = (self._count, *shape) if self._shared == "k" else shape
-            new = operands["a"].library.empty(shape, problem.out_dtype, a)
+            groups = (self._count,) if self._shared == "k" else ()
+            new = operands["a"].library.empty((*groups, *result_shape), problem.out_dtype, a)
             operands["out"] = inspected("out", new)
         self._operands = operands
         self._anchor = operands.get("out") or operands["c"]
         self.result = self._anchor.array
         everything = [*operands.values(), self._offsets]
+        if self._rows:
+            everything.append(self._rows)
+        everything += fused.values()
         self._order(everything)
         self._ordinal = _check_devices(everything)
-        _check_overlaps(self._anchor, everything, problem.reads_c)
+        outputs = [x for name, x in fused.items() if shape and shape.is_output(name)]
+        for target in (self._anchor, *outputs):
+            _check_overlaps(target, everything, problem.reads_c)
         # C = 0 * A @ B + 1 * C in place keeps every bit.
         keeps_all = problem.k == 0 and self._factors[1] == 1 and "out" not in operands
+        keeps_all = keeps_all and not self._epilogue
         self._is_empty = problem.is_empty or self._count == 0 or keeps_all
         self._is_one_by_one = simulator_enabled() or self._ordinal == HOST
         if not self._is_one_by_one and needs_later(self._ordinal):
@@ -80,14 +114,18 @@ class GroupByOffsets(Group):
                 "of arrays."
             )
         self._problem = _with_steps(problem, operands, self._anchor.name)
+        self._strides: tuple[tuple[int, ...], ...] = ()
+        if shape:
+            of_fused = {name: operand.layout for name, operand in fused.items()}
+            self._problem, self._strides = fuse(self._problem, shape, of_fused)
 
     def run(self) -> Any:
         if self._is_empty or self._is_one_by_one:
             self.bind()()
             return self.result
         launch = self._launch()
-        arguments, offsets = self._arguments()
-        self._queue(lambda stream: launch(*arguments, stream, operands=offsets))
+        arguments, operands = self._arguments()
+        self._queue(lambda stream: launch(*arguments, stream, operands=operands))
         return self.result
 
     def bind(self) -> Callable[[], None]:
@@ -95,43 +133,101 @@ class GroupByOffsets(Group):
             return in_turn([])
         if self._is_one_by_one:
             return lambda: in_turn(self._one_by_one())()  # by the offsets of that time
-        arguments, offsets = self._arguments()
-        launch = self._launch().fixed(*arguments, operands=offsets)
+        arguments, operands = self._arguments()
+        launch = self._launch().fixed(*arguments, operands=operands)
         return lambda: self._queue(launch)
 
     def _launch(self) -> LaunchSeries:
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
+        dtypes = [x.layout.dtype for x in (self._offsets, self._rows) if x]
         with launching_on(self._current_stream()):
-            return bind_group(
-                self._problem, shared, self._count, self._offsets.layout.dtype, self._ordinal
-            )
+            return bind_group(self._problem, shared, self._count, tuple(dtypes), self._ordinal)
 
-    def _arguments(self) -> tuple[tuple[int, int, int, int, float, float], tuple[int, int]]:
-        """Arguments of the launch before the stream, and those after it: the offsets."""
+    def _arguments(self) -> tuple[tuple[int, int, int, int, float, float], tuple[Any, ...]]:
+        """Arguments of the launch before the stream, and those after it (see `bind_group`)."""
         first, second = ("b", "a") if self._problem.is_transposed else ("a", "b")
         added = self._operands.get("c", self._anchor)
         operands = self._operands[first], self._operands[second], added, self._anchor
         a_pointer, b_pointer, c_pointer, out_pointer = (operand.pointer for operand in operands)
         arguments = a_pointer, b_pointer, c_pointer, out_pointer, *self._factors
-        return arguments, (self._offsets.pointer, self._count)
+        after: tuple[Any, ...] = self._offsets.pointer, self._count
+        if self._rows:
+            sizes = self._rows.layout.shape[0], self._operands["a"].layout.shape[0]
+            after += self._rows.pointer, *sizes
+        if self._epilogue:
+            after += kernel_operands(self._epilogue.values, self._strides)
+        return arguments, after
 
     def _one_by_one(self) -> list[Bound]:
         """Calls of `gemm`, with the offsets as they are now; for operands in host memory."""
         axes, calls, start = AXES[self._shared], [], 0
         total = self._operands["a" if "a" in axes else "b"]
         size = total.layout.shape[axes[total.name]]
+        if self._rows:
+            a_rows = np.clip(host_view(self._rows.array), 0, size - 1)
+            size = len(a_rows)
         for index, end in enumerate(np.clip(host_view(self._offsets.array), 0, size).tolist()):
             part = slice(start, max(start, end))
             arrays = {
                 name: x.array[((slice(None),) * axes[name] + (part,)) if name in axes else index]
                 for name, x in self._operands.items()
             }
-            calls.append(self._call_of(arrays, *self._factors))
+            if self._rows:
+                arrays["a"] = self._operands["a"].array[a_rows[part]]
+            epilogue = self._epilogue_of(index, part) if self._epilogue else None
+            calls.append(self._call_of(arrays, *self._factors, epilogue))
             start = end
         return calls
 
+    def _check_epilogue(
+        self, layouts: dict[str, Layout], fused: dict[str, Operand], dtype: str
+    ) -> None:
+        """Check the epilogue's arrays: those of groups, and those of the whole result."""
+        assert self._epilogue is not None
+        shape, m, n = self._epilogue.shape, layouts["a"].shape[-2], layouts["b"].shape[-1]
+        device = layouts["a"].device
+        entries = zip(shape.operands, shape.labels, shape.columns(n))
+        for operand, label, columns in entries:
+            count = self._count if operand.kind in OF_GROUPS[self._shared] else 1
+            layout = fused[label].layout if label else None
+            check_operands([operand], [layout], m, [columns], count, device, dtype)
 
-def _check_shapes(operands: dict[str, Operand], offsets: Layout) -> tuple[str, int]:
+    def _epilogue_of(self, index: int, part: slice) -> BoundEpilogue:
+        """The epilogue with what its arrays hold for one group."""
+        assert self._epilogue is not None
+        bound = self._epilogue.bound
+
+        def of_group(kind: str, array: Any) -> Any:
+            own = 1 if kind in ("row", "column") else 2  # dimensions of it without groups
+            if array.ndim > own:
+                array = array[min(index, len(array) - 1)]
+            axis = {"m": 0, "n": own - 1}.get(self._shared)
+            if axis is None or kind == {"m": "row", "n": "column"}[self._shared]:
+                return array
+            is_whole = array.shape[axis] != 1 or kind == "output"
+            return array[(slice(None),) * axis + (part,)] if is_whole else array
+
+        values = [
+            value if operand.is_number else of_group(operand.kind, value)
+            for operand, value in zip(bound.operands, bound.values, strict=True)
+        ]
+        return replace(bound, values=tuple(values))
+
+
+def _elementwise(epilogue: Any) -> CallEpilogue:
+    """The epilogue of a call; it stores the result."""
+    call_epilogue = CallEpilogue(epilogue)
+    if call_epilogue.shape.reduction is not None:
+        raise UnsupportedProblemError(
+            f"{call_epilogue.shape!r} ends in a reduction, which groups do not have; store the "
+            "result, and reduce that."
+        )
+    return call_epilogue
+
+
+def _check_shapes(
+    operands: dict[str, Operand], offsets: Operand, rows: Operand | None, takes_pairs: bool
+) -> tuple[str, int]:
     """Dimension that is shared out, and the number of problems."""
     shapes = {name: operand.layout.shape for name, operand in operands.items()}
     a, b = shapes["a"], shapes["b"]
@@ -146,22 +242,41 @@ def _check_shapes(operands: dict[str, Operand], offsets: Layout) -> tuple[str, i
             f"inner dimensions differ: a is {a}, b is {b}; a.shape[{len(a) - 1}] must equal "
             f"b.shape[{len(b) - 2}]."
         )
-    if offsets.dtype not in OFFSET_DTYPES:
-        raise DtypeError(f"offsets has dtype {offsets.dtype}; it must be int32 or int64.")
-    if len(offsets.shape) != 1:
-        raise ShapeError(f"offsets is {offsets.shape}; it must have one dimension.")
-    count = offsets.shape[0]
-    if count > 1 and offsets.strides[0] != ITEM_SIZES[offsets.dtype]:
-        raise LayoutError("offsets must be contiguous; copy it first.")
+    _check_indices(offsets)
+    count = offsets.layout.shape[0]
+    if rows is not None:
+        _check_indices(rows)
+        if shared != "m":
+            raise ShapeError(f"a is {a}, b is {b}; with rows, pass (any, k) and (groups, k, n).")
+        if a[0] == 0 < rows.layout.shape[0]:
+            raise ShapeError(f"a is {a}; there are no rows for {rows.layout.shape[0]} indices.")
+        a = rows.layout.shape[0], a[1]
     batched = {"m": b, "n": a}.get(shared)
     if batched is not None and batched[0] != count:
         name = "b" if batched is b else "a"
         raise ShapeError(f"{name} is {batched}, but offsets has {count} elements, one a group.")
-    result = (count, a[-2], b[-1]) if shared == "k" else (a[-2], b[-1])
+    if takes_pairs and shared == "n":
+        raise UnsupportedProblemError(
+            "the epilogue takes pairs of columns, which groups of columns may tear apart; exchange "
+            "a and b."
+        )
+    columns = b[-1] // 2 if takes_pairs else b[-1]
+    result = (count, a[-2], columns) if shared == "k" else (a[-2], columns)
     for name in ("c", "out"):
         if name in shapes and shapes[name] != result:
             raise ShapeError(f"{name} is {shapes[name]}, but the result is {result}.")
     return shared, count
+
+
+def _check_indices(operand: Operand) -> None:
+    """Refuse offsets, or indices of rows, that the kernels do not take."""
+    name, layout = operand.name, operand.layout
+    if layout.dtype not in OFFSET_DTYPES:
+        raise DtypeError(f"{name} has dtype {layout.dtype}; it must be int32 or int64.")
+    if len(layout.shape) != 1:
+        raise ShapeError(f"{name} is {layout.shape}; it must have one dimension.")
+    if layout.shape[0] > 1 and layout.strides[0] != ITEM_SIZES[layout.dtype]:
+        raise LayoutError(f"{name} must be contiguous; copy it first.")
 
 
 def _of_problem(operand: Operand, shared: str) -> Layout:

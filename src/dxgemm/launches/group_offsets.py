@@ -10,13 +10,14 @@ import numpy as np
 
 from dxgemm.choice.implementation import is_before
 from dxgemm.compiler import KernelSpec, compute_capability
+from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.group_wgmma import (
     GroupsOfKLaunch,
     bind_rows,
     choose_wgmma_config,
-    takes,
+    refusal,
     wgmma_specs,
 )
 from dxgemm.launches.grouped import (
@@ -44,14 +45,14 @@ class GroupOffsetsLaunch(LaunchSeries):
         problem: Problem,
         shared: str,
         count: int,
-        offsets_dtype: str,
+        dtypes: tuple[str, ...],
         rows: Problem | None,
         ordinal: int,
     ) -> None:
         """Choose a config, and bind the kernels, building missing ones.
 
         Args:
-            problem, shared, count, offsets_dtype, ordinal: as `bind_group` has them.
+            problem, shared, count, dtypes, ordinal: as `bind_group` has them.
             rows: the problem for a kernel that shares out rows by `wgmma`; None for other kernels.
         """
         from dxgemm.handwritten.kernels.group_offsets import table_items
@@ -59,9 +60,12 @@ class GroupOffsetsLaunch(LaunchSeries):
         super().__init__(ordinal)
         self._shares_rows = rows is not None
         device = device_facts(ordinal)
+        offsets_dtype, index_dtype = dtypes[0], dtypes[1] if len(dtypes) > 1 else None
+        self._own_arguments = 5 if index_dtype else 2  # those of the epilogue follow
+        kind = "rows" if index_dtype else "m"
         equal = _equal_sizes(problem, shared, count)
         if rows:
-            self._config = choose_wgmma_config(*equal, device)
+            self._config = choose_wgmma_config(rows, kind, *equal, device)
         else:
             self._config, variant = _choose(problem, shared, equal, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
@@ -69,7 +73,7 @@ class GroupOffsetsLaunch(LaunchSeries):
         self._buffers = [(self._take(items * size), items) for items, size in sizes]
         tiles = most_tiles(problem, shared, count, self._config.tile_m, self._config.tile_n)
         if rows:
-            self._product = bind_rows(rows, self._config, tiles, device, ordinal)
+            self._product = bind_rows(rows, kind, self._config, index_dtype, tiles, device, ordinal)
         else:
             self._product = bind_table(
                 self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
@@ -78,9 +82,11 @@ class GroupOffsetsLaunch(LaunchSeries):
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         buffers = [number for start, items in self._buffers for number in (base + start, items)]
         tile = self._config.tile_m, self._config.tile_n
-        maker = Call(self._maker, call, (*operands, *buffers, *tile))
+        own, fused = operands[: self._own_arguments], operands[self._own_arguments :]
+        offsets, indices = own[:2], own[2:]
+        maker = Call(self._maker, call, (*offsets, *buffers, *tile))
         if self._shares_rows:  # all with the factors of the call
-            return [maker, Call(self._product, call, tuple(buffers[:2]))]
+            return [maker, Call(self._product, call, (*fused, *buffers[:2], *indices))]
         return [maker, Call(self._product, (*call[:4], 1.0, 0.0), tuple(buffers))]
 
 
@@ -89,12 +95,14 @@ def bind_group(
     problem: Problem,
     shared: str,
     count: int,
-    offsets_dtype: str,
+    dtypes: tuple[str, ...],
     ordinal: int,
 ) -> LaunchSeries:
     """Choose and bind the kernels of a group, building missing ones.
 
-    The address and the number of the offsets are the epilogue arguments of the launch.
+    The epilogue arguments of the launch are address and number of the offsets; then, if there are
+    indices of rows, their address and number, and the number of rows of a; then those of the
+    problem's epilogue.
 
     Args:
         problem: sizes and strides of the whole call. In the dimension that is shared out, the size
@@ -102,17 +110,29 @@ def bind_group(
             operands that do not have it. Alignments are those of every problem.
         shared: dimension of the problem that is shared out: "m", "n" or "k".
         count: number of problems.
-        offsets_dtype: dtype of the offsets.
+        dtypes: dtypes of the offsets and, if there are any, of the indices of rows.
         ordinal: ordinal of the GPU.
+
+    Raises:
+        UnsupportedProblemError: no kernel takes the rows of a in another order, or an epilogue.
     """
     device = device_facts(ordinal)
     whole = replace(problem, batch=count)
-    if not takes(whole, shared, device.arch):
-        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, None, ordinal)
+    kind = "rows" if len(dtypes) > 1 else shared
+    reason = refusal(whole, kind if shared == "m" else shared, device.arch)
+    if reason and (kind == "rows" or problem.epilogue):
+        extra, advice = (
+            ("rows", "pass a[rows] as a") if kind == "rows" else ("an epilogue", "apply it later")
+        )
+        raise UnsupportedProblemError(
+            f"gemm_grouped: no kernel takes {extra} for this problem: {reason}; {advice}."
+        )
+    if reason:
+        return GroupOffsetsLaunch(problem, shared, count, dtypes, None, ordinal)
     if shared == "m":
-        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, whole, ordinal)
-    config = choose_wgmma_config(*_equal_sizes(problem, shared, count), device)
-    return GroupsOfKLaunch(whole, config, offsets_dtype, ordinal)
+        return GroupOffsetsLaunch(problem, shared, count, dtypes, whole, ordinal)
+    config = choose_wgmma_config(whole, kind, *_equal_sizes(problem, shared, count), device)
+    return GroupsOfKLaunch(whole, config, dtypes[0], ordinal)
 
 
 def forget_launches() -> None:

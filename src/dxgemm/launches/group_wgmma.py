@@ -1,9 +1,14 @@
-"""Launches of groups by offsets on Hopper's tensor cores by `wgmma`: groups of rows, or of k."""
+"""Launches of groups by offsets on Hopper's tensor cores by `wgmma`: groups of rows, or of k.
+
+The kind of a group is the dimension that is shared out, "m" or "k", or "rows" if m is and indices
+say which rows of a are multiplied.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,40 +23,65 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 
-# Kernels by the dimension that is shared out; their files have these names.
-KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k"}
+# Kernels by kind; their files have these names.
+KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k", "rows": "gathered_wgmma"}
+MOST_FUSED_COLUMNS = 192  # of a tile whose epilogue has registers beside the sums
 TABLE = FusedOperand("buffer", "int64")
 
 
-def takes(problem: Problem, shared: str, arch: str) -> bool:
-    """True if a kernel can compute a group.
+def refusal(problem: Problem, kind: str, arch: str) -> str | None:
+    """Reason why a kernel cannot compute a group; None if it can.
 
     Args:
         problem: the problem of all groups together; `batch` counts them, and alignments are those
             of every group, because TMA reads only from multiples of 16 bytes on.
-        shared: dimension of the problem that is shared out.
+        kind: kind of the group; there may be no kernel.
         arch: architecture.
     """
-    if shared not in KERNELS or problem.k == 0:
-        return False
-    kernel = _file(shared).KERNEL
-    is_hopper = compute_capability(arch) == kernel.only_arch
-    return is_hopper and problem.dtype in kernel.dtypes and kernel.supports(problem) is None
+    if kind not in KERNELS:
+        return "wgmma shares out rows of a, or k"
+    kernel = _file(kind).KERNEL
+    if compute_capability(arch) != kernel.only_arch:
+        return "it needs wgmma, of compute capability 9.0"
+    if problem.dtype not in kernel.dtypes:
+        return f"it takes {' and '.join(kernel.dtypes)}"
+    return "k is 0" if problem.k == 0 else kernel.supports(problem)
 
 
-def choose_wgmma_config(m: np.ndarray, n: np.ndarray, k: np.ndarray, device: DeviceFacts) -> Any:
-    """Choose a config for problems of these sizes."""
-    from dxgemm.handwritten.kernels.grouped_wgmma import SHARES
-
-    return choose_config(list(SHARES), SHARES.__getitem__, m, n, k, device)
+def choose_wgmma_config(
+    problem: Problem,
+    kind: str,
+    m: np.ndarray,
+    n: np.ndarray,
+    k: np.ndarray,
+    device: DeviceFacts,
+) -> Any:
+    """Choose a config of the kernel for problems of these sizes."""
+    shares = _file(kind).SHARES
+    configs = [c for c in shares if not problem.epilogue or c.tile_n <= MOST_FUSED_COLUMNS]
+    return choose_config(configs, shares.__getitem__, m, n, k, device)
 
 
 def bind_rows(
-    problem: Problem, config: Any, tiles: int, device: DeviceFacts, ordinal: int
+    problem: Problem,
+    kind: str,
+    config: Any,
+    index_dtype: str | None,
+    tiles: int,
+    device: DeviceFacts,
+    ordinal: int,
 ) -> Launch:
-    """Bind the kernel of groups of rows to at most so many tiles."""
-    spec = product_spec(problem, "m", config)
-    maps = _file("m").KERNEL.tensor_maps(config, problem)
+    """Bind the kernel of groups of rows to at most so many tiles.
+
+    Args:
+        problem, kind: as `refusal` has them.
+        config: config of the kernel.
+        index_dtype: dtype of the indices of rows, if there are any.
+        tiles: largest number of tiles.
+        device, ordinal: the GPU, and its ordinal.
+    """
+    spec = product_spec(problem, kind, config, index_dtype)
+    maps = _file(kind).KERNEL.tensor_maps(config, problem)
     problem = replace(problem, epilogue=spec.epilogue)
     return launch_kernel(spec, problem, min(tiles, device.sm_count), device.arch, ordinal, maps)
 
@@ -63,14 +93,13 @@ class GroupsOfKLaunch(LaunchSeries):
     """
 
     def __init__(self, problem: Problem, config: Any, offsets_dtype: str, ordinal: int) -> None:
-        """Bind the kernels, building missing ones; the problem is as `takes` has it."""
+        """Bind the kernels, building missing ones; the problem is as `refusal` has it."""
         from dxgemm.handwritten.kernels.group_maps import ITEM_BYTES, ROW_ITEMS
 
         super().__init__(ordinal)
         device = device_facts(ordinal)
-        product = _file("k").KERNEL
         maker = maps_spec(problem, offsets_dtype)
-        maps = product.tensor_maps(config, problem)
+        maps = _file("k").KERNEL.tensor_maps(config, problem)
         tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
         spec = product_spec(problem, "k", config)
         self._maker = launch_kernel(
@@ -85,15 +114,28 @@ class GroupsOfKLaunch(LaunchSeries):
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         table = base + self._table, self._items
-        return [Call(self._maker, call, (*operands, *table)), Call(self._product, call, table)]
+        offsets, fused = operands[:2], operands[2:]
+        return [
+            Call(self._maker, call, (*offsets, *table)),
+            Call(self._product, call, (*fused, *table)),
+        ]
 
 
-def product_spec(problem: Problem, shared: str, config: Any) -> KernelSpec:
-    """Spec of a kernel that multiplies; it reads a table."""
-    file = _file(shared)
+def product_spec(
+    problem: Problem, kind: str, config: Any, index_dtype: str | None = None
+) -> KernelSpec:
+    """Spec of a kernel that multiplies; it reads a table, and perhaps indices of rows.
+
+    These follow the operands of the problem's epilogue.
+    """
+    file = _file(kind)
     variant = file.KERNEL.variant(config, problem)
-    fusion = Fusion((), (TABLE,))
-    return KernelSpec(KERNELS[shared], file.__name__, config, problem.dtype, variant, fusion)
+    fusion = problem.epilogue or Fusion((), ())
+    operands = (*fusion.operands, TABLE)
+    if index_dtype:
+        operands += FusedOperand("buffer", index_dtype), FusedOperand("number", "int64")
+    fusion = replace(fusion, operands=operands)
+    return KernelSpec(KERNELS[kind], file.__name__, config, problem.dtype, variant, fusion)
 
 
 def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
@@ -107,17 +149,19 @@ def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
 
 
 def wgmma_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
-    """List the kernels to build ahead of time for an architecture, for offsets in int32."""
+    """List the kernels to build ahead of time for an architecture, for integers in int32."""
     specs: dict[KernelSpec, None] = {}
-    for shared in KERNELS:
-        kernel = _file(shared).KERNEL
+    for kind in KERNELS:
+        kernel = _file(kind).KERNEL
+        index_dtype = "int32" if kind == "rows" else None
         for dtype in (dtype for dtype in kernel.dtypes if dtype in dtypes):
-            problems = [p for p in common_problems(dtype) if takes(p, shared, arch)]
-            specs |= {product_spec(p, shared, c): None for p in problems for c in kernel.configs}
-            if shared == "k":
+            problems = [p for p in common_problems(dtype) if refusal(p, kind, arch) is None]
+            for problem, config in product(problems, kernel.configs):
+                specs[product_spec(problem, kind, config, index_dtype)] = None
+            if kind == "k":
                 specs |= {maps_spec(problem, "int32"): None for problem in problems}
     return launchable(list(specs), arch)
 
 
-def _file(shared: str) -> Any:
-    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[shared]}")
+def _file(kind: str) -> Any:
+    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[kind]}")
