@@ -94,7 +94,8 @@ TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
 REDUCED_PRECISION = {
-    "tensor_core_tf32", "wgmma", "emulated_float32", "tensor_tile", "shifted_tile", "widening_tile"
+    "tensor_core_tf32", "wgmma", "emulated_float32", "tensor_tile", "shifted_tile", "half_batch",
+    "widening_tile",
 }  # fmt: skip
 # Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
 HELD_TO_FEW_REGISTERS = {

@@ -123,6 +123,7 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall, cupy):
         ("small_batch", "float32"),
         ("small_batch", "float64"),
         ("tensor_batch", "float64"),
+        ("half_batch", "float16"),
     ],
 )
 def test_a_batch_of_more_elements_than_32_bits_count(name, dtype, cupy):

@@ -1,6 +1,7 @@
 """Kernels in production that are no rungs of the ladder.
 
 small_batch, tensor_batch   batches of small matrices
+half_batch                  the same in float16 and bfloat16
 grouped                     problems of different sizes in one launch
 group_offsets               the table of a group whose sizes lie on the device
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on

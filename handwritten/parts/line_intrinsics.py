@@ -1,4 +1,4 @@
-"""Intrinsics of `line_tiles`: matrices for `mma.sync`, single elements, shifted chunks.
+"""Intrinsics of `line_tiles` and `batch_lines`: matrices for `mma.sync`, accesses by predicate.
 
 Source: PTX ISA, "ldmatrix", "prmt", "shf".
 """
@@ -51,6 +51,57 @@ def load_item(typing_context, item_bytes, address, is_inside):
         return builder.call(ir.InlineAsm(function, text, "=&r,l,r", False), list(args[1:]))
 
     return signature(types.int32, item_bytes, types.int64, types.int32), generate
+
+
+@intrinsic
+def copy_async_if(typing_context, size, is_cached, target, offset, source, count, is_wanted):
+    """`copy_async_part` where is_wanted, without a branch; 16 bytes go through L1 if is_cached."""
+    way = "ca" if literal(is_cached) or literal(size) < 16 else "cg"
+    text = (
+        "{ .reg .pred wanted; setp.ne.s32 wanted, $3, 0; @wanted "
+        f"cp.async.{way}.shared.global [$0+{literal(offset)}], [$1], {literal(size)}, $2; }}"
+    )
+
+    def generate(context, builder, sig, args):
+        operands = [args[2], *args[4:]]
+        inline_ptx(builder, ir.VoidType(), text, "r,l,r,r,~{memory}", operands)
+        return context.get_dummy_value()
+
+    address = types.int32, offset, types.int64
+    result = signature(types.void, size, is_cached, *address, types.int32, types.int32)
+    return result, generate
+
+
+@intrinsic
+def store_chunk_if(typing_context, target, offset, words, is_wanted):
+    """Store four words to 16 bytes of shared memory where is_wanted, without a branch."""
+    text = (
+        "{ .reg .pred wanted; setp.ne.s32 wanted, $5, 0; "
+        f"@wanted st.shared.v4.b32 [$0+{literal(offset)}], {{$1, $2, $3, $4}}; }}"
+    )
+
+    def generate(context, builder, sig, args):
+        operands = [args[0], *unpack(builder, args[2], _WORDS), args[3]]
+        inline_ptx(builder, ir.VoidType(), text, "r,r,r,r,r,r,~{memory}", operands)
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int32, offset, words, types.int32), generate
+
+
+@intrinsic
+def store_word_if(typing_context, address, offset, word, is_wanted):
+    """Store a word to global memory where is_wanted, without a branch."""
+    text = (
+        "{ .reg .pred wanted; setp.ne.s32 wanted, $2, 0; "
+        f"@wanted st.global.b32 [$0+{literal(offset)}], $1; }}"
+    )
+
+    def generate(context, builder, sig, args):
+        operands = [args[0], args[2], args[3]]
+        inline_ptx(builder, ir.VoidType(), text, "l,r,r,~{memory}", operands)
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int64, offset, types.int32, types.int32), generate
 
 
 @intrinsic

@@ -96,6 +96,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
         is_mma_sync=True,
     ),
+    Handwritten(
+        "half_batch",
+        "small matrices in half precision on tensor cores, each read at once",
+        multiplies=TENSOR,
+        is_mma_sync=True,
+    ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
     Pipelined("block_batch", "cuBLASDx: a block a small matrix", candidate_for=("float32",)),
     Pipelined(
