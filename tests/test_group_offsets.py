@@ -185,17 +185,59 @@ def test_empty_calls(home, shared):
         assert (home.fetch(result) == 0).all()
 
 
-@pytest.mark.parametrize("offsets", [[4, 4, 9], [0, 1, 1, 2, 9]], ids=str)
-def test_gathered_rows_in_host_memory(offsets):
-    """Repeated rows, rows in any order, and indices outside, which count as the nearest row."""
-    rng = np.random.default_rng(0)
-    a = rng.integers(-3, 4, (5, K)).astype("float32")
-    b = rng.integers(-3, 4, (len(offsets), K, N)).astype("float32")
-    rows = np.array([4, 0, 0, 3, -7, 99, 2, 2, 1], "int64")
-    result = dxgemm.gemm_grouped(a, b, offsets=np.int32(offsets), rows=rows)
-    gathered = a[np.clip(rows, 0, 4)]
-    wanted = expected("m", gathered, b, np.zeros((9, N)), 1.0, 0.0, offsets)
-    np.testing.assert_array_equal(result, wanted)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("a_rows", [1, 5, 40])
+@pytest.mark.parametrize("offsets", [[9], [4, 4, 9], [0, 1, 1, 2, 7], [1]], ids=str)
+def test_gathered_rows(make, home, dtype, a_rows, offsets):
+    """Indices in any order, some repeated, some outside of a, which count as the nearest row."""
+    rows = np.array([4, 0, 0, 3, -7, 99, 2, 2, 1][-offsets[-1] :])
+    total, count = len(rows), len(offsets)
+    for a_layout, c_layout, beta, k, kind in (
+        ("row", "row", 0.0, K, "int32"),
+        ("row_aligned", "col", 2.0, 8, "int64"),
+        ("row@1", "row@1", 1.0, 1, "int32"),
+        ("col", "row_aligned", 0.0, K, "int64"),
+        ("rows_reversed", "row", 1.0, 3, "int32"),
+        ("row", "col", 2.0, 0, "int32"),
+    ):
+        a, a_sent = make((a_rows, k), dtype, a_layout)
+        b, b_sent = make((count, k, N), dtype)
+        c, c_sent = make((total, N), dtype, c_layout)
+        options = {
+            "offsets": home.send(np.int32(offsets)),
+            "rows": home.send(rows.astype(kind)),
+        }
+        call = a_sent.array, b_sent.array, c_sent.array, 2.0, beta
+        dxgemm.gemm_grouped(*call, **options)
+        gathered = a[np.clip(rows, 0, a_rows - 1)]
+        wanted = expected("m", gathered, b, c, 2.0, beta, offsets)
+        np.testing.assert_array_equal(c_sent.fetch().astype(float), wanted)
+        for operand in (a_sent, b_sent):
+            operand.assert_unchanged()
+
+
+def test_a_plan_reads_the_indices_of_each_call(make, home):
+    (a, a_sent), (b, b_sent) = make((6, K), "float32"), make((2, K, N), "float32")
+    offsets, rows = home.send(np.int32([3, 8])), home.send(np.zeros(8, "int32"))
+    out = make((8, N), "float32")[1]
+    plan = dxgemm.plan_grouped(
+        a_sent.array, b_sent.array, out=out.array, offsets=offsets, rows=rows
+    )
+    for seed in range(3):
+        drawn = np.random.default_rng(seed).integers(0, 6, 8)
+        rows[...] = home.send(np.int32(drawn))
+        plan()
+        wanted = expected("m", a[drawn], b, np.zeros((8, N)), 1.0, 0.0, [3, 8])
+        np.testing.assert_array_equal(out.fetch(), wanted)
+
+
+def test_no_row_is_read_where_nothing_is_multiplied(home):
+    """alpha == 0 gives beta * c, whatever a holds."""
+    a, b = home.send(np.full((3, 4), np.nan)), home.send(np.ones((2, 4, 5)))
+    c = home.send(np.ones((6, 5)))
+    offsets, rows = home.send(np.int32([2, 6])), home.send(np.int32([0, 1, 2, 0, 1, 2]))
+    dxgemm.gemm_grouped(a, b, c, 0.0, 3.0, offsets=offsets, rows=rows)
+    assert (home.fetch(c) == 3).all()
 
 
 def test_bad_calls_write_nothing(make, home):
@@ -301,27 +343,33 @@ def test_the_grid_has_room_for_any_offsets(shared, total, count):
 
 
 def test_the_kernels_of_offsets_are_built_ahead():
-    assert len(kernel_specs(("float32", "float16"), "sm_80")) == 3
+    on_ampere = Counter(spec.implementation for spec in kernel_specs(DTYPES[::2], "sm_80"))
+    assert on_ampere == {"group_offsets": 3, "align_rows": 4}  # rows of two dtypes, in two orders
     on_hopper = Counter(spec.implementation for spec in kernel_specs(DTYPES, "sm_90a"))
     assert on_hopper["group_offsets"] == 6
-    assert on_hopper.keys() == {"group_offsets", "group_maps", *KERNELS.values()}
+    assert on_hopper.keys() == {"group_offsets", "group_maps", "align_rows", *KERNELS.values()}
     assert not kernel_specs(("int8",), "sm_90a")
     assert not kernel_specs(DTYPES, "sm_75")
 
 
 COMPILE_LARGEST = """
 from dxgemm.compiler import compile_kernel
+from dxgemm.launches.gathered_rows import gather_specs
 from dxgemm.launches.group_wgmma import KERNELS, wgmma_specs
+from dxgemm.launches.grouped import DTYPES
 specs = wgmma_specs(("bfloat16",), "sm_90a")
 for name in KERNELS.values():
     spec = next(s for s in specs if s.implementation == name and s.config.tile_n == 256)
     record = compile_kernel(spec, "sm_90a").record
     assert record.stack_bytes == 0, record
     assert record.registers * record.threads <= 65536, record
+for arch in ("sm_80", "sm_90a"):
+    for spec in gather_specs(DTYPES):
+        assert compile_kernel(spec, arch).record.stack_bytes == 0, spec
 """
 
 
-def test_the_kernels_of_wgmma_keep_all_in_registers(run_python):
+def test_the_kernels_keep_all_in_registers(run_python):
     run_python(COMPILE_LARGEST)
 
 
@@ -399,26 +447,27 @@ def test_groups_of_k_see_nothing_of_their_neighbours(hopper, home, dtype, a_orde
 def test_wgmma_takes_layouts_that_tma_can_begin_to_read_anywhere():
     rows = contiguous_problem("bfloat16", 256, 512, 1024)
     gradient = replace(rows, a=Strides(0, 1, 256))
-    for problem, kind, reason in (
+    for problem, dimension, reason in (
         (gradient, "k", None),
         (rows, "m", None),
-        (rows, "rows", None),
         (rows, "k", "any k of a K-major a or b"),
         (gradient, "m", "any row of an MN-major a"),
         (replace(rows, a_alignment=2), "m", "a begins at no multiple of 16 bytes"),
-        (gradient, "rows", "rows of a must be contiguous"),
         (replace(rows, k=0), "m", "k is 0"),
         (rows, "n", "rows of a, or k"),
     ):
-        found = refusal(problem, kind, "sm_90a")
+        found = refusal(problem, dimension, "sm_90a")
         assert found is None if reason is None else reason in found
     assert "9.0" in refusal(rows, "m", "sm_80")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("b_order", "k"), [("C", 264), ("C", 8), ("F", 192), ("F", 1000)])
-def test_gathered_rows(hopper, home, dtype, b_order, k):
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("orders", "k"),
+    [("CC", 264), ("CC", 8), ("CF", 192), ("CF", 1000), ("CC", 263), ("FC", 264), ("FF", 77)],
+)
+def test_large_groups_of_gathered_rows(home, dtype, orders, k):
     """Rows in any order, some of them often, some outside of a; what is in no group is NaN."""
     sizes, n, kind = [0, 1, 700, 129, 0, 64, 300], 264, numpy_dtype(dtype)
     ends = np.cumsum(sizes)
@@ -429,15 +478,11 @@ def test_gathered_rows(hopper, home, dtype, b_order, k):
     rows = rng.integers(0, 480, total)  # the others are NaN
     a[480:-1] = np.nan
     rows[[0, 17, 900]] = -1, -(2**31), 2**31 - 1
-    b_sent = home.send(b) if b_order == "C" else home.send(b.mT.copy()).swapaxes(1, 2)
+    a_sent = home.send(a) if orders[0] == "C" else home.send(a.T.copy()).T
+    b_sent = home.send(b) if orders[1] == "C" else home.send(b.mT.copy()).swapaxes(1, 2)
     for index_dtype in ("int32", "int64"):
-        arrays = (
-            home.send(a),
-            b_sent,
-            home.send(np.int32(ends)),
-            home.send(rows.astype(index_dtype)),
-        )
-        result = dxgemm.gemm_grouped(*arrays[:2], offsets=arrays[2], rows=arrays[3])
+        offsets, indices = home.send(np.int32(ends)), home.send(rows.astype(index_dtype))
+        result = dxgemm.gemm_grouped(a_sent, b_sent, offsets=offsets, rows=indices)
         gathered = a[np.clip(rows, 0, 499)]
         wanted = expected("m", gathered, b, np.zeros((total, n)), 1.0, 0.0, ends.tolist())
         exact = wanted.astype(kind).astype(float)
@@ -445,11 +490,25 @@ def test_gathered_rows(hopper, home, dtype, b_order, k):
 
 
 @pytest.mark.gpu
-def test_rows_that_cannot_be_gathered_are_refused(make, home):
-    (_, a), (_, b) = make((8, 12), "float32"), make((2, 12, 8), "float32")
-    offsets, rows = home.send(np.int32([3, 8])), home.send(np.int32([0] * 8))
-    with pytest.raises(errors.UnsupportedProblemError, match=r"gemm_grouped: .* pass a\[rows\]"):
-        dxgemm.gemm_grouped(a.array, b.array, offsets=offsets, rows=rows)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_a_graph_reads_the_indices_of_each_replay(cupy, home, dtype):
+    rng, kind = np.random.default_rng(0), numpy_dtype(dtype)
+    a, b = (rng.integers(-2, 3, shape).astype(kind) for shape in ((30, 40), (2, 40, 24)))
+    arrays, out = (home.send(a), home.send(b)), home.send(np.zeros((50, 24), kind))
+    options = {"offsets": home.send(np.int32([20, 50])), "rows": home.send(np.zeros(50, "int32"))}
+    dxgemm.gemm_grouped(*arrays, out=out, **options)  # builds and loads the kernels
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        dxgemm.gemm_grouped(*arrays, out=out, **options)
+        graph = stream.end_capture()
+        for _ in range(3):
+            rows = rng.integers(0, 30, 50)
+            options["rows"][...] = home.send(np.int32(rows))
+            graph.launch()
+            stream.synchronize()
+            wanted = expected("m", a[rows], b, np.zeros((50, 24)), 1.0, 0.0, [20, 50])
+            np.testing.assert_array_equal(home.fetch(out).astype(float), wanted)
 
 
 @e.epilogue(pairs=True)

@@ -7,7 +7,6 @@ group_offsets               the table of a group whose sizes lie on the device
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on
 grouped_tensor_tile         the same, problems of different sizes in one launch
 grouped_wgmma               the same on Hopper, groups of rows by offsets
-gathered_wgmma              the same, rows gathered by indices
 grouped_wgmma_k, group_maps   the same, groups of k by offsets, and their tensor maps
 widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores
 add_slices                  the sum of split-K's workspace

@@ -3,7 +3,8 @@
 Idea: a thread writes chunks of 16 bytes. Rows at any address are read by the two aligned vectors
 around a chunk, shifted in registers; elements with a stride one by one, by threads along m.
 Layout: a (m, n), any strides, any batch; out (m, n), row-major and aligned. The last chunk of a row
-is filled up with 0. b, c and k are not used.
+is filled up with 0. b, c and k are not used. With indices of rows, a is (k, n), and row i of out is
+row rows[i] of a; indices outside of a count as the nearest row.
 Source: `line_tiles`.
 """
 
@@ -56,8 +57,8 @@ def block_count(config: Config, problem: Any) -> int:
 def make_kernel(
     config: Config, dtype: str, order: str, epilogue: Any = None
 ) -> Callable[..., None]:
-    """The kernel of one variant, as a Python function to compile."""
-    from numba import cuda, int32
+    """The kernel of one variant, as a Python function to compile; `epilogue` may hold indices."""
+    from numba import cuda, int32, int64
 
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, store_global
     from dxgemm.handwritten.parts.line_intrinsics import shift_words
@@ -69,6 +70,7 @@ def make_kernel(
     along = order == "row"
     row_step, chunk_step = (tile_rows // STEPS, 0) if along else (0, tile_chunks // STEPS)
     gather, load_vectors = make_chunk_loads(item_bytes)
+    is_indexed = epilogue is not None
 
     @gemm_kernel
     def align_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -86,9 +88,10 @@ def make_kernel(
         chunk: int32 = (block - strip * tiles_n) * tile_chunks + beside
         row_bytes, col_bytes = a.row * item_bytes, a.col * item_bytes
         begin = global_address(a.data) + matrix * a.batch * item_bytes
-        end = begin + ((m - 1) * max(row_bytes, 0) + n * item_bytes)
-        first = begin + (m - 1) * min(row_bytes, 0)
-        source = begin + row * row_bytes + chunk * chunk_items * col_bytes
+        lines = k if is_indexed else m
+        end = begin + ((lines - 1) * max(row_bytes, 0) + n * item_bytes)
+        first = begin + (lines - 1) * min(row_bytes, 0)
+        source = begin + chunk * chunk_items * col_bytes
         target = global_address(out.data) + (matrix * out.batch + row * out.row) * item_bytes
         target += chunk * CHUNK_BYTES
 
@@ -98,9 +101,11 @@ def make_kernel(
             is_inside = row + step * row_step < m and chunk + step * chunk_step < chunks
             items = n - (chunk + step * chunk_step) * chunk_items
             inside: int32 = min(items * item_bytes, CHUNK_BYTES) * is_inside
-            at = source + (
-                step * row_step * row_bytes + step * chunk_step * chunk_items * col_bytes
-            )
+            line = int64(row + step * row_step)
+            if is_indexed:
+                line = int64(extra[0][0][min(line, m - 1)])
+                line = min(max(line, int64(0)), lines - 1)
+            at = source + (line * row_bytes + step * chunk_step * chunk_items * col_bytes)
             if along:
                 read = load_vectors(at, inside, first, end)
                 held = held + shift_words(read[:8], read[8])
@@ -117,7 +122,7 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config(threads=256),),
-    dtypes=("float16", "bfloat16", "float32", "int8"),
+    dtypes=("float16", "bfloat16", "float32", "float64", "int8"),
     variant=variant,
     block_count=block_count,
 )

@@ -5,7 +5,6 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
 `count`, `pending` and the like) must be literals.
 
     barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
-                 publish_shared
     TMA          tensor_map, prefetch_tensor_map, copy_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
@@ -57,8 +56,6 @@ init_barrier = _statement(
 )
 # Barriers just initialised become known to TMA.
 publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
-# What this thread wrote to shared memory, copies that have arrived too, becomes known to wgmma.
-publish_shared = _statement("fence.proxy.async.shared::cta;", "")
 # expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
 expect_bytes = _statement(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32

@@ -115,16 +115,17 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
     from dxgemm.handwritten.parts.line_intrinsics import load_item
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    part_bytes = min(item_bytes, WORD_BYTES)  # half of an element of 8 bytes
+
     def gather(source, step, inside):
         words = ()
         for word in static_range(WORDS):
             bits = int32(0)
-            for item in static_range(4 // item_bytes):
-                number = word * (4 // item_bytes) + item
-                element = load_item(
-                    item_bytes, source + number * step, int32(inside > number * item_bytes)
-                )
-                bits = int32(bits | element << (8 * item_bytes * item))
+            for part in static_range(WORD_BYTES // part_bytes):
+                place = word * WORD_BYTES + part * part_bytes
+                at = source + (place // item_bytes * step + place % item_bytes)
+                element = load_item(part_bytes, at, int32(inside > place))
+                bits = int32(bits | element << (8 * part_bytes * part))
             words = words + (bits,)
         return words
 

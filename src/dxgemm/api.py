@@ -245,7 +245,7 @@ def gemm_grouped(
             (m, total); or the inner one, for (m, total), (total, n) and (groups, m, n).
         rows: (total,), int32 or int64, where the operands are, with groups of rows: a has any
             number of rows, and row i of the result is made of row rows[i] of a. Indices outside of
-            a count as the nearest row.
+            a count as the nearest row. The GPU copies the rows into a workspace first.
         epilogue: with offsets, functions applied to the result, as `gemm` has them but for
             reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
             groups of rows; with groups of the inner dimension, any array may be that of a batch.
@@ -273,9 +273,9 @@ def gemm_grouped(
         call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
         beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of
         the arrays is read or written. They need Ampere or later, or operands in host memory.
-        Rows and epilogues need half precision on Hopper, groups of rows or of the inner dimension,
-        k > 0, operands as TMA takes them, and, for rows, a k that is a multiple of 8; or operands
-        in host memory. Otherwise an `UnsupportedProblemError` gives the reason.
+        Epilogues need half precision on Hopper, groups of rows or of the inner dimension, k > 0,
+        and operands as TMA takes them; or operands in host memory. Otherwise an
+        `UnsupportedProblemError` gives the reason.
     """
     return _group(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream).run()
 

@@ -24,11 +24,12 @@ from dxgemm.errors import (
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.gathered_rows import IndexedRows
 from dxgemm.launches.group_offsets import OFFSET_DTYPES, bind_group
 from dxgemm.launches.grouped import needs_later
 from dxgemm.launches.series import LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements
+from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import launching_on
@@ -139,9 +140,10 @@ class GroupByOffsets(Group):
 
     def _launch(self) -> LaunchSeries:
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
-        dtypes = [x.layout.dtype for x in (self._offsets, self._rows) if x]
+        rows = _indexed(self._operands["a"].layout, self._rows) if self._rows else None
+        group = self._problem, shared, self._count, self._offsets.layout.dtype, rows
         with launching_on(self._current_stream()):
-            return bind_group(self._problem, shared, self._count, tuple(dtypes), self._ordinal)
+            return bind_group(*group, self._ordinal)
 
     def _arguments(self) -> tuple[tuple[int, int, int, int, float, float], tuple[Any, ...]]:
         """Arguments of the launch before the stream, and those after it (see `bind_group`)."""
@@ -150,10 +152,10 @@ class GroupByOffsets(Group):
         operands = self._operands[first], self._operands[second], added, self._anchor
         a_pointer, b_pointer, c_pointer, out_pointer = (operand.pointer for operand in operands)
         arguments = a_pointer, b_pointer, c_pointer, out_pointer, *self._factors
-        after: tuple[Any, ...] = self._offsets.pointer, self._count
-        if self._rows:
-            sizes = self._rows.layout.shape[0], self._operands["a"].layout.shape[0]
-            after += self._rows.pointer, *sizes
+        after: tuple[Any, ...] = ()
+        for indices in (self._rows, self._offsets):
+            if indices:
+                after += indices.pointer, indices.layout.shape[0]
         if self._epilogue:
             after += kernel_operands(self._epilogue.values, self._strides)
         return arguments, after
@@ -277,6 +279,12 @@ def _check_indices(operand: Operand) -> None:
         raise ShapeError(f"{name} is {layout.shape}; it must have one dimension.")
     if layout.shape[0] > 1 and layout.strides[0] != ITEM_SIZES[layout.dtype]:
         raise LayoutError(f"{name} must be contiguous; copy it first.")
+
+
+def _indexed(a: Layout, rows: Operand) -> IndexedRows:
+    """Description of a, whose rows are multiplied in the order of indices."""
+    steps = (stride // ITEM_SIZES[a.dtype] for stride in a.strides)
+    return IndexedRows(rows.layout.dtype, a.shape[0], used_strides(a.shape, tuple(steps)))
 
 
 def _of_problem(operand: Operand, shared: str) -> Layout:

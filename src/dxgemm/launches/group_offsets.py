@@ -13,6 +13,12 @@ from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches.gathered_rows import (
+    GatheredLaunch,
+    IndexedRows,
+    gather_specs,
+    gathered_problem,
+)
 from dxgemm.launches.group_wgmma import (
     GroupsOfKLaunch,
     bind_rows,
@@ -45,14 +51,14 @@ class GroupOffsetsLaunch(LaunchSeries):
         problem: Problem,
         shared: str,
         count: int,
-        dtypes: tuple[str, ...],
+        offsets_dtype: str,
         rows: Problem | None,
         ordinal: int,
     ) -> None:
         """Choose a config, and bind the kernels, building missing ones.
 
         Args:
-            problem, shared, count, dtypes, ordinal: as `bind_group` has them.
+            problem, shared, count, offsets_dtype, ordinal: as `bind_group` has them.
             rows: the problem for a kernel that shares out rows by `wgmma`; None for other kernels.
         """
         from dxgemm.handwritten.kernels.group_offsets import table_items
@@ -60,12 +66,9 @@ class GroupOffsetsLaunch(LaunchSeries):
         super().__init__(ordinal)
         self._shares_rows = rows is not None
         device = device_facts(ordinal)
-        offsets_dtype, index_dtype = dtypes[0], dtypes[1] if len(dtypes) > 1 else None
-        self._own_arguments = 5 if index_dtype else 2  # those of the epilogue follow
-        kind = "rows" if index_dtype else "m"
         equal = _equal_sizes(problem, shared, count)
         if rows:
-            self._config = choose_wgmma_config(rows, kind, *equal, device)
+            self._config = choose_wgmma_config(rows, shared, *equal, device)
         else:
             self._config, variant = _choose(problem, shared, equal, device)
         self._maker = bind_maker(problem, shared, count, offsets_dtype, device.arch, ordinal)
@@ -73,7 +76,7 @@ class GroupOffsetsLaunch(LaunchSeries):
         self._buffers = [(self._take(items * size), items) for items, size in sizes]
         tiles = most_tiles(problem, shared, count, self._config.tile_m, self._config.tile_n)
         if rows:
-            self._product = bind_rows(rows, kind, self._config, index_dtype, tiles, device, ordinal)
+            self._product = bind_rows(rows, self._config, tiles, device, ordinal)
         else:
             self._product = bind_table(
                 self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
@@ -82,11 +85,10 @@ class GroupOffsetsLaunch(LaunchSeries):
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         buffers = [number for start, items in self._buffers for number in (base + start, items)]
         tile = self._config.tile_m, self._config.tile_n
-        own, fused = operands[: self._own_arguments], operands[self._own_arguments :]
-        offsets, indices = own[:2], own[2:]
+        offsets, fused = operands[:2], operands[2:]
         maker = Call(self._maker, call, (*offsets, *buffers, *tile))
         if self._shares_rows:  # all with the factors of the call
-            return [maker, Call(self._product, call, (*fused, *buffers[:2], *indices))]
+            return [maker, Call(self._product, call, (*fused, *buffers[:2]))]
         return [maker, Call(self._product, (*call[:4], 1.0, 0.0), tuple(buffers))]
 
 
@@ -95,14 +97,14 @@ def bind_group(
     problem: Problem,
     shared: str,
     count: int,
-    dtypes: tuple[str, ...],
+    offsets_dtype: str,
+    rows: IndexedRows | None,
     ordinal: int,
 ) -> LaunchSeries:
     """Choose and bind the kernels of a group, building missing ones.
 
-    The epilogue arguments of the launch are address and number of the offsets; then, if there are
-    indices of rows, their address and number, and the number of rows of a; then those of the
-    problem's epilogue.
+    The epilogue arguments of the launch are address and number of the indices of rows, if there are
+    any; then those of the offsets; then those of the problem's epilogue.
 
     Args:
         problem: sizes and strides of the whole call. In the dimension that is shared out, the size
@@ -110,29 +112,31 @@ def bind_group(
             operands that do not have it. Alignments are those of every problem.
         shared: dimension of the problem that is shared out: "m", "n" or "k".
         count: number of problems.
-        dtypes: dtypes of the offsets and, if there are any, of the indices of rows.
+        offsets_dtype: dtype of the offsets.
+        rows: matrix whose rows are multiplied in the order of indices, if there are any: a if
+            `shared` is "m", b transposed if it is "n".
         ordinal: ordinal of the GPU.
 
     Raises:
-        UnsupportedProblemError: no kernel takes the rows of a in another order, or an epilogue.
+        UnsupportedProblemError: no kernel takes an epilogue for this problem.
     """
+    if rows:
+        gathered = gathered_problem(problem, shared)
+        product = bind_group(gathered, shared, count, offsets_dtype, None, ordinal)
+        return GatheredLaunch(problem, shared, rows, product, ordinal)
     device = device_facts(ordinal)
     whole = replace(problem, batch=count)
-    kind = "rows" if len(dtypes) > 1 else shared
-    reason = refusal(whole, kind if shared == "m" else shared, device.arch)
-    if reason and (kind == "rows" or problem.epilogue):
-        extra, advice = (
-            ("rows", "pass a[rows] as a") if kind == "rows" else ("an epilogue", "apply it later")
-        )
+    reason = refusal(whole, shared, device.arch)
+    if reason and problem.epilogue:
         raise UnsupportedProblemError(
-            f"gemm_grouped: no kernel takes {extra} for this problem: {reason}; {advice}."
+            f"gemm_grouped: no kernel takes an epilogue for this problem: {reason}; apply it later."
         )
     if reason:
-        return GroupOffsetsLaunch(problem, shared, count, dtypes, None, ordinal)
+        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, None, ordinal)
     if shared == "m":
-        return GroupOffsetsLaunch(problem, shared, count, dtypes, whole, ordinal)
-    config = choose_wgmma_config(whole, kind, *_equal_sizes(problem, shared, count), device)
-    return GroupsOfKLaunch(whole, config, dtypes[0], ordinal)
+        return GroupOffsetsLaunch(problem, shared, count, offsets_dtype, whole, ordinal)
+    config = choose_wgmma_config(whole, shared, *_equal_sizes(problem, shared, count), device)
+    return GroupsOfKLaunch(whole, config, offsets_dtype, ordinal)
 
 
 def forget_launches() -> None:
@@ -141,12 +145,13 @@ def forget_launches() -> None:
 
 
 def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
-    """List the kernels to build ahead of time for an architecture, for offsets in int32."""
+    """List the kernels to build ahead of time for an architecture, for integers in int32."""
     if is_before(arch, minimum_arch()):
         return []
-    scalars = {scalar_dtype(dtype): None for dtype in DTYPES if dtype in dtypes}
+    dtypes = tuple(dtype for dtype in DTYPES if dtype in dtypes)
+    scalars = {scalar_dtype(dtype): None for dtype in dtypes}
     makers = [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
-    return makers + wgmma_specs(dtypes, arch)
+    return makers + gather_specs(dtypes) + wgmma_specs(dtypes, arch)
 
 
 def most_tiles(problem: Problem, shared: str, count: int, tile_m: int, tile_n: int) -> int:

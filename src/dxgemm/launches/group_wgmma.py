@@ -1,8 +1,4 @@
-"""Launches of groups by offsets on Hopper's tensor cores by `wgmma`: groups of rows, or of k.
-
-The kind of a group is the dimension that is shared out, "m" or "k", or "rows" if m is and indices
-say which rows of a are multiplied.
-"""
+"""Launches of groups by offsets on Hopper's tensor cores by `wgmma`: groups of rows, or of k."""
 
 from __future__ import annotations
 
@@ -23,24 +19,24 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 
-# Kernels by kind; their files have these names.
-KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k", "rows": "gathered_wgmma"}
+# Kernels by the dimension that is shared out; their files have these names.
+KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k"}
 MOST_FUSED_COLUMNS = 192  # of a tile whose epilogue has registers beside the sums
 TABLE = FusedOperand("buffer", "int64")
 
 
-def refusal(problem: Problem, kind: str, arch: str) -> str | None:
+def refusal(problem: Problem, shared: str, arch: str) -> str | None:
     """Reason why a kernel cannot compute a group; None if it can.
 
     Args:
         problem: the problem of all groups together; `batch` counts them, and alignments are those
             of every group, because TMA reads only from multiples of 16 bytes on.
-        kind: kind of the group; there may be no kernel.
+        shared: dimension of the problem that is shared out.
         arch: architecture.
     """
-    if kind not in KERNELS:
+    if shared not in KERNELS:
         return "wgmma shares out rows of a, or k"
-    kernel = _file(kind).KERNEL
+    kernel = _file(shared).KERNEL
     if compute_capability(arch) != kernel.only_arch:
         return "it needs wgmma, of compute capability 9.0"
     if problem.dtype not in kernel.dtypes:
@@ -50,38 +46,24 @@ def refusal(problem: Problem, kind: str, arch: str) -> str | None:
 
 def choose_wgmma_config(
     problem: Problem,
-    kind: str,
+    shared: str,
     m: np.ndarray,
     n: np.ndarray,
     k: np.ndarray,
     device: DeviceFacts,
 ) -> Any:
     """Choose a config of the kernel for problems of these sizes."""
-    shares = _file(kind).SHARES
+    shares = _file(shared).SHARES
     configs = [c for c in shares if not problem.epilogue or c.tile_n <= MOST_FUSED_COLUMNS]
     return choose_config(configs, shares.__getitem__, m, n, k, device)
 
 
 def bind_rows(
-    problem: Problem,
-    kind: str,
-    config: Any,
-    index_dtype: str | None,
-    tiles: int,
-    device: DeviceFacts,
-    ordinal: int,
+    problem: Problem, config: Any, tiles: int, device: DeviceFacts, ordinal: int
 ) -> Launch:
-    """Bind the kernel of groups of rows to at most so many tiles.
-
-    Args:
-        problem, kind: as `refusal` has them.
-        config: config of the kernel.
-        index_dtype: dtype of the indices of rows, if there are any.
-        tiles: largest number of tiles.
-        device, ordinal: the GPU, and its ordinal.
-    """
-    spec = product_spec(problem, kind, config, index_dtype)
-    maps = _file(kind).KERNEL.tensor_maps(config, problem)
+    """Bind the kernel of groups of rows to at most so many tiles."""
+    spec = product_spec(problem, "m", config)
+    maps = _file("m").KERNEL.tensor_maps(config, problem)
     problem = replace(problem, epilogue=spec.epilogue)
     return launch_kernel(spec, problem, min(tiles, device.sm_count), device.arch, ordinal, maps)
 
@@ -121,21 +103,13 @@ class GroupsOfKLaunch(LaunchSeries):
         ]
 
 
-def product_spec(
-    problem: Problem, kind: str, config: Any, index_dtype: str | None = None
-) -> KernelSpec:
-    """Spec of a kernel that multiplies; it reads a table, and perhaps indices of rows.
-
-    These follow the operands of the problem's epilogue.
-    """
-    file = _file(kind)
+def product_spec(problem: Problem, shared: str, config: Any) -> KernelSpec:
+    """Spec of a kernel that multiplies; its table follows the operands of the epilogue."""
+    file = _file(shared)
     variant = file.KERNEL.variant(config, problem)
     fusion = problem.epilogue or Fusion((), ())
-    operands = (*fusion.operands, TABLE)
-    if index_dtype:
-        operands += FusedOperand("buffer", index_dtype), FusedOperand("number", "int64")
-    fusion = replace(fusion, operands=operands)
-    return KernelSpec(KERNELS[kind], file.__name__, config, problem.dtype, variant, fusion)
+    fusion = replace(fusion, operands=(*fusion.operands, TABLE))
+    return KernelSpec(KERNELS[shared], file.__name__, config, problem.dtype, variant, fusion)
 
 
 def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
@@ -149,19 +123,18 @@ def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
 
 
 def wgmma_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
-    """List the kernels to build ahead of time for an architecture, for integers in int32."""
+    """List the kernels to build ahead of time for an architecture, for offsets in int32."""
     specs: dict[KernelSpec, None] = {}
-    for kind in KERNELS:
-        kernel = _file(kind).KERNEL
-        index_dtype = "int32" if kind == "rows" else None
+    for shared in KERNELS:
+        kernel = _file(shared).KERNEL
         for dtype in (dtype for dtype in kernel.dtypes if dtype in dtypes):
-            problems = [p for p in common_problems(dtype) if refusal(p, kind, arch) is None]
+            problems = [p for p in common_problems(dtype) if refusal(p, shared, arch) is None]
             for problem, config in product(problems, kernel.configs):
-                specs[product_spec(problem, kind, config, index_dtype)] = None
-            if kind == "k":
+                specs[product_spec(problem, shared, config)] = None
+            if shared == "k":
                 specs |= {maps_spec(problem, "int32"): None for problem in problems}
     return launchable(list(specs), arch)
 
 
-def _file(kind: str) -> Any:
-    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[kind]}")
+def _file(shared: str) -> Any:
+    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[shared]}")
