@@ -71,10 +71,10 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Each config, and each variant with one of its configs.
+# Each config of a dtype, and each variant with one of them.
 specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
 chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
-chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
+chosen |= {(spec.module, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(

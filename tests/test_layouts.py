@@ -12,6 +12,8 @@ from dxgemm.testing.kinds import KINDS
 from dxgemm.testing.layouts import LAYOUTS
 
 SIZES = [(5, 3, 4)] if simulator_enabled() else [(5, 3, 4), (65, 33, 47), (130, 257, 96)]
+# The simulator runs the same Python for float64 as for float32.
+PLACED = [kind for kind in KINDS if kind != "float64"] if simulator_enabled() else [*KINDS]
 
 BATCHES = [
     (3, 3, 3),
@@ -28,12 +30,12 @@ BATCHES = [
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: "x".join(map(str, size)))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLACED)
 def test_every_layout_of_every_operand(contract, kind, size):
     contract(layout_groups(kind, *size, tuple(LAYOUTS)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PLACED)
 def test_batches_broadcast(contract, kind):
     layouts = [plain_layouts(kind), ("col+1", "row+1", "row+1"), ("row", "col", "col_reversed")]
     factors = KINDS[kind].factors

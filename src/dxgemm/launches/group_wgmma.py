@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from dxgemm.choice.implementation import common_problems, launchable
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.handwritten.kernels import group_maps, grouped_wgmma, grouped_wgmma_k
 from dxgemm.launches.grouped import choose_config
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -19,8 +19,8 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.device import device_facts
 
-# Kernels by the dimension that is shared out; their files have these names.
-KERNELS = {"m": "grouped_wgmma", "k": "grouped_wgmma_k"}
+# Kernel files by the dimension that is shared out.
+FILES: dict[str, Any] = {"m": grouped_wgmma, "k": grouped_wgmma_k}
 MOST_FUSED_COLUMNS = 192  # of a tile whose epilogue has registers beside the sums
 TABLE = FusedOperand("buffer", "int64")
 
@@ -34,9 +34,9 @@ def refusal(problem: Problem, shared: str, arch: str) -> str | None:
         shared: dimension of the problem that is shared out.
         arch: architecture.
     """
-    if shared not in KERNELS:
+    if shared not in FILES:
         return "wgmma shares out rows of a, or k"
-    kernel = _file(shared).KERNEL
+    kernel = FILES[shared].KERNEL
     if compute_capability(arch) != kernel.only_arch:
         return "it needs wgmma, of compute capability 9.0"
     if problem.dtype not in kernel.dtypes:
@@ -53,7 +53,7 @@ def choose_wgmma_config(
     device: DeviceFacts,
 ) -> Any:
     """Choose a config of the kernel for problems of these sizes."""
-    shares = _file(shared).SHARES
+    shares = FILES[shared].SHARES
     configs = [c for c in shares if not problem.epilogue or c.tile_n <= MOST_FUSED_COLUMNS]
     return choose_config(configs, shares.__getitem__, m, n, k, device)
 
@@ -63,7 +63,7 @@ def bind_rows(
 ) -> Launch:
     """Bind the kernel of groups of rows to at most so many tiles."""
     spec = product_spec(problem, "m", config)
-    maps = _file("m").KERNEL.tensor_maps(config, problem)
+    maps = grouped_wgmma.KERNEL.tensor_maps(config, problem)
     problem = replace(problem, epilogue=spec.epilogue)
     return launch_kernel(spec, problem, min(tiles, device.sm_count), device.arch, ordinal, maps)
 
@@ -76,12 +76,10 @@ class GroupsOfKLaunch(LaunchSeries):
 
     def __init__(self, problem: Problem, config: Any, offsets_dtype: str, ordinal: int) -> None:
         """Bind the kernels, building missing ones; the problem is as `refusal` has it."""
-        from dxgemm.handwritten.kernels.group_maps import ITEM_BYTES, ROW_ITEMS
-
         super().__init__(ordinal)
         device = device_facts(ordinal)
         maker = maps_spec(problem, offsets_dtype)
-        maps = _file("k").KERNEL.tensor_maps(config, problem)
+        maps = grouped_wgmma_k.KERNEL.tensor_maps(config, problem)
         tiles = problem.batch * -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
         spec = product_spec(problem, "k", config)
         self._maker = launch_kernel(
@@ -91,8 +89,8 @@ class GroupsOfKLaunch(LaunchSeries):
             spec, replace(problem, epilogue=spec.epilogue), min(tiles, device.sm_count),
             device.arch, ordinal,
         )  # fmt: skip
-        self._items = problem.batch * ROW_ITEMS
-        self._table = self._take(self._items * ITEM_BYTES)
+        self._items = problem.batch * group_maps.ROW_ITEMS
+        self._table = self._take(self._items * group_maps.ITEM_BYTES)
 
     def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         table = base + self._table, self._items
@@ -105,28 +103,27 @@ class GroupsOfKLaunch(LaunchSeries):
 
 def product_spec(problem: Problem, shared: str, config: Any) -> KernelSpec:
     """Spec of a kernel that multiplies; its table follows the operands of the epilogue."""
-    file = _file(shared)
+    file = FILES[shared]
     variant = file.KERNEL.variant(config, problem)
     fusion = problem.epilogue or Fusion((), ())
     fusion = replace(fusion, operands=(*fusion.operands, TABLE))
-    return KernelSpec(KERNELS[shared], file.__name__, config, problem.dtype, variant, fusion)
+    name = file.__name__.rpartition(".")[2]
+    return KernelSpec(name, file.__name__, config, problem.dtype, variant, fusion)
 
 
 def maps_spec(problem: Problem, offsets_dtype: str) -> KernelSpec:
     """Spec of the kernel that makes the tensor maps of groups of k."""
-    from dxgemm.handwritten.kernels import group_maps as file
-
-    (config,) = file.KERNEL.configs
-    innermost = file.KERNEL.variant(config, problem)[:2]
+    (config,) = group_maps.KERNEL.configs
+    innermost = group_maps.KERNEL.variant(config, problem)[:2]
     fusion = Fusion((), (FusedOperand("buffer", offsets_dtype), TABLE))
-    return KernelSpec("group_maps", file.__name__, config, problem.dtype, innermost, fusion)
+    return KernelSpec("group_maps", group_maps.__name__, config, problem.dtype, innermost, fusion)
 
 
 def wgmma_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     """List the kernels to build ahead of time for an architecture, for offsets in int32."""
     specs: dict[KernelSpec, None] = {}
-    for shared in KERNELS:
-        kernel = _file(shared).KERNEL
+    for shared, file in FILES.items():
+        kernel = file.KERNEL
         for dtype in (dtype for dtype in kernel.dtypes if dtype in dtypes):
             problems = [p for p in common_problems(dtype) if refusal(p, shared, arch) is None]
             for problem, config in product(problems, kernel.configs):
@@ -134,7 +131,3 @@ def wgmma_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
             if shared == "k":
                 specs |= {maps_spec(problem, "int32"): None for problem in problems}
     return launchable(list(specs), arch)
-
-
-def _file(shared: str) -> Any:
-    return import_module(f"dxgemm.handwritten.kernels.{KERNELS[shared]}")
