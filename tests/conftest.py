@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 
 from dxgemm.gpu.status import probe
 
@@ -282,3 +283,19 @@ def run_python() -> Callable[..., str]:
         return finished.stdout
 
     return run_python
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], str]], str]:
+    """Makes a text, by its name, that all workers of a test run share: the first one makes it."""
+
+    def once(name: str, make: Callable[[], str]) -> str:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            return make()
+        kept = tmp_path_factory.getbasetemp().parent / name
+        with FileLock(f"{kept}.lock"):
+            if not kept.exists():
+                kept.write_text(make())
+        return kept.read_text()
+
+    return once

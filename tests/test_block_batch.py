@@ -204,13 +204,13 @@ print(json.dumps([dataclasses.asdict(kernel.record), linked(config), linked(othe
 
 
 @pytest.fixture(scope="module")
-def kernels(run_python):
+def kernels(run_python, once):
     """The kernel's record, its PTX, and that of one that expects other neighbours."""
     try:
         library.library()
     except errors.MissingPackageError as error:
         pytest.skip(str(error))
-    return json.loads(run_python(COMPILE))
+    return json.loads(once("block_batch.json", lambda: run_python(COMPILE)))
 
 
 def test_two_blocks_share_a_multiprocessor_with_their_sums_in_registers(kernels):

@@ -35,12 +35,15 @@ def compiled(task):
 
 def chosen(implementation, dtype):
     # The largest tile and the smallest; of one kernel the latter however a and b may lie. Of rungs,
-    # and of bfloat16 and int8, which differ little from float16, the smallest alone. The largest of
-    # what runs from Ampere on are compiled by test_architectures.
+    # and of dtypes that differ little from another, the smallest alone: of bfloat16 and int8, and
+    # of float32 where there is float64 or float16. The largest of what runs from Ampere on are
+    # compiled by test_architectures.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_rung = implementation.role is Role.RUNG
-    if dtype not in ("bfloat16", "int8") and not implementation.is_mma_sync and not is_rung:
+    alike = {"bfloat16": ("float16",), "int8": ("float16",), "float32": ("float64", "float16")}
+    is_alike = any(other in alike.get(dtype, ()) for other in implementation.dtypes)
+    if not is_alike and not implementation.is_mma_sync and not is_rung:
         yield next(spec for spec in specs if spec.config == largest)
     of_smallest = [spec for spec in specs if spec.config == smallest]
     is_shown = (implementation.name, dtype) == ("async_copy", "float32")
@@ -71,10 +74,10 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Each config of a dtype, and each variant with one of them.
+# Each config, and each variant of a dtype with one of its configs.
 specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
-chosen = {(spec.module, spec.dtype, spec.config): spec for spec in specs}
-chosen |= {(spec.module, spec.variant): spec for spec in specs}
+chosen = {(spec.module, spec.config): spec for spec in specs}
+chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(
@@ -107,11 +110,12 @@ SMEM_BYTES_PER_BLOCK = 227 * 1024
 
 
 @pytest.fixture(scope="module")
-def kernels(run_python, tmp_path_factory):
+def kernels(run_python, once, tmp_path_factory):
     # A file, because worker processes import the program again.
     program = tmp_path_factory.mktemp("compile") / "compile_some.py"
     program.write_text(COMPILE_SOME)
-    lines = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
+    run = f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')"
+    lines = once("compiled.jsonl", lambda: run_python(run))
     return [json.loads(line) for line in lines.splitlines()]
 
 

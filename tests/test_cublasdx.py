@@ -440,9 +440,9 @@ print(json.dumps({**dataclasses.asdict(kernel.record), "ptx": kernel.ptx}))
 
 
 @pytest.fixture(scope="module")
-def kernel(run_python, device_libraries):
+def kernel(run_python, once, device_libraries):
     """A kernel built from nothing: NVRTC, NVVM and nvJitLink, no GPU."""
-    return json.loads(run_python(BUILD_ONE))
+    return json.loads(once("pipeline.json", lambda: run_python(BUILD_ONE)))
 
 
 def test_the_sums_of_a_pipeline_stay_in_registers(kernel):

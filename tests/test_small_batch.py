@@ -118,7 +118,6 @@ COMPILE = """
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 for name, dtype, place, most in (
-    ("small_batch", "float32", 0, 0),
     ("small_batch", "float64", 4, 0),
     ("tensor_batch", "float64", 0, 48),
 ):
