@@ -1,7 +1,7 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The first config of each implementation and dtype is compiled for one family of architectures, in
-turn; not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
+The first config of each implementation and dtype is compiled for one of the architectures, in turn;
+not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ for family in families:
 for place, specs in enumerate(first_specs.values()):
     if place % len(families) != int(turn):
         continue
-    for arch in families[int(turn)]:
-        try:
-            kernel = compile_kernel(specs[arch], arch)
-        except MissingPackageError:
-            continue  # cuBLASDx is not installed everywhere
-        about = {"name": f"{specs[arch]} for {arch}", "ptx": kernel.ptx or ""}
-        print(json.dumps({**asdict(kernel.record), **about}))
-        if not kernel.ptx:
-            break  # linked with functions of one architecture, which take long
+    family = families[int(turn)]
+    arch = family[place // len(families) % len(family)]
+    try:
+        kernel = compile_kernel(specs[arch], arch)
+    except MissingPackageError:
+        continue  # cuBLASDx is not installed everywhere
+    about = {"name": f"{specs[arch]} for {arch}", "ptx": kernel.ptx or ""}
+    print(json.dumps({**asdict(kernel.record), **about}))
 """
 
 

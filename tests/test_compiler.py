@@ -74,10 +74,9 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Each config, and each variant of a dtype with one of its configs.
+# Each variant with one of its configs.
 specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
-chosen = {(spec.module, spec.config): spec for spec in specs}
-chosen |= {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
+chosen = {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(
@@ -87,7 +86,7 @@ print(len(made), len({spec.module for spec in made}), len({spec.module for spec 
 """
 
 
-def test_every_config_and_variant_that_is_built_ahead_can_be_made(run_python):
+def test_every_variant_that_is_built_ahead_can_be_made(run_python):
     made, files, all_files = map(int, run_python(MAKE_ALL).split())
     assert made > 50 and files == all_files
 

@@ -360,7 +360,6 @@ for dtype, config, variant, stack_bytes in (
     ("float32", largest, ("row", "col", "table"), 0),
     ("float64", smallest, ("row16", "row16", "table", "far"), 0),
     ("float64", grouped.TENSOR_CONFIGS[0], ("row16", "row16", "table"), 0),
-    ("float64", tensor_of[64], ("col16", "col", "alike"), 0),
     ("float64", tensor_of[96], ("col16", "col", "alike"), 56),  # addresses
 ):
     record = compile_kernel(_spec(config, dtype, variant), "sm_90a").record
