@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from functools import cache, cached_property
+from logging import DEBUG
 from typing import Any
 
 import numpy as np
@@ -166,14 +167,10 @@ class Route:
             self.candidate = choose(self.problem, self.device, implementation)
         if not self.is_empty or self.results:
             self.candidate, self.launch = self._bind_first()
-        logger.debug(
-            "gemm %s %s on %s: %s, %s",
-            " x ".join(map(str, (*self.shape, self.k))),
-            self.problem.dtype,
-            self.device.name,
-            self.candidate,
-            self.candidate.reason,
-        )
+        if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
+            size = " x ".join(map(str, (*self.shape, self.k)))
+            chosen = f"{self.candidate}, {self.candidate.reason}"
+            logger.debug("gemm %s %s on %s: %s", size, self.problem.dtype, self.device.name, chosen)
 
     @cached_property
     def ranking(self) -> Ranking:
