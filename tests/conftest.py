@@ -46,6 +46,12 @@ SOURCES = Path(dxgemm.__file__).parents[1]
 TEST_ARCH = os.environ.get("DXGEMM_TEST_ARCH")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every", type=int, default=1, metavar="N", help="run one test of N, in the order of files"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs a GPU, not the simulator")
     if TEST_ARCH:
@@ -54,7 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
         other_arch.pretend(TEST_ARCH)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items[:] = items[:: config.getoption("every")]
     if simulator_enabled():
         for item in items:
             if item.get_closest_marker("gpu"):
