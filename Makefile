@@ -23,7 +23,7 @@ else
 EXTRA := $(GPU)-cublas
 EXAMPLE_SIZE := 5000
 # All 36,000 tests there take more than an hour: `make test EVERY=1`.
-EVERY := 23
+EVERY := 47
 endif
 
 # Processes share a GPU.
