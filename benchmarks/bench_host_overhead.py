@@ -28,6 +28,7 @@ from interleave import replay, replay_clock
 import dxgemm
 from dxgemm.call.route import clear_routes, routes
 from dxgemm.choice.selection import choose
+from dxgemm.epilogues import bias, relu
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -49,12 +50,23 @@ SEED = 3  # of random problems
 FIRST_CALLS = {"first call on a new shape": 10, "the same, alone after other work": 1}
 NEW_SHAPES = 2 if SMOKE else 40
 
-# Python expressions to time, with operands a, b and c of a library.
-DXGEMM_CALLS = ("gemm(a, b, out=c)", "gemm(a, b, c, beta=1)", "gemm(a, b)", "plan()")
+# Python expressions to time, with matrices a, b and c and a vector v of a library. c and v are 0.
+DXGEMM_CALLS = (
+    "gemm(a, b, out=c)",
+    "gemm(a, b, c, beta=1)",
+    "gemm(a, b, out=c, epilogue=bias(v))",
+    "gemm(a, b, out=c, epilogue=bias(v) | relu)",
+    "gemm(a, b)",
+    "plan()",
+)
 LIBRARY_CALLS = {
     "numpy": ["numpy.matmul(a, b, out=c)"],
     "cupy": ["cupy.matmul(a, b, out=c)"],
-    "torch": ["torch.mm(a, b, out=c)", "torch.addmm(c, a, b, out=c)"],
+    "torch": [
+        "torch.mm(a, b, out=c)",
+        "torch.addmm(c, a, b, out=c)",
+        "torch.addmm(v, a, b, out=c)",
+    ],
 }
 LAUNCHES = {
     "cuda.core": "launch(stream, config, kernel)",
@@ -98,9 +110,10 @@ def operand_names(library: str, a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
     """Names in the expressions on arrays of `library`."""
     module = import_module(library)
     c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
-    a, b, c = (upload(library, array) for array in (a, b, c))
-    plan = dxgemm.plan(a, b, out=c)
-    return {"a": a, "b": b, "c": c, "gemm": dxgemm.gemm, "plan": plan, library: module}
+    a, b, c, v = (upload(library, array) for array in (a, b, c, c[0]))
+    arrays = {"a": a, "b": b, "c": c, "v": v, library: module}
+    calls = {"gemm": dxgemm.gemm, "plan": dxgemm.plan(a, b, out=c), "bias": bias, "relu": relu}
+    return arrays | calls
 
 
 def launch_names() -> dict[str, Any]:
@@ -176,7 +189,8 @@ def prepare(variant: Variant, a: np.ndarray, b: np.ndarray) -> Callable[[], floa
         names = operand_names(variant.library, a, b)
         product = eval(variant.call, names)  # c is zero, so beta = 1 gives a @ b too
         product = np.asarray(product) if SMOKE else cupy.asnumpy(product)
-        np.testing.assert_array_equal(product, a @ b, err_msg=str(variant))
+        expected = np.maximum(a @ b, 0) if "relu" in variant.call else a @ b
+        np.testing.assert_array_equal(product, expected, err_msg=str(variant))
     else:
         names = choice_names(a, b) if variant.call in CHOICES else launch_names()
     timer = Timer(variant.call, globals=names)

@@ -8,18 +8,22 @@ from typing import Any
 
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
+from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
-from dxgemm.errors import UnsupportedProblemError
+from dxgemm.errors import MissingOperandError, UnsupportedProblemError
 from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import Library, libraries, library_of
 
+# Of each operand its place and its strides in elements, in the kernel's orientation.
+OperandStrides = tuple[tuple[int, tuple[int, ...]], ...]
+
 
 def fuse(
     problem: Problem, shape: BoundEpilogue, layouts: Mapping[str, Layout]
-) -> tuple[Problem, tuple[tuple[int, ...], ...]]:
+) -> tuple[Problem, OperandStrides]:
     """Add an epilogue to a problem.
 
     Args:
@@ -29,8 +33,8 @@ def fuse(
             one of "out", a matrix that is reduced is stored too.
 
     Returns:
-        The problem, and for each operand its strides in elements, in the kernel's orientation. They
-        are () for numbers, and for the results of a reduction, which follow the operands.
+        The problem, and the strides of each operand. They are () for numbers, and for the results
+        of a reduction, which follow the operands.
     """
     is_added = problem.out_dtype in RESULT_DTYPES[problem.dtype]
     if problem.reads_c and not is_added:
@@ -63,11 +67,11 @@ def fuse(
     strides += [()] * len(shape.result_labels)
     fusion = Fusion(shape.stages, tuple(operands), problem.is_transposed)
     if shape.reduction is None:
-        return replace(problem, epilogue=fusion), tuple(strides)
+        return replace(problem, epilogue=fusion), tuple(enumerate(strides))
     reduction = _fused_reduction(shape.reduction, problem, "out" in layouts)
     fusion = replace(fusion, operands=(*operands, *reduction.buffers), reduction=reduction)
     problem = replace(problem, epilogue=fusion, must_fuse=shape.reduction.fused)
-    return problem, tuple(strides)
+    return problem, tuple(enumerate(strides))
 
 
 def _fused_reduction(reduction: Reduction, problem: Problem, is_stored: bool) -> FusedReduction:
@@ -116,35 +120,61 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
     return "element"
 
 
+def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
+    """Refuse functions of int8 products without an array whose dtype says what to store."""
+    if epilogue.stages and dtype == "int8":
+        raise MissingOperandError(
+            "gemm: what an epilogue makes of int8 products may be int32, int8, float32, "
+            "float16 or bfloat16; pass out, whose dtype says what to store."
+        )
+
+
+def inspect_epilogue(epilogue: Any) -> tuple[list[Any], tuple[Any, ...]]:
+    """Inspect the arrays of an epilogue; this runs on every call that has one.
+
+    Returns:
+        values: the number or address of each operand, then the address of each array for a result.
+        key: part of the key of the call's route: `BoundEpilogue.shape`, and library, layout and
+            alignment of each array.
+    """
+    bound = epilogue if type(epilogue) is BoundEpilogue else bound_epilogue(epilogue)
+    shape = bound.shape
+    values = [*bound.values]
+    if bound.reduction is not None:
+        values += bound.reduction.out
+    key: tuple[Any, ...] = (shape,)
+    for place in shape.array_places:
+        array = values[place]
+        library = libraries.get(type(array)) or library_of(str(shape.labels[place]), array)
+        pointer, layout_key = library.inspect(array)
+        values[place] = pointer
+        key += library, layout_key, ALIGNMENTS[pointer & 15]
+    return values, key
+
+
+def check_numbers(
+    numbers: Sequence[tuple[int, Parameter]], values: Sequence[Any], sums: str
+) -> None:
+    """Check the `numbers` of a chain among the values of `inspect_epilogue`."""
+    for place, operand in numbers:
+        check_overflow(operand, values[place], sums)
+
+
 class CallEpilogue:
-    """Epilogue of one call.
+    """Epilogue of one call, for all that is more than a launch on the arrays as they are.
 
     Attributes:
         bound: the epilogue with its operands.
         shape: the epilogue without its operands, see `BoundEpilogue.shape`.
-        key: part of the key of the call's route: `shape`, and library, layout and alignment of each
-            array.
-        values: the number or address of each operand, then the address of each array for a result.
+        values: as `inspect_epilogue` returns them; the arrays of `made` follow.
         made: new arrays for the results of a reduction, if none were passed.
     """
 
-    __slots__ = ("bound", "key", "made", "shape", "values")
+    __slots__ = ("bound", "made", "shape", "values")
 
-    def __init__(self, epilogue: Any) -> None:
-        bound = epilogue if type(epilogue) is BoundEpilogue else bound_epilogue(epilogue)
-        shape = bound.shape
-        values: list[Any] = []
-        key: list[Any] = [shape]
-        for label, value in zip(shape.labels, bound.passed):
-            if label is None:
-                values.append(value)
-                continue
-            library = libraries.get(type(value)) or library_of(label, value)
-            pointer, layout_key = library.inspect(value)
-            values.append(pointer)
-            key += library, layout_key, ALIGNMENTS[pointer & 15]
-        self.bound, self.shape = bound, shape
-        self.key, self.values = tuple(key), values
+    def __init__(self, epilogue: Any, values: list[Any]) -> None:
+        self.bound, self.values = bound_epilogue(epilogue), values
+        self.shape = self.bound.shape
         self.made: list[Any] = []
 
     @property
@@ -179,16 +209,11 @@ class CallEpilogue:
             self.values += [library.inspect(array)[0] for array in self.made]
         return reduction.packed(reduction.out or self.made)
 
-    def check(self, sums: str) -> None:
-        """Check the numbers: see `check_overflow`."""
-        for place in self.shape.number_places:
-            check_overflow(self.shape.operands[place], self.values[place], sums)
 
-
-def kernel_operands(values: Sequence[Any], strides: tuple[tuple[int, ...], ...]) -> tuple[Any, ...]:
-    """Epilogue arguments of a kernel: each of `CallEpilogue.values`, then its strides by `fuse`."""
+def kernel_operands(values: Sequence[Any], strides: OperandStrides) -> tuple[Any, ...]:
+    """Epilogue arguments of a kernel: each of `values`, then its strides by `fuse`."""
     operands: list[Any] = []
-    for value, steps in zip(values, strides):
-        operands.append(value)
+    for place, steps in strides:
+        operands.append(values[place])
         operands += steps
     return tuple(operands)

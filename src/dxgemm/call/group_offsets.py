@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.epilogue import CallEpilogue, fuse, kernel_operands
+from dxgemm.call.epilogue import (
+    CallEpilogue,
+    OperandStrides,
+    check_numbers,
+    fuse,
+    inspect_epilogue,
+    kernel_operands,
+)
 from dxgemm.call.group import Group, define, in_turn, reworded
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound, real_number
@@ -85,7 +92,8 @@ class GroupByOffsets(Group):
             problem, result_shape = define(layouts, *self._factors, shape)
             if self._epilogue:
                 self._check_epilogue(layouts, fused, problem.dtype)
-                self._epilogue.check(problem.scalar_dtype)
+                numbers = self._epilogue.shape.numbers
+                check_numbers(numbers, self._epilogue.values, problem.scalar_dtype)
         except DxgemmError as error:
             raise reworded(None, error) from None
         if not {"c", "out"} & operands.keys():
@@ -115,7 +123,7 @@ class GroupByOffsets(Group):
                 "of arrays."
             )
         self._problem = _with_steps(problem, operands, self._anchor.name)
-        self._strides: tuple[tuple[int, ...], ...] = ()
+        self._strides: OperandStrides = ()
         if shape:
             of_fused = {name: operand.layout for name, operand in fused.items()}
             self._problem, self._strides = fuse(self._problem, shape, of_fused)
@@ -213,12 +221,13 @@ class GroupByOffsets(Group):
             value if operand.is_number else of_group(operand.kind, value)
             for operand, value in zip(bound.operands, bound.values, strict=True)
         ]
-        return replace(bound, values=tuple(values))
+        return bound.with_values(values)
 
 
 def _elementwise(epilogue: Any) -> CallEpilogue:
     """The epilogue of a call; it stores the result."""
-    call_epilogue = CallEpilogue(epilogue)
+    values, _ = inspect_epilogue(epilogue)
+    call_epilogue = CallEpilogue(epilogue, values)
     if call_epilogue.shape.reduction is not None:
         raise UnsupportedProblemError(
             f"{call_epilogue.shape!r} ends in a reduction, which groups do not have; store the "

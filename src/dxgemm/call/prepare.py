@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.epilogue import CallEpilogue, kernel_operands
+from dxgemm.call.epilogue import (
+    CallEpilogue,
+    check_numbers,
+    inspect_epilogue,
+    kernel_operands,
+)
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, make_route, routes
@@ -71,12 +76,14 @@ def prepare(
         library = library_out = libraries.get(type(out)) or library_of("out", out)
         out_pointer, out_key = library_out.inspect(out)
 
-    call_epilogue = None if epilogue is None else CallEpilogue(epilogue)
+    epilogue_key = None
+    if epilogue is not None:
+        values, epilogue_key = inspect_epilogue(epilogue)
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         alpha == 0, beta == 0, precision, implementation,
-        None if call_epilogue is None else call_epilogue.key,
+        epilogue_key,
     )  # fmt: skip
     try:
         route = routes[key]
@@ -88,6 +95,9 @@ def prepare(
         _check_fits("alpha", alpha, route)
     if not route.least_scalar <= beta <= route.largest_scalar:
         _check_fits("beta", beta, route)
+    call_epilogue = None
+    if route.is_special and epilogue is not None:
+        call_epilogue = CallEpilogue(epilogue, values)
     if call_epilogue is not None and route.reduction is not None:
         result = call_epilogue.results(route.results, library_a, a)
         target = out_pointer  # 0 if the matrix is not stored
@@ -106,9 +116,9 @@ def prepare(
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
     operands: tuple[Any, ...] = ()
-    if call_epilogue is not None:
-        pointers = a_pointer, b_pointer, c_pointer, out_pointer
-        operands = _epilogue_operands(route, call_epilogue, pointers)
+    if epilogue is not None:
+        pointers = a_pointer, b_pointer, c_pointer, out_pointer, *values
+        operands = _epilogue_operands(route, pointers, values)
     ordered: tuple[tuple[Library, Any], ...] = ()
     if route.is_special:
         arrays = {"a": a, "b": b, "c": c, "out": out}
@@ -179,15 +189,21 @@ def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
 
 
 def _epilogue_operands(
-    route: Route, epilogue: CallEpilogue, pointers: tuple[int, ...]
+    route: Route, pointers: tuple[Any, ...], values: list[Any]
 ) -> tuple[Any, ...]:
-    """Check the operands of the epilogue and return them as the kernel takes them."""
-    epilogue.check(route.sums)
-    addresses = (*pointers, *epilogue.values)
+    """Check the operands of the epilogue and return them as the kernel takes them.
+
+    Args:
+        route: the route of the call.
+        pointers: addresses of a, b, c and out, then `values`.
+        values: the operands by `inspect_epilogue`.
+    """
+    if route.epilogue_numbers:
+        check_numbers(route.epilogue_numbers, values, route.sums)
     for written, other, low, high in route.epilogue_near:
-        if low < addresses[other] - addresses[written] < high:
-            _check_epilogue_overlap(route, written, other, addresses)
-    return kernel_operands(epilogue.values, route.epilogue_strides)
+        if low < pointers[other] - pointers[written] < high:
+            _check_epilogue_overlap(route, written, other, pointers)
+    return kernel_operands(values, route.epilogue_strides)
 
 
 def _verified_and_ordered(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.call.epilogue import fuse
+from dxgemm.call.epilogue import OperandStrides, fuse, refuse_missing_out
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
@@ -26,7 +26,6 @@ from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
-    MissingOperandError,
     MissingPackageError,
 )
 from dxgemm.gpu.status import simulator_enabled
@@ -65,6 +64,7 @@ class Route:
         results: shape and dtype of each array that the reduction writes, by label.
         epilogue_strides: strides of the epilogue's operands as the kernel walks over them; see
             `fuse`.
+        epilogue_numbers: `BoundEpilogue.numbers` of the epilogue.
         names: names of all operands, those of the epilogue last; None for numbers.
         epilogue_near: pairs of a written operand and another one, at least one of them an array of
             the epilogue: their places among `names`, and a range of distances like a_near.
@@ -82,7 +82,7 @@ class Route:
         doubtful: names of the operands whose library must verify each array.
         ordered: names of the device operands whose streams may differ from the launch's.
         is_special: True if a call needs more than the checks of pointers: ordered, doubtful or host
-            operands, integer scalars, an epilogue, k == 0 or an empty result.
+            operands, integer scalars, a reduction, k == 0 or an empty result.
     """
 
     def __init__(
@@ -97,8 +97,9 @@ class Route:
         self.layouts = layouts
         self.epilogue = epilogue
         self.reduction = epilogue.reduction if epilogue else None
+        self.epilogue_numbers = epilogue.numbers if epilogue else ()
         self.results: dict[str, tuple[tuple[int, ...], str]] = {}
-        self.epilogue_strides: tuple[tuple[int, ...], ...] = ()
+        self.epilogue_strides: OperandStrides = ()
         self.names: tuple[Any, ...] = ("a", "b", "c", "out")
         self.epilogue_near: tuple[tuple[int, int, int, int], ...] = ()
         self.problem, self.shape = define_problem(
@@ -184,12 +185,8 @@ class Route:
 
     def _add_epilogue(self, epilogue: BoundEpilogue) -> None:
         """Check the epilogue's operands against the result, and add it to the problem."""
-        has_out = bool({"c", "out"} & self.layouts.keys())
-        if epilogue.stages and self.takes_integers and not has_out:
-            raise MissingOperandError(
-                "gemm: what an epilogue makes of int8 products may be int32, int8, float32, "
-                "float16 or bfloat16; pass out, whose dtype says what to store."
-            )
+        if not {"c", "out"} & self.layouts.keys():
+            refuse_missing_out(epilogue, self.problem.dtype)
         *batch, m, n = self.shape
         devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}
         check_operands(
@@ -276,6 +273,7 @@ class Route:
         route.is_special = bool(
             route.ordered or doubtful or self.host_operands or self.takes_integers or is_degenerate
         )
+        route.is_special |= self.reduction is not None
         return route
 
     def _overlap_range(self, operand: Layout | None, target: Layout | None) -> tuple[int, int]:
@@ -408,7 +406,7 @@ def make_route(key: tuple[Any, ...]) -> Route:
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
             alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, and `CallEpilogue.key` or None.
+            `implementation`, and the key by `inspect_epilogue` or None.
     """
     operands, (a_alignment, b_alignment) = key[:8], key[8:10]
     epilogue: BoundEpilogue | None = None

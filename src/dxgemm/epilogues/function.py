@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property, update_wrapper
 from types import FunctionType
 from typing import Any, overload
@@ -58,9 +58,12 @@ class Epilogue(FunctionHolder):
         self.digest = digest
         self.takes_pairs = takes_pairs
         self._names = [entry.name for entry in self.operands]
-        self._takes_arrays = not any(entry.is_number for entry in parameters) and not outputs
+        # Number of operands that need no check; -1 if there are numbers, outputs or variables.
+        needs_checks = any(entry.is_number for entry in parameters) or outputs or reads
+        self._array_count = -1 if needs_checks else len(parameters)
         self._arguments = len(PAIR_LEADING if takes_pairs else LEADING) + len(parameters)
         self._reads = reads
+        self._stages = (self,)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.name}({', '.join(self._names)})>"
@@ -98,13 +101,13 @@ class Epilogue(FunctionHolder):
                 variable that the function reads has changed since it was decorated.
             ScalarError: a `Scalar` or `Integer` is bound to something else.
         """
+        if len(operands) == self._array_count and not named:
+            return BoundEpilogue(self._stages, operands, None, self.shape)
         if len(operands) == self._arguments and not named:
             return self.function(*operands)
         check_unchanged(self._reads, self.name)
         _ = self.recorded  # copied while globals are known to be as they were
-        if named or not self._takes_arrays or len(operands) != len(self.operands):
-            operands = self._bind(operands, named)
-        return _checked_chain((self,), operands, None, self.shape)
+        return BoundEpilogue(self._stages, self._bind(operands, named), None, self.shape)
 
     def __or__(self, other: Any) -> BoundEpilogue:
         return self.bound | other
@@ -135,7 +138,7 @@ class Epilogue(FunctionHolder):
     @cached_property
     def shape(self) -> BoundEpilogue:
         """`BoundEpilogue.shape` of a chain of this epilogue alone."""
-        return _shape_of((self,), None)
+        return _shape_of(self._stages, None)
 
     def make_function(
         self,
@@ -199,9 +202,10 @@ def _restored(loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
     return Epilogue(*loads(parts))
 
 
-@dataclass(frozen=True, eq=False)
 class BoundEpilogue:
     """Chain of epilogues with their operands, applied from left to right, for `gemm(epilogue=)`.
+
+    It never changes.
 
     Attributes:
         stages: the epilogues.
@@ -210,11 +214,23 @@ class BoundEpilogue:
         reduction: the reduction that ends the chain; None to store the result.
     """
 
-    stages: tuple[Epilogue, ...]
-    values: tuple[Any, ...]
-    reduction: Reduction | None = None
+    def __init__(
+        self,
+        stages: tuple[Epilogue, ...],
+        values: tuple[Any, ...],
+        reduction: Reduction | None = None,
+        shape: BoundEpilogue | None = None,
+    ) -> None:
+        """Make a chain; if its `shape` is passed, the stages were checked when that was made."""
+        self.stages = stages
+        self.values = values
+        self.reduction = reduction
+        if shape is None:
+            self._check_stages()
+        else:
+            self.shape = shape
 
-    def __post_init__(self) -> None:
+    def _check_stages(self) -> None:
         if self.takes_pairs:
             self._check_pairs()
         if len(self.stages) < 2:
@@ -246,7 +262,7 @@ class BoundEpilogue:
 
     def __or__(self, other: Any) -> BoundEpilogue:
         """Join two chains: the right one is applied to the result of the left one."""
-        if not isinstance(other, Epilogue | BoundEpilogue | Reduction):
+        if not isinstance(other, (Epilogue, BoundEpilogue, Reduction)):  # `|` makes a new type
             return NotImplemented
         if self.reduction is not None:
             return self.reduction | other
@@ -257,7 +273,7 @@ class BoundEpilogue:
             joined = BoundEpilogue(stages, values, right.reduction)
             _joined[self.shape, right.shape] = joined.shape
             return joined
-        return _checked_chain(stages, values, right.reduction, shape)
+        return BoundEpilogue(stages, values, right.reduction, shape)
 
     @cached_property
     def shape(self) -> BoundEpilogue:
@@ -274,6 +290,10 @@ class BoundEpilogue:
         """`values`, then the arrays that were passed for the results of the reduction."""
         return self.values + self.reduction.out if self.reduction else self.values
 
+    def with_values(self, values: Iterable[Any]) -> BoundEpilogue:
+        """Return the chain with other numbers and arrays in place of its own."""
+        return BoundEpilogue(self.stages, tuple(values), self.reduction, self.shape)
+
     @cached_property
     def takes_pairs(self) -> bool:
         """True if a stage makes one value of two neighbouring columns."""
@@ -288,9 +308,9 @@ class BoundEpilogue:
         return tuple(columns)
 
     @cached_property
-    def number_places(self) -> tuple[int, ...]:
-        """Indices of the numbers among `operands`."""
-        return tuple(place for place, entry in enumerate(self.operands) if entry.is_number)
+    def numbers(self) -> tuple[tuple[int, Parameter], ...]:
+        """The numbers among `operands`, with their places."""
+        return tuple((place, entry) for place, entry in enumerate(self.operands) if entry.is_number)
 
     @cached_property
     def operands(self) -> tuple[Parameter, ...]:
@@ -314,11 +334,16 @@ class BoundEpilogue:
             labels.append(None if entry.is_number else label)
         return (*labels, *self.result_labels.values())
 
+    @cached_property
+    def array_places(self) -> tuple[int, ...]:
+        """Indices of the arrays among `passed`."""
+        count = len(self.operands) + len(self.reduction.out if self.reduction else ())
+        return tuple(place for place in range(count) if self.labels[place] is not None)
+
     @property
     def array_labels(self) -> list[str]:
         """The labels of all arrays that were passed."""
-        count = len(self.operands) + len(self.reduction.out if self.reduction else ())
-        return [label for label in self.labels[:count] if label is not None]
+        return [label for label in self.labels if label is not None][: len(self.array_places)]
 
     def is_output(self, label: str) -> bool:
         """True if the array with this label is written."""
@@ -349,18 +374,6 @@ class BoundEpilogue:
 _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 # Shapes of chains, by the shapes of their parts.
 _joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
-
-
-def _checked_chain(
-    stages: tuple[Epilogue, ...],
-    values: tuple[Any, ...],
-    reduction: Reduction | None,
-    shape: BoundEpilogue,
-) -> BoundEpilogue:
-    """Make a chain whose shape has been checked: the constructor takes a microsecond more."""
-    chain = BoundEpilogue.__new__(BoundEpilogue)
-    vars(chain).update(stages=stages, values=values, reduction=reduction, shape=shape)
-    return chain
 
 
 def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:

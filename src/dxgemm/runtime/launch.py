@@ -159,6 +159,7 @@ class KernelLaunch:
         # Copied to attributes of this object, because each call reads them.
         self._lock, self._config, self._fields = arguments.lock, arguments.config, arguments.fields
         self._buffer, self._pack = arguments.buffer, arguments.pack
+        self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._function, self._extra_address = arguments.function, arguments.extra_address
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
         # With several GPUs another one's context may be current. With one GPU there may only be no
@@ -226,8 +227,8 @@ class KernelLaunch:
             self._fields.grid_x, self._fields.grid_y = self._blocks, self._slices
             arguments.owner = self
         self._pack(buffer, 0, a, b, c, out, alpha, beta)
-        if arguments.pack_operands:
-            arguments.pack_operands(buffer, arguments.operands, *operands)
+        if self._pack_operands:
+            self._pack_operands(buffer, self._operands, *operands)
         if self._tensor_maps:
             buffer[arguments.maps :] = self._tensor_maps.encode(a, b)
 
