@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import errors
+from dxgemm import epilogues, errors, reductions
 from dxgemm.call import matmul
 from dxgemm.gpu.status import simulator_enabled
 
@@ -122,6 +122,120 @@ def test_launches(home, values, launches):
         np.testing.assert_array_equal(home.fetch(result), np.matmul(a_view, b_view))
         if simulator_enabled():
             assert len(launches) == count, (a_view.shape, b_view.shape)
+
+
+FUZZED, LONGEST = (40, 4) if simulator_enabled() else (300, 40)
+FUSED = 0.6 if simulator_enabled() else 0.1  # most of them in kernels of their own
+
+
+def shapes_of(rng):
+    """Shapes of a and b, of which either may be a vector, with batches that broadcast."""
+    m, n, k = rng.integers(1, LONGEST + 1, 3)
+    batch = rng.integers(1, 4, rng.integers(0, 4))
+
+    def part(*sizes):
+        """Sizes after some of the batch's last dimensions, of which some are 1."""
+        kept = batch[rng.integers(0, len(batch) + 1) :]
+        kept = np.where(rng.random(len(kept)) < 0.3, 1, kept)
+        return tuple(map(int, (*kept, *sizes)))
+
+    vector = rng.random(2) < 0.2
+    return ((int(k),) if vector[0] else part(m, k)), ((int(k),) if vector[1] else part(k, n))
+
+
+def array_of(rng, home, shape):
+    """Small integers, and a copy of them with dimensions in any order, some of them reversed."""
+    values = rng.integers(-3, 4, shape).astype("float32")
+    order = rng.permutation(len(shape)) if rng.random() < 0.5 else np.arange(len(shape))
+    turned = tuple(slice(None, None, int(rng.choice([1, 1, -1]))) for _ in shape)
+    sent = home.send(np.array(values[(*turned, ...)].transpose(order), order="C"))
+    return values, sent.transpose(np.argsort(order))[(*turned, ...)]
+
+
+def shortened(rng, shape, own):
+    """A shape whose dimensions before the last `own` broadcast to those of `shape`."""
+    lead, last = shape[: len(shape) - own], shape[len(shape) - own :]
+    lead = [int(size * rng.integers(0, 2)) or 1 if size else 0 for size in lead]
+    return (*lead[rng.integers(0, len(lead) + 1) :], *last)
+
+
+@pytest.mark.parametrize("seed", range(FUZZED))
+def test_random_products_and_epilogues(home, seed):
+    rng = np.random.default_rng(seed)
+    (a, given_a), (b, given_b) = (array_of(rng, home, shape) for shape in shapes_of(rng))
+    alpha = float(rng.choice([1.0, -2.0, 0.5]))
+    expected = alpha * np.matmul(a, b)
+    rows, cols = (1 if x.ndim == 1 else x.shape[axis] for x, axis in ((a, -2), (b, -1)))
+    missing = tuple(axis for axis, x in ((-2, a), (-1, b)) if x.ndim == 1)
+    whole = np.expand_dims(expected, missing)  # (..., rows, cols)
+    chain = None
+    if rng.random() < FUSED:
+        batch = whole.shape[:-2]
+        vector, given_vector = array_of(rng, home, shortened(rng, (*batch, cols), 1))
+        column, given_column = array_of(rng, home, shortened(rng, (*batch, rows), 1))
+        own = expected.ndim - len(batch)
+        matrix, given_matrix = array_of(rng, home, shortened(rng, expected.shape, own))
+        whole = whole + vector[..., None, :]
+        kept, whole = whole, whole + column[..., :, None]
+        expected = whole.squeeze(missing) + matrix
+        output = home.send(np.full(expected.shape, np.nan, "float32"))
+        chain = epilogues.bias(given_vector) | epilogues.keep(kept=output)
+        chain |= epilogues.bias_column(given_column) | epilogues.residual(given_matrix)
+    _, out = array_of(rng, home, expected.shape)
+    result = dxgemm.matmul(
+        given_a, given_b, out=out if seed % 2 else None, alpha=alpha, epilogue=chain
+    )
+    assert result.shape == expected.shape
+    np.testing.assert_array_equal(home.fetch(result), expected)
+    if chain is not None:
+        np.testing.assert_array_equal(home.fetch(output), kept.squeeze(missing))
+    for given, array in ((given_a, a), (given_b, b)):
+        np.testing.assert_array_equal(home.fetch(given), array)
+
+
+def test_pairs_of_columns(home, values):
+    a, b = values((2, 2, 3, 4)), values((2, 2, 4, 6))
+    swapped = b.swapaxes(0, 1)
+    for left, right in ((a, b), (a, swapped), (a[0, 0, 0], b)):
+        product = np.matmul(left, right).astype("float64")
+        expected = product[..., ::2] / (1 + np.exp(-product[..., ::2])) * product[..., 1::2]
+        result = dxgemm.matmul(home.send(left), home.send(right), epilogue=epilogues.swiglu)
+        np.testing.assert_allclose(home.fetch(result), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_epilogues_that_do_not_fit_are_refused_before_anything_is_written(home, values):
+    a, b = home.send(values((2, 3, 2, 4))), home.send(values((2, 3, 4, 4)))
+    a, b = a.swapaxes(0, 1), b.swapaxes(0, 1)[:, ::-1]
+    parent = home.send(np.full((3, 2, 2, 4), 77, "float32"))
+    for chain, error, words in (
+        (epilogues.bias(a[:, 0, 0, :]), errors.ShapeError, r"bias: vector is \(3, 4\), but .*2\)"),
+        (epilogues.bias(a[0, 0, 0, :3]), errors.ShapeError, "a row vector"),
+        (epilogues.bias(a[0, 0, 0, :1].reshape(())), errors.ShapeError, r"vector is \(\)"),
+        (epilogues.residual(parent), errors.OverlapError, "out shares memory with epilogue resid"),
+        (epilogues.keep(kept=parent), errors.OverlapError, "shares memory with epilogue keep"),
+        (epilogues.keep(kept=a[:1]), errors.ShapeError, "must be equal[.]"),
+        (reductions.sum(axis=1), errors.UnsupportedProblemError, "views of two or three"),
+    ):
+        with pytest.raises(error, match=words):
+            dxgemm.matmul(a, b, out=parent, epilogue=chain)
+        assert (home.fetch(parent) == 77).all()
+    small = [home.send(values(shape, "int8")) for shape in ((3,), (3, 4))]
+    with pytest.raises(errors.MissingOperandError, match="pass out"):
+        dxgemm.matmul(*small, epilogue=epilogues.relu)
+    out = home.send(np.zeros(4, "float16"))
+    dxgemm.matmul(*small, epilogue=epilogues.relu, out=out)
+    expected = np.maximum(np.matmul(*map(home.fetch, small), dtype="int32"), 0)
+    np.testing.assert_array_equal(home.fetch(out), expected)
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="CuPy has no such strides")
+def test_strides_between_elements_are_refused_before_anything_is_written():
+    """Only the last of the launches would begin between two elements."""
+    records = np.zeros(2, np.dtype([("matrices", "f4", (3, 2, 2)), ("rest", "i2")]))
+    out = np.full((2, 3, 2, 2), 77, "float32")
+    with pytest.raises(errors.LayoutError, match=r"matmul: a has strides \(50, 16, 8, 4\)"):
+        dxgemm.matmul(records["matrices"], np.ones((2, 2), "float32"), out=out)
+    assert (out == 77).all()
 
 
 def test_arguments_of_gemm(home, values):

@@ -122,11 +122,13 @@ def matmul(
     b: Any,
     *,
     out: Any = None,
+    alpha: float = 1.0,
+    epilogue: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
     stream: Any = None,
 ) -> Any:
-    """A @ B, for arrays of the dimensions that `numpy.matmul` takes.
+    """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
 
     Args:
         a: (..., m, k), or a vector (k,). Dtypes and libraries are those of `gemm`; vectors, and
@@ -134,7 +136,11 @@ def matmul(
         b: (..., k, n), or a vector (k,), dtype of a. The leading dimensions of a and b broadcast
             against each other.
         out: the array to write, of the result's shape; None to allocate one in a's library.
-        precision, batch_invariant, stream: as `gemm` takes them.
+        epilogue: as `gemm` takes it. Vectors are (..., n) and (..., m), with one element where the
+            dimension is left out of the result. Matrices and outputs have the shape of the result.
+            Leading dimensions of arrays that are read broadcast to those of the result. Reductions
+            are for a and b of two or three dimensions.
+        alpha, precision, batch_invariant, stream: as `gemm` takes them.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -145,11 +151,11 @@ def matmul(
 
     Notes:
         Nothing is copied. One launch computes all matrices of a batch whose dimensions lie evenly
-        in a, b and the result, as those of contiguous arrays do. Otherwise there is a launch for
-        each index of the dimensions that do not.
+        in a, b, the result and the epilogue's arrays, as those of contiguous arrays do. Otherwise
+        there is a launch for each index of the dimensions that do not.
     """
     options = {"precision": precision, "batch_invariant": batch_invariant, "stream": stream}
-    return multiply(partial(gemm, **options), a, b, out)
+    return multiply(partial(gemm, alpha=alpha, **options), a, b, out, epilogue)
 
 
 class Plan(Bound):

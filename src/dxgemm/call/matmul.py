@@ -2,40 +2,45 @@
 
 A vector becomes a matrix of one row or one column. Neighbouring dimensions of the batch that lie
 evenly in all operands are merged. The largest is the batch of a launch, the others are looped over.
+Arrays of an epilogue are cut up in the same way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.call.epilogue import refuse_missing_out
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.errors import OverlapError, ShapeError
-from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
+from dxgemm.errors import LayoutError, OverlapError, ShapeError, UnsupportedProblemError
+from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
 from dxgemm.problem.layout import refuse_overlap, share_elements
 
 
 class _Matrices(NamedTuple):
-    """Operand as a batch of matrices.
+    """Operand as a batch of matrices, or an array of an epilogue as a batch of vectors or matrices.
 
     Attributes:
         operand: the operand.
         batch: sizes of its own dimensions of the batch.
-        sizes: rows and columns of a matrix.
+        sizes: rows and columns of a matrix, or the length of a vector.
         steps: bytes from one matrix to the next in each dimension of the whole batch; 0 where the
             operand is broadcast.
-        strides: bytes from one row and one column to the next.
+        strides: bytes from one index of each of `sizes` to the next.
+        is_written: True if the call writes it.
     """
 
     operand: Operand
     batch: tuple[int, ...]
-    sizes: tuple[int, int]
+    sizes: tuple[int, ...]
     steps: tuple[int, ...]
-    strides: tuple[int, int]
+    strides: tuple[int, ...]
+    is_written: bool = False
 
     def view(self, index: tuple[int, ...], count: tuple[int, ...], step: tuple[int, ...]) -> Any:
         """View `count` matrices, `step` bytes apart, from an index of the whole batch on."""
@@ -47,15 +52,24 @@ class _Matrices(NamedTuple):
         return self.operand.library.view(self.operand.array, first, shape, strides)
 
 
-def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any) -> Any:
-    """Multiply by calls of gemm(a, b, out=out), which takes matrices and batches of matrices."""
+def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any = None) -> Any:
+    """Multiply by calls of `gemm`, which takes matrices and batches of matrices."""
     left, right = inspected("a", a), inspected("b", b)
     shapes = left.layout.shape, right.layout.shape
     if all(len(shape) in (2, 3) for shape in shapes):
-        return gemm(a, b, out=out)
-    shape, batch = _result_shape(*shapes)
+        return gemm(a, b, out=out, epilogue=epilogue)
+    chain = None if epilogue is None else bound_epilogue(epilogue)
+    if chain is not None and chain.reduction is not None:
+        raise UnsupportedProblemError(
+            f"matmul: {chain.reduction} reduces a matrix or a batch of one dimension, but a is "
+            f"{shapes[0]} and b is {shapes[1]}; pass views of two or three dimensions."
+        )
+    shape, batch = _result_shape(*shapes, chain is not None and chain.takes_pairs)
     result = out
-    if out is None:  # gemm refuses the dtypes that are not listed
+    if out is None:
+        if chain is not None:
+            refuse_missing_out(chain, left.layout.dtype)
+        # gemm refuses the dtypes that are not listed.
         dtype = RESULT_DTYPES.get(left.layout.dtype, ("float32",))[0]
         result = left.library.empty(shape, dtype, a)
     target = inspected("out", result)
@@ -65,21 +79,26 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any) -> Any:
             f"and b {shapes[1]}."
         )
     has_rows, has_cols = (len(shape) > 1 for shape in shapes)
-    operands = (
+    operands = [
         _matrices(left, (has_rows, True), len(batch)),
         _matrices(right, (True, has_cols), len(batch)),
-        _matrices(target, (has_rows, has_cols), len(batch)),
-    )
+        _matrices(target, (has_rows, has_cols), len(batch), is_written=True),
+    ]
+    if chain is not None:
+        operands += _epilogue_arrays(chain, (has_rows, has_cols), batch)
     launches = list(_launches(operands, batch))
-    if out is not None and len(launches) > 1:
-        _check_overlap(target, (left, right))
-    for a_part, b_part, out_part in launches:
-        gemm(a_part, b_part, out=out_part)
+    if len(launches) > 1:
+        _check_once(operands)
+    for a_part, b_part, out_part, *arrays in launches:
+        if chain is not None:
+            own = dict(zip(chain.shape.array_places, arrays, strict=True))
+            epilogue = chain.with_values(own.get(i, value) for i, value in enumerate(chain.values))
+        gemm(a_part, b_part, out=out_part, epilogue=epilogue)
     return result[()] if out is None and not shape else result
 
 
 def _result_shape(
-    a: tuple[int, ...], b: tuple[int, ...]
+    a: tuple[int, ...], b: tuple[int, ...], takes_pairs: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape of the result, and of the batch that it begins with."""
     for name, shape in (("a", a), ("b", b)):
@@ -98,22 +117,56 @@ def _result_shape(
             "be equal, or 1 to be broadcast."
         ) from None
     cols = b[-1:] if len(b) > 1 else ()
+    if takes_pairs:
+        cols = tuple(n // 2 for n in cols)
     return (*batch, *a[-2:-1], *cols), batch
 
 
-def _matrices(operand: Operand, has: tuple[bool, bool], ndim: int) -> _Matrices:
-    """Operand whose last dimensions are rows and columns, those of both that it has."""
+def _matrices(
+    operand: Operand, has: tuple[bool, ...], ndim: int, *, is_written: bool = False
+) -> _Matrices:
+    """Operand whose last dimensions are those of a matrix, or of a vector, that it has."""
     layout = operand.layout
     own = len(layout.shape) - sum(has)
     batch, steps = layout.shape[:own], layout.strides[:own]
-    sizes, strides = iter(layout.shape[own:]), iter(layout.strides[own:])
-    rows, cols = (next(sizes) if given else 1 for given in has)
-    row, col = (next(strides) if given else 0 for given in has)
+    inner = iter(zip(layout.shape[own:], layout.strides[own:]))
+    pairs = [next(inner) if given else (1, 0) for given in has]
     kept = (step if size > 1 else 0 for step, size in zip(steps, batch))
-    return _Matrices(operand, batch, (rows, cols), (0,) * (ndim - own) + tuple(kept), (row, col))
+    return _Matrices(
+        operand,
+        batch,
+        tuple(size for size, _ in pairs),
+        (0,) * (ndim - own) + tuple(kept),
+        tuple(stride for _, stride in pairs),
+        is_written,
+    )
 
 
-def _launches(operands: tuple[_Matrices, ...], batch: tuple[int, ...]) -> Iterator[list[Any]]:
+def _epilogue_arrays(
+    chain: BoundEpilogue, has: tuple[bool, bool], batch: tuple[int, ...]
+) -> Iterator[_Matrices]:
+    """Arrays of an epilogue; matrices lack the dimensions that the result lacks."""
+    for place in chain.shape.array_places:
+        parameter = chain.operands[place]
+        where = f"epilogue {parameter.epilogue}: {parameter.name}"
+        operand = inspected(where, chain.values[place])
+        given = (True,) if parameter.kind in ("row", "column") else has
+        own = len(operand.layout.shape) - sum(given)
+        leading = operand.layout.shape[: max(own, 0)]
+        is_output = parameter.kind == "output"
+        pairs = zip(reversed(leading), reversed(batch))
+        fits = own <= len(batch) and all(size in (1, whole) for size, whole in pairs)
+        if own < 0 or not (leading == batch if is_output else fits):
+            remark = "" if is_output else ", or 1 to be broadcast"
+            raise ShapeError(
+                f"matmul: {where} is {operand.layout.shape}, but the result has the batch {batch}; "
+                f"dimensions before {'the last' if sum(given) == 1 else 'the last two'} must be "
+                f"equal{remark}."
+            )
+        yield _matrices(operand, given, len(batch), is_written=is_output)
+
+
+def _launches(operands: Sequence[_Matrices], batch: tuple[int, ...]) -> Iterator[list[Any]]:
     """Views of the operands for each call of gemm."""
     merged: list[list[int]] = []
     for dimension, size in enumerate(batch):
@@ -136,12 +189,27 @@ def _launches(operands: tuple[_Matrices, ...], batch: tuple[int, ...]) -> Iterat
         ]
 
 
-def _check_overlap(target: Operand, operands: tuple[Operand, ...]) -> None:
-    """Check once what each call of gemm would find only when others have written."""
-    refuse_overlap("matmul: out", target.layout)
-    for operand in operands:
-        places = target.pointer, target.layout, operand.pointer, operand.layout
-        if operand.layout.device == target.layout.device and share_elements(*places):
-            raise OverlapError(
-                f"matmul: out shares memory with {operand.name}; pass an array of its own."
+def _check_once(operands: Sequence[_Matrices]) -> None:
+    """Check what single calls of gemm would find only when others have written."""
+    for matrices in operands:
+        layout = matrices.operand.layout
+        item_size = ITEM_SIZES.get(layout.dtype, 1)
+        if any(stride % item_size for stride in layout.strides):
+            raise LayoutError(
+                f"matmul: {matrices.operand.name} has strides {layout.strides} bytes, which are "
+                f"not multiples of the {item_size}-byte {layout.dtype}; copy it to a contiguous "
+                "array first."
             )
+    for place, matrices in enumerate(operands):
+        if not matrices.is_written:
+            continue
+        written = matrices.operand
+        refuse_overlap(f"matmul: {written.name}", written.layout)
+        for other in (*operands[:place], *operands[place + 1 :]):
+            read = other.operand
+            places = written.pointer, written.layout, read.pointer, read.layout
+            if read.layout.device == written.layout.device and share_elements(*places):
+                raise OverlapError(
+                    f"matmul: {written.name} shares memory with {read.name}; pass an array of its "
+                    "own."
+                )
