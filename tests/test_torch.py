@@ -200,6 +200,82 @@ def test_gemm_and_its_derivatives(random, shapes):
     assert torch.autograd.gradgradcheck(product, operands, fast_mode=True)
 
 
+MATMULS = [
+    ((3,), (3,)),
+    ((3,), (3, 2)),
+    ((2, 3), (3,)),
+    ((2, 3), (3, 2)),
+    ((2, 2, 2, 3), (3,)),
+    ((3,), (2, 2, 3, 2)),
+    ((2, 2, 2, 3), (3, 2)),
+    ((2, 3), (2, 1, 3, 2)),
+    ((2, 1, 2, 3), (3, 3, 2)),
+    ((2, 0, 3), (3, 2)),
+    ((2, 2, 0), (0, 2)),
+]
+
+
+@pytest.mark.parametrize("shapes", MATMULS, ids=str)
+def test_matmul_and_its_derivatives(random, shapes):
+    operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+    expected = torch.matmul(*operands)
+    result = dxt.matmul(*operands)
+    assert result.shape == expected.shape and result.is_contiguous()
+    assert_close(result, expected)
+    for mine, theirs in zip(gradients(result, operands), gradients(expected, operands)):
+        assert_close(mine, theirs)
+    torch.library.opcheck(torch.ops.dxgemm.matmul.default, (*operands, 0.5))
+    for wanted in ([True, False], [False, True]):
+        some = [x.detach().requires_grad_(needs) for x, needs in zip(operands, wanted)]
+        dxt.matmul(*some).sum().backward()
+        assert [x.grad is not None for x in some] == wanted
+
+
+def test_second_derivatives_of_matmul(random):
+    for shapes in (MATMULS[1], MATMULS[6], MATMULS[8]):
+        operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+        arguments = (lambda a, b: dxt.matmul(a, b, -2.0)), operands
+        assert torch.autograd.gradcheck(*arguments, fast_mode=True)
+        assert torch.autograd.gradgradcheck(*arguments, fast_mode=True)
+
+
+def test_rows_of_a_batch_are_one_product_where_they_lie_evenly(random, monkeypatch):
+    shapes, multiply = [], dxgemm.matmul
+    monkeypatch.setattr(
+        dxgemm, "matmul", lambda a, b, **named: shapes.append(a.shape) or multiply(a, b, **named)
+    )
+    a, b = random(2, 3, 5, 4), random(4, 6)
+    for left in (a, a.mT.contiguous().mT):
+        assert_close(dxt.matmul(left, b), left.double() @ b.double())
+    assert shapes == [(30, 4), (2, 3, 5, 4)]
+
+
+def test_matmul_under_autocast_and_compiled(random):
+    a, b = random(2, 3, 4), random(4)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert dxt.matmul(a, b).dtype is torch.bfloat16
+    compiled = torch.compile(dxt.matmul, fullgraph=True, backend="aot_eager")
+    assert_close(compiled(a, b), a.double() @ b.double())
+
+
+@pytest.mark.parametrize("device", [DEVICE, "meta"])
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (((), (3,)), r"must be \(..., m, k\) or \(k,\)"),
+        (((2, 3), (4,)), r"a is \(2, 3\), b is \(4,\)"),
+        (((2, 2, 3), (3, 3, 2)), "equal, or 1 to be broadcast"),
+    ],
+    ids=str,
+)
+def test_shapes_of_matmul_that_do_not_fit(random, shapes, message, device):
+    operands = [random(*shape).to(device) for shape in shapes]
+    with pytest.raises(errors.ShapeError, match=message):
+        dxt.matmul(*operands)
+    with pytest.raises(errors.ScalarError, match="matmul: alpha is a tensor; pass a number"):
+        dxt.matmul(*operands, random(1))
+
+
 GROUPS = {"rows": ((7, 3), (3, 3, 2)), "columns": ((3, 2, 3), (3, 7)), "inner": ((2, 7), (7, 3))}
 
 
@@ -561,6 +637,7 @@ def torchs_products(x, weight, bias):
         "bmm": torch.bmm(batch, weight.T.expand(2, *weight.T.shape))[1],
         "mv": (x @ weight[0])[:, None],
         "addmm": torch.addmm(bias, x, weight.T, beta=0.5, alpha=2.0),
+        "addmv": torch.addmv(bias[0], x, weight[0], beta=0.5, alpha=2.0)[:, None],
         "baddbmm": torch.baddbmm(bias, batch, weight.T.expand(2, *weight.T.shape))[1],
         "linear": torch.nn.functional.linear(x, weight, bias),
         "einsum": torch.einsum("ij,kj->ik", x, weight),
@@ -585,7 +662,45 @@ def test_products_of_torch_are_batch_invariant(random, launches, dtype):
             assert torch.equal(part[name], result[:rows]), (name, rows)
 
 
-def test_gradients_inside_are_batch_invariant(random, launches):
+SMALL_ROWS = (1, 2, 3) if simulator_enabled() else range(1, 301)
+MANY_ROWS = (4,) if simulator_enabled() else (512, 1000, 4097, 8192)
+ROUTED = {
+    "linear": lambda x, weight, bias: torch.nn.functional.linear(x, weight, bias),
+    "linear without a bias": lambda x, weight, bias: torch.nn.functional.linear(x, weight),
+    "matmul": lambda x, weight, bias: x @ weight.T,
+    "bmm": lambda x, weight, bias: torch.bmm(x[None], weight.T[None])[0],
+    "addmm": lambda x, weight, bias: torch.addmm(bias, x, weight.T, alpha=0.5, beta=2.0),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+@pytest.mark.parametrize("name", ROUTED)
+def test_rows_and_their_gradients_have_the_same_bits_for_every_number(
+    random, launches, name, dtype
+):
+    n, k = (3, 5) if simulator_enabled() else (72, 520)
+    every = random(MANY_ROWS[-1], k, dtype=dtype)
+    weight, bias = random(n, k, dtype=dtype, requires_grad=True), random(n, dtype=dtype)
+    upstream = random(MANY_ROWS[-1], n, dtype=dtype)
+
+    def compute(rows):
+        x = every[:rows].clone().requires_grad_()
+        with dxt.batch_invariant():
+            result = ROUTED[name](x, weight, bias)
+            (grad,) = torch.autograd.grad(result, x, upstream[:rows])
+        return result.detach(), grad
+
+    whole = compute(MANY_ROWS[-1])
+    for rows in (*SMALL_ROWS, *MANY_ROWS):
+        for part, wanted in zip(compute(rows), whole, strict=True):
+            assert torch.equal(part, wanted[:rows]), rows
+    assert len(launches) == 2 * (1 + len(SMALL_ROWS) + len(MANY_ROWS))
+    factor = 0.5 if name == "addmm" else 1.0
+    expected = upstream.double() @ weight.detach().double() * factor
+    assert_close(whole[1], expected, terms=n)
+
+
+def test_gradients_of_a_module_are_batch_invariant(random, launches):
     m, n, k = (4, 3, 5) if simulator_enabled() else (70, 33, 130)
     layer = torch.nn.Linear(k, n, device=DEVICE)
     x = random(m, k)
@@ -598,6 +713,12 @@ def test_gradients_inside_are_batch_invariant(random, launches):
     assert torch.equal(grads[0][:1], grads[1])
     assert_close(grads[0], layer.weight.detach().sum(0).expand(m, k))
     assert len(launches) == 6  # a product forward and two backward, of each
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_warning_about_torchs_operators(random):
+    with dxt.batch_invariant():
+        torch.mm(random(3, 4), random(4, 2))
 
 
 def test_products_are_torchs_again_outside(random, launches):
@@ -614,9 +735,14 @@ def test_products_are_torchs_again_outside(random, launches):
 
 def test_other_dtypes_are_torchs_inside_too(random, launches):
     a, b = (random(3, 3, dtype=torch.float64).to(torch.complex128) for _ in range(2))
-    expected = torch.addmm(a, a, b, alpha=1j, beta=2), a @ b, a @ b[0]
+
+    def products():
+        with_vector = a @ b[0], torch.addmv(a[0], a, b[0], beta=2)
+        return torch.addmm(a, a, b, alpha=1j, beta=2), a @ b, *with_vector
+
+    expected = products()
     with dxt.batch_invariant():
-        found = torch.addmm(a, a, b, alpha=1j, beta=2), a @ b, a @ b[0]
+        found = products()
     for result, wanted in zip(found, expected, strict=True):
         torch.testing.assert_close(result, wanted)
     assert not launches

@@ -6,8 +6,8 @@
     with dxgemm.torch.batch_invariant():
         y = model(x)                                               # torch's own products
 
-The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm` and `gemm_grouped`. Each computes
-a new tensor and never returns one that shares memory with an operand.
+The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `matmul` and `gemm_grouped`.
+Each computes a new tensor and never returns one that shares memory with an operand.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -32,7 +33,7 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
-__all__ = ["Linear", "batch_invariant", "gemm", "gemm_grouped", "linear"]
+__all__ = ["Linear", "batch_invariant", "gemm", "gemm_grouped", "linear", "matmul"]
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -156,10 +157,41 @@ def gemm(
     a, b = _operand("gemm: a", a), _operand("gemm: b", b)
     if c is not None:
         c = _operand("gemm: c", c)
-    for name, number in (("alpha", alpha), ("beta", beta)):
-        if isinstance(number, torch.Tensor):
-            raise errors.ScalarError(f"gemm: {name} is a tensor; pass a number: {name}.item().")
+    _refuse_tensor("gemm: alpha", alpha)
+    _refuse_tensor("gemm: beta", beta)
     return _gemm(a, b, c, alpha, beta, batch_invariant)
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, batch_invariant: bool = False
+) -> torch.Tensor:
+    """alpha * a @ b, for tensors of the dimensions that `torch.matmul` takes.
+
+    Args:
+        a: (..., m, k), or a vector (k,), float32, float64, float16 or bfloat16, any strides.
+        b: (..., k, n), or a vector (k,), dtype of a. The leading dimensions of a and b broadcast
+            against each other.
+        alpha: a real number.
+        batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
+
+    Returns:
+        A new tensor (..., m, n), contiguous, dtype of a; without m where a is a vector and without
+        n where b is.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the other.
+        ScalarError: alpha is a tensor, or overflows the accumulator's dtype.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: any error that `dxgemm.matmul` raises.
+
+    Notes:
+        Streams, gradients and autocast work as in `linear`. There is no gradient with respect to
+        alpha.
+    """
+    a, b = _operand("matmul: a", a), _operand("matmul: b", b)
+    _refuse_tensor("matmul: alpha", alpha)
+    return _matmul(a, b, alpha, batch_invariant)
 
 
 def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
@@ -200,21 +232,27 @@ def batch_invariant() -> Iterator[None]:
 
     Inside the context, in all threads of the process, row i of a product has the same bits however
     many rows and matrices there are ([semantics](semantics.md#batch-invariance)). It holds for
-    `torch.mm`, `bmm`, `addmm`, `baddbmm` and `mv`, and for what torch computes by them: `matmul`,
-    `@`, `einsum`, `torch.nn.functional.linear`, and their gradients.
+    `torch.mm`, `bmm`, `addmm`, `baddbmm`, `mv` and `addmv`, and for what torch computes by them:
+    `matmul`, `@`, `einsum`, `torch.nn.functional.linear`, and the gradients that are computed
+    inside the context.
 
     Notes:
         float32, float64, float16 and bfloat16, in eager mode; `torch.compile` calls kernels of its
-        own. Other dtypes, and calls with `out=`, are torch's as before. A first call builds or
-        loads its kernel, and is refused under CUDA-graph capture. Contexts can be nested.
+        own. Other dtypes, CPU tensors, and calls with `out=`, are torch's as before. A first call
+        builds or loads its kernel, and is refused under CUDA-graph capture. Contexts can be nested.
+        The products are overridden in torch's dispatcher (`torch.library`), below autograd: a mode
+        over Python's functions would miss products that torch calls itself, such as those of a
+        backward pass, and a mode over all operators would slow down those that are no products.
     """
     with _routing.lock:
         _routing.depth += 1
         if _routing.depth == 1:
             _routing.library = torch.library.Library("aten", "IMPL")
-            for name, route in ROUTES.items():
-                # On the simulator, CPU tensors stand for those of a GPU.
-                _routing.library.impl(name, route, "CPU" if simulator_enabled() else "CUDA")
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Warning only once for all operators")
+                for name, route in ROUTES.items():
+                    # On the simulator, CPU tensors stand for those of a GPU.
+                    _routing.library.impl(name, route, "CPU" if simulator_enabled() else "CUDA")
     try:
         yield
     finally:
@@ -279,6 +317,12 @@ def _operand(label: str, operand: Any) -> torch.Tensor:
     if is_cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         return operand.to(torch.get_autocast_dtype(device))
     return operand
+
+
+def _refuse_tensor(label: str, number: Any) -> None:
+    if isinstance(number, torch.Tensor):
+        name = label.split()[-1]
+        raise errors.ScalarError(f"{label} is a tensor; pass a number: {name}.item().")
 
 
 def _activation(name: str) -> Activation:
@@ -522,6 +566,74 @@ _gemm.register_fake(_empty_product)
 _gemm.register_autograd(_gemm_backward, setup_context=_save_gemm)
 
 
+def _empty_matmul(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
+) -> torch.Tensor:
+    """Check the operands of `matmul` and allocate its result."""
+    _check("matmul", a=a, b=b)
+    if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2:][0]:
+        raise errors.ShapeError(
+            f"matmul: {_shapes(a=a, b=b)}; they must be (..., m, k) or (k,), and (..., k, n) or "
+            "(k,)."
+        )
+    try:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise errors.ShapeError(
+            f"matmul: {_shapes(a=a, b=b)}; but for the last two, dimensions must be equal, or 1 to "
+            "be broadcast."
+        ) from None
+    cols = b.shape[-1:] if b.ndim > 1 else ()
+    return a.new_empty((*batch, *a.shape[-2:-1], *cols))
+
+
+@torch.library.custom_op("dxgemm::matmul", mutates_args=())
+def _matmul(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
+) -> torch.Tensor:
+    out = result = _empty_matmul(a, b)
+    if a.ndim > 2 and b.ndim < 3 and a.is_contiguous():
+        # One product of all rows reads b once, where one of each matrix would read it again.
+        a = _matrix(a)
+        result = out.view(len(a), *b.shape[1:])
+    dxgemm.matmul(a, b, out=result, alpha=alpha, batch_invariant=batch_invariant)
+    return out
+
+
+def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, ctx.alpha, ctx.batch_invariant = inputs
+    ctx.shapes = a.shape, b.shape
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a and b, summed where they were broadcast; vectors are matrices meanwhile."""
+    a, b = ctx.saved_tensors
+    a_shape, b_shape = ctx.shapes
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    if len(b_shape) == 1:
+        grad, b = grad.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
+    if len(a_shape) == 1:
+        grad, a = grad.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
+    grad_a = grad_b = None
+    if needs_a:
+        grad_a = _matmul(grad, b.mT, ctx.alpha, ctx.batch_invariant)
+        grad_a = grad_a.sum_to_size(a_shape if len(a_shape) > 1 else (1, *a_shape))
+        grad_a = grad_a.reshape(a_shape)
+    if needs_b:
+        if len(b_shape) < 3:  # the product itself sums over the batch
+            a, grad = _matrix(a), _matrix(grad)
+        grad_b = _matmul(a.mT, grad, ctx.alpha, ctx.batch_invariant)
+        grad_b = grad_b.sum_to_size(b_shape if len(b_shape) > 1 else (*b_shape, 1))
+        grad_b = grad_b.reshape(b_shape)
+    return grad_a, grad_b, None, None
+
+
+_matmul.register_fake(_empty_matmul)
+_matmul.register_autograd(_matmul_backward, setup_context=_save_matmul)
+
+
 def _empty_group(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Check the operands of `gemm_grouped` and allocate its result."""
     _check("gemm_grouped", a=a, b=b)
@@ -598,5 +710,8 @@ ROUTES: dict[str, Callable[..., torch.Tensor]] = {
     "bmm": lambda a, b: _invariant("bmm", None, a, b),
     "mv": lambda a, b: _invariant("mm", None, a, b[:, None])[:, 0],
     "addmm": lambda c, a, b, *, beta=1, alpha=1: _invariant("addmm", c, a, b, alpha, beta),
+    "addmv": lambda c, a, b, *, beta=1, alpha=1: _invariant(
+        "addmm", c.expand(a.shape[:1])[:, None], a, b[:, None], alpha, beta
+    )[:, 0],
     "baddbmm": lambda c, a, b, *, beta=1, alpha=1: _invariant("baddbmm", c, a, b, alpha, beta),
 }
