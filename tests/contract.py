@@ -40,9 +40,9 @@ def may_refuse(implementation: Any, refusal: Refusal) -> bool:
     """True if an implementation that computes a kind may decline one case of it.
 
     A baseline may decline anything. dxgemm's own implementations compute every case, except those
-    on tensor cores: these may require 16-byte aligned rows or columns of a and b, and for TF32 that
-    a or b is K-major. A pipeline may decline any case of TF32 and int8, since other pipelines and
-    implementations compute the layouts that it does not.
+    on tensor cores or over TMA: these may require 16-byte aligned rows or columns of a and b, and
+    for TF32 that a or b is K-major. A pipeline may decline any case of TF32 and int8, since other
+    pipelines and implementations compute the layouts that it does not.
     """
     if isinstance(implementation, Pipelined) and refusal.case.kind in ("tf32", "int8"):
         return True
@@ -50,8 +50,10 @@ def may_refuse(implementation: Any, refusal: Refusal) -> bool:
     a_order, b_order, _ = (LAYOUTS[name].order for name in case.layouts)
     lies_across_k = case.precision == "tf32" and (a_order, b_order) == ("col", "row")
     is_reduced = KINDS[case.kind].is_reduced
-    may_insist = is_reduced and (lies_across_k or not refusal.was_aligned)
-    return not implementation.is_own or may_insist
+    if not implementation.is_own:
+        return True
+    insists = is_reduced or bool(implementation.kernel.tensor_map_names)
+    return (insists and not refusal.was_aligned) or (is_reduced and lies_across_k)
 
 
 class Contract:

@@ -8,6 +8,7 @@ tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
 group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
 tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of wgmma
+skinny_frame, skinny_store        few rows: the ring and its producer, sums of a cluster
 tile_store, mma_store             stores of the accumulators to the result
 epilogue, elementary              the caller's function, and the functions it may call
 reduction, reduce_fragments       partial results of rows and columns

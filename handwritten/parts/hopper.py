@@ -7,8 +7,8 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
     barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
     TMA          tensor_map, prefetch_tensor_map, copy_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
-    wgmma        begin_wgmma, wgmma, wgmma_anew, wgmma_from_registers, commit_wgmma, wait_wgmma,
-                 wait_wgmma_of
+    wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
+                 wait_wgmma, wait_wgmma_of
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
                  pack_quad: four int8 as one register; store_byte: the first of them
@@ -161,7 +161,7 @@ def _register(registers: Any) -> tuple[str, Any]:
 
 def _wgmma(
     kind: str,
-    high: int,
+    highs: tuple[int, int],
     acc_type: Any,
     a_count: int,
     transposes: tuple[Any, ...],
@@ -169,7 +169,8 @@ def _wgmma(
 ) -> Any:
     """The generator of wgmma: of args (acc, a, b), a is a descriptor or `a_count` registers.
 
-    Without `adds`, acc is not read: the sum begins anew.
+    highs are the upper halves of the descriptors of a and b. Without `adds`, acc is not read: the
+    sum begins anew.
     """
     count = acc_type.count
     depth = {"tf32": 8, "s8": 32}.get(kind, 16)
@@ -181,9 +182,9 @@ def _wgmma(
     # Operand numbers go on after the results and the sums tied to them.
     a_names = [f"${2 * count + i}" for i in range(max(a_count, 1))]
     a_name = f"{{{', '.join(a_names)}}}" if a_count else "a"
-    make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {high}}};"
+    make_a = "" if a_count else f"mov.b64 a, {{{a_names[0]}, {highs[0]}}};"
     text = (
-        f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {high}}}; "
+        f"{{ .reg .b64 a, b; {make_a} mov.b64 b, {{${2 * count + len(a_names)}, {highs[1]}}}; "
         f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{depth}."
         f"{'s32' if kind == 's8' else 'f32'}.{kind}.{kind} "
         f"{{{acc_names}}}, {a_name}, b, {int(adds)}{flags}; }}"
@@ -216,7 +217,9 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
     transposed, which tf32 and s8 cannot be. acc holds n / 2 of a thread's elements: 4 * j + 2 * h +
     e is that of row 16 * warp + lane // 4 + 8 * h, column 8 * j + lane % 4 * 2 + e.
     """
-    multiply = _wgmma(literal(kind), literal(high), acc, 0, (a_is_transposed, b_is_transposed))
+    multiply = _wgmma(
+        literal(kind), (literal(high),) * 2, acc, 0, (a_is_transposed, b_is_transposed)
+    )
 
     def generate(context, builder, sig, args):
         return multiply(context, builder, args[2], [args[3]], args[4])
@@ -226,10 +229,22 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
 
 
 @intrinsic
+def wgmma_of_two(typing_context, kind, a_high, b_high, acc, a, b, a_is_transposed, b_is_transposed):
+    """`wgmma` of operands in different swizzles, each with the upper half of its descriptor."""
+    flags = (a_is_transposed, b_is_transposed)
+    multiply = _wgmma(literal(kind), (literal(a_high), literal(b_high)), acc, 0, flags)
+
+    def generate(context, builder, sig, args):
+        return multiply(context, builder, args[3], [args[4]], args[5])
+
+    return signature(acc, kind, a_high, b_high, acc, types.int32, types.int32, *flags), generate
+
+
+@intrinsic
 def wgmma_anew(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transposed):
     """`wgmma` without acc, in whose registers a @ b is left."""
     flags = (a_is_transposed, b_is_transposed)
-    multiply = _wgmma(literal(kind), literal(high), acc, 0, flags, adds=False)
+    multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, 0, flags, adds=False)
 
     def generate(context, builder, sig, args):
         return multiply(context, builder, args[2], [args[3]], args[4])
@@ -243,7 +258,7 @@ def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transp
 
     For tf32, 2 * i + h is the element of row 16 * warp + lane // 4 + 8 * h, k = lane % 4 + 4 * i.
     """
-    multiply = _wgmma(literal(kind), literal(high), acc, a_frag.count, (b_is_transposed,))
+    multiply = _wgmma(literal(kind), (literal(high),) * 2, acc, a_frag.count, (b_is_transposed,))
 
     def generate(context, builder, sig, args):
         a = unpack(builder, args[3], sig.args[3].count)
@@ -252,18 +267,21 @@ def wgmma_from_registers(typing_context, kind, high, acc, a_frag, b, b_is_transp
     return signature(acc, kind, high, acc, a_frag, types.int32, b_is_transposed), generate
 
 
-def descriptor_halves(leading_bytes: int, stride_bytes: int) -> tuple[int, int]:
+def descriptor_halves(
+    leading_bytes: int, stride_bytes: int, row_bytes: int = 128
+) -> tuple[int, int]:
     """Halves of wgmma's 64-bit descriptor of a matrix in shared memory, without its address.
 
-    The matrix is rows of 128 bytes in TMA's 128-byte swizzle; eight rows are a group, which starts
-    at a multiple of 1024 bytes. `stride_bytes` is from one group to the next. A transposed operand
-    wider than such a row continues `leading_bytes` further on.
+    The matrix is rows of 128, 64 or 32 bytes in TMA's swizzle of as many, or of 16 without one;
+    eight rows are a group, which starts at a multiple of its size. `stride_bytes` is from one group
+    to the next. A transposed operand wider than such a row continues `leading_bytes` further on;
+    its rows of 16 bytes have leading_bytes from one group to the next instead.
 
     Returns:
         The low half, to which address // 16 must be added, and the upper half.
     """
-    swizzle_128_bytes = 1 << 30
-    return leading_bytes // 16 << 16, swizzle_128_bytes | stride_bytes // 16
+    swizzle = {16: 0, 128: 1, 64: 2, 32: 3}[row_bytes] << 30
+    return leading_bytes // 16 << 16, swizzle | stride_bytes // 16
 
 
 @intrinsic

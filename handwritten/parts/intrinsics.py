@@ -397,6 +397,7 @@ else:
     load_shared, store_shared = _make_load("shared", "r"), _make_store("shared", "r")
     load_global, store_global = _make_load("global", "l"), _make_store("global", "l")
     load_cluster = _make_load("shared::cluster", "r")
+    store_cluster = _make_store("shared::cluster", "r")
 
     @intrinsic
     def copy_async(typing_context, size, target, target_offset, source):
@@ -470,6 +471,9 @@ else:
 
     # A barrier over all threads of a thread-block cluster, with the effect of one on memory.
     cluster_sync = _make_statement("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;")
+    # Its halves, for warps that may be diverged: work between them need not wait for other blocks.
+    cluster_arrive = _make_statement("barrier.cluster.arrive.release;")
+    cluster_wait = _make_statement("barrier.cluster.wait.acquire;")
 
     @intrinsic
     def cluster_address(typing_context, address, rank):

@@ -111,6 +111,7 @@ class Kernel:
         block_count: (config, problem) -> blocks to launch; of a persistent kernel, tiles.
         tile_count: (config, problem) -> tiles of the result; None if `block_count` counts them.
         result_tile: (config, problem) -> rows and columns of a block's tile of the result.
+        smaller_first: True if a config's tile_m lies along the smaller of m and n.
         tensor_maps: (config, problem, ...) -> tensor maps, one for each of `tensor_map_names`.
         tensor_map_names: names of the tensor maps' parameters, which follow those of every kernel.
         is_persistent: True if an SM has one block at most, which computes tile after tile.
@@ -138,6 +139,7 @@ class Kernel:
     block_count: Callable[[Any, Any], int] = block_a_tile
     tile_count: Callable[[Any, Any], int] | None = None
     result_tile: Callable[[Any, Any], tuple[int, int]] = tile_of
+    smaller_first: bool = False
     tensor_maps: Callable[..., tuple[Any, ...]] = no_maps
     tensor_map_names: tuple[str, ...] = ()
     is_persistent: bool = False

@@ -17,7 +17,8 @@ class TensorMap:
 
     Attributes:
         operand: "a" or "b", at whose address it begins.
-        element: "float16", "bfloat16", "int8" or "tfloat32"; TMA rounds float32 to the last.
+        element: "float16", "bfloat16", "int8", "float32" or "tfloat32"; TMA rounds float32 to the
+            last.
         sizes: elements along each index.
         stride_bytes: stride of each index but the innermost.
         box: elements along each index that one copy takes.

@@ -11,19 +11,25 @@ LEAST_TILE = 64  # rows and columns
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 
 
-def supports(problem: Any) -> str | None:
-    """Reason why wgmma or TMA cannot take a problem; None if they can."""
-    if problem.dtype == "float32" and problem.precision != "tf32":
-        return "wgmma has no float32; precision='tf32' permits TF32"
+def supports_tma(problem: Any) -> str | None:
+    """Reason why TMA cannot read a problem's operands, in boxes for tiles; None if it can."""
     tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
     if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
     if problem.k == 0:
         return None
-    a, b = operand_of(problem, "a"), operand_of(problem, "b")
-    reason = a.refusal() or b.refusal()
-    if reason is None and problem.dtype == "float32" and a.innermost == b.innermost == "mn":
-        reason = "tf32 wgmma needs a or b contiguous along k"
+    return operand_of(problem, "a").refusal() or operand_of(problem, "b").refusal()
+
+
+def supports(problem: Any) -> str | None:
+    """Reason why wgmma or TMA cannot take a problem; None if they can."""
+    if problem.dtype == "float32" and problem.precision != "tf32":
+        return "wgmma has no float32; precision='tf32' permits TF32"
+    reason = supports_tma(problem)
+    if reason is None and problem.dtype == "float32" and problem.k > 0:
+        a, b = operand_of(problem, "a"), operand_of(problem, "b")
+        if a.innermost == b.innermost == "mn":
+            return "tf32 wgmma needs a or b contiguous along k"
     return reason
 
 

@@ -117,6 +117,11 @@ class Implementation(ABC):
         """True if it computes from aligned copies of operands that lie otherwise."""
         return False
 
+    @property
+    def smaller_first(self) -> bool:
+        """True if a config's tile_m lies along the smaller of m and n."""
+        return False
+
     def computed(self, problem: Problem) -> Problem:
         """Problem that the kernel computes: with aligned copies of the operands that need one."""
         return problem
@@ -232,6 +237,10 @@ class KernelFile(Implementation):
     @property
     def copies_operands(self) -> bool:
         return self.kernel.copies_operands
+
+    @property
+    def smaller_first(self) -> bool:
+        return self.kernel.smaller_first
 
     def computed(self, problem: Problem) -> Problem:
         return aligned_problem(problem) if self.kernel.copies_operands else problem

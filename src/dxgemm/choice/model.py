@@ -162,6 +162,7 @@ class Columns:
         rows: the candidates.
         sm_count: number of SMs of the device.
         tile_m, tile_n: rows and columns of a tile of the result.
+        smaller_first: True if tile_m lies along the smaller of m and n.
         step_k: elements of k that all blocks of a cluster take in one step.
         cluster: blocks that share the k of a tile.
         resident: resident blocks per SM.
@@ -186,6 +187,7 @@ class Columns:
     sm_count: int
     tile_m: np.ndarray
     tile_n: np.ndarray
+    smaller_first: np.ndarray
     step_k: np.ndarray
     cluster: np.ndarray
     resident: np.ndarray
@@ -232,6 +234,7 @@ class Columns:
                 (
                     config.tile_m,
                     config.tile_n,
+                    row.implementation.smaller_first,
                     tile_k * cluster,
                     cluster,
                     resident_blocks(config, dtype, device),
@@ -293,6 +296,11 @@ class Columns:
         return bool(self.cluster_us.any())
 
     @cached_property
+    def has_smaller_first(self) -> bool:
+        """True if the tiles of some candidates lie along the smaller of m and n."""
+        return bool(self.smaller_first.any())
+
+    @cached_property
     def has_modular(self) -> bool:
         """True if some candidates multiply residues."""
         return bool(self.is_modular.any())
@@ -335,6 +343,9 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     if asked.is_exchanged is not False:
         is_exchanged = asked.is_exchanged * columns.copies_operands > 0
         m, n = np.where(is_exchanged, n, m), np.where(is_exchanged, m, n)
+    if columns.has_smaller_first:
+        is_turned = (columns.smaller_first > 0) & (asked.n < asked.m)
+        m, n = np.where(is_turned, n, m), np.where(is_turned, m, n)
     tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES

@@ -56,6 +56,12 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
         rung=14,
     ),
+    Handwritten(
+        "skinny_wgmma",
+        "few rows or columns on tensor cores, the large operand read once, by TMA",
+        multiplies=TENSOR,
+    ),
+    Handwritten("skinny_fma", "few rows or columns in float32, the same"),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten(
         "tensor_batch",

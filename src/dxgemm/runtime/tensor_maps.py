@@ -17,12 +17,12 @@ class TensorMap(Protocol):
 
     Attributes:
         operand: "a" or "b", the operand whose address the map begins at.
-        element: "float16", "bfloat16", "int8", or "tfloat32": float32 that TMA rounds to TF32 while
-            it copies.
+        element: "float16", "bfloat16", "int8", "float32", or "tfloat32": float32 that TMA rounds to
+            TF32 while it copies.
         sizes: elements along each index; elements beyond read as zero.
         stride_bytes: stride of each index but the innermost, in bytes.
-        box: elements along each index that one copy takes; 128 bytes along the innermost, in the
-            128-byte swizzle.
+        box: elements along each index that one copy takes; 16, 32, 64 or 128 bytes along the
+            innermost, in the swizzle as wide as they are; 16 bytes in none.
     """
 
     @property
@@ -73,8 +73,9 @@ def encode(address: int, tensor_map: TensorMap) -> bytes:
         LaunchError: the driver refused the map.
     """
     driver = driver_api()
+    element, item_bytes = _elements()[tensor_map.element]
     error, encoded = driver.cuTensorMapEncodeTiled(
-        _elements()[tensor_map.element],
+        element,
         len(tensor_map.sizes),
         address,
         [driver.cuuint64_t(size) for size in tensor_map.sizes],
@@ -82,7 +83,7 @@ def encode(address: int, tensor_map: TensorMap) -> bytes:
         [driver.cuuint32_t(extent) for extent in tensor_map.box],
         [driver.cuuint32_t(1)] * len(tensor_map.sizes),
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        _swizzles()[tensor_map.box[0] * item_bytes],
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
@@ -94,11 +95,25 @@ def encode(address: int, tensor_map: TensorMap) -> bytes:
 
 
 @cache
-def _elements() -> dict[str, Any]:
+def _elements() -> dict[str, tuple[Any, int]]:
+    """The driver's name of each type of element, and its bytes."""
     kinds = driver_api().CUtensorMapDataType
     return {
-        "float16": kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-        "bfloat16": kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-        "int8": kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8,
-        "tfloat32": kinds.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+        "float16": (kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2),
+        "bfloat16": (kinds.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2),
+        "int8": (kinds.CU_TENSOR_MAP_DATA_TYPE_UINT8, 1),
+        "float32": (kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4),
+        "tfloat32": (kinds.CU_TENSOR_MAP_DATA_TYPE_TFLOAT32, 4),
+    }
+
+
+@cache
+def _swizzles() -> dict[int, Any]:
+    """The driver's name of the swizzle of rows of as many bytes."""
+    swizzles = driver_api().CUtensorMapSwizzle
+    return {
+        16: swizzles.CU_TENSOR_MAP_SWIZZLE_NONE,
+        32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
+        128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
     }

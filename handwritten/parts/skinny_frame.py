@@ -1,0 +1,290 @@
+"""The frame of kernels for few rows or columns: TMA fills a ring, a warpgroup computes out of it.
+
+The time is that of reading the larger operand once. So it is the left factor, x, of whose rows a
+block takes 64; the few rows or columns are those of the right one, y. A stage holds several panels,
+each 128 bytes of k, so that memory is read in long runs, and a block's stages together hide its
+latency. The blocks of a thread-block cluster share the k of a tile and add up through distributed
+shared memory, in the order of their ranks.
+
+A panel of x is 64 rows of 128 bytes, one of y as many rows as the tile has columns; if y is
+MN-major, its rows are as wide as the tile has columns, and so is TMA's swizzle of them.
+Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecialized`, with operands swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dxgemm.handwritten.parts import wgmma_layouts
+from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK
+from dxgemm.handwritten.parts.kernel import BaseConfig
+from dxgemm.handwritten.parts.skinny_store import make_store
+from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, TensorMap, operand_of
+from dxgemm.handwritten.parts.wgmma_ring import (
+    ROW_BYTES,
+    WARPGROUP,
+    make_after,
+    make_corner,
+    make_fetch_operand,
+)
+
+TILE = 64  # rows of the left factor
+SUMS_ROW = (TILE + 4) * 4  # bytes of a column of sums in shared memory, padded against conflicts
+ADDED_DTYPES = {"int8": "int32"}  # dtype of sums, where it is not float32
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Tile of TILE rows of the left factor by `few` columns of the right one.
+
+    Attributes:
+        panels: k of a stage, in multiples of 128 bytes.
+        split_k: blocks of a cluster that share the k of a tile.
+    """
+
+    few: int
+    panels: int
+    stages: int
+    split_k: int = 1
+
+    dynamic_smem = True
+    threads = WARPGROUP + 32
+    partial_tiles = 1  # that a block's threads leave to be added up
+
+    def complaints(self) -> Iterator[str]:
+        if self.few not in (8, 16, 32):
+            yield "a tile has 8, 16 or 32 columns, as many as are a swizzle's width"
+        if self.smem_bytes("float32") > SMEM_BYTES_PER_BLOCK:
+            yield f"{self.smem_bytes('float32')} bytes of shared memory"
+        if self.partial_tiles * self.sums_bytes > self.stages * self.stage_bytes:
+            yield "sums take the place of the stages"
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile, or columns if the result has few columns."""
+        return self.few
+
+    @property
+    def tile_n(self) -> int:
+        return TILE
+
+    def tile_k(self, dtype: str) -> int:
+        """k of a stage."""
+        return self.panels * ROW_BYTES // ITEM_BYTES[dtype]
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.panels * (TILE + self.few) * ROW_BYTES
+
+    @property
+    def sums_bytes(self) -> int:
+        return self.few * SUMS_ROW
+
+    def smem_bytes(self, dtype: str) -> int:
+        """Bytes of the ring, aligned to 1024, of barriers, of the sums that come from a cluster."""
+        return 1024 + self.stages * (self.stage_bytes + 16) + self.sums_bytes * (self.split_k > 1)
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return self.partial_tiles * TILE * self.few // WARPGROUP * 4
+
+    def __str__(self) -> str:
+        tile = f"{self.few}x{TILE} panels {self.panels} stages {self.stages}"
+        return tile + (f" split {self.split_k}" if self.split_k > 1 else "")
+
+
+class Consumer(NamedTuple):
+    """What the 128 threads of the warpgroup do, as device functions.
+
+    Attributes:
+        begin: () -> a thread's sums, of zeros.
+        consume: (sums, smem, full, empty, thread, stages to come) -> sums, after all of them.
+        put: (sums, smem, thread): write them to shared memory, [partial tile][column][row].
+        arrivals: arrivals that free a stage.
+    """
+
+    begin: Callable[..., Any]
+    consume: Callable[..., Any]
+    put: Callable[..., None]
+    arrivals: int
+
+
+def large_operand(problem: Any) -> str:
+    """Operand that is the left factor: "b" for few rows of the result, "a" for few columns."""
+    return "b" if problem.m <= problem.n else "a"
+
+
+def result_tile(config: Config, problem: Any) -> tuple[int, int]:
+    """Rows and columns of a block's tile of the result."""
+    return (config.few, TILE) if large_operand(problem) == "b" else (TILE, config.few)
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: a cluster for each tile of each matrix of the result."""
+    tile_m, tile_n = result_tile(config, problem)
+    tiles: int = -(-problem.m // tile_m) * -(-problem.n // tile_n)
+    return problem.batch * tiles * config.split_k
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """The left factor, then as `wgmma` has it."""
+    return large_operand(problem), *wgmma_layouts.variant(config, problem)
+
+
+def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
+    """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
+    if problem.k == 0:
+        return None, None
+    maps, panel_k = [], ROW_BYTES // ITEM_BYTES[problem.dtype]
+    for name in ("a", "b"):
+        operand = operand_of(problem, name)
+        box_along = config.few
+        if name == large_operand(problem):
+            box_along = TILE if operand.innermost == "k" else panel_k
+        maps.append(operand.tensor_map(problem.dtype, box_along, panel_k))
+    return tuple(maps)
+
+
+def across(large: str, a_innermost: str, b_innermost: str) -> tuple[bool, bool]:
+    """True for the left, and for the right factor, if it is MN-major."""
+    a_across, b_across = a_innermost == "mn", b_innermost == "mn"
+    return (a_across, b_across) if large == "a" else (b_across, a_across)
+
+
+def make_add_partial_tiles(config: Config) -> Callable[..., None]:
+    """A device function: add up a block's partial tiles, in their order, in place of the first."""
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    parts, sums_bytes = config.partial_tiles, config.sums_bytes
+    elements, threads = config.few * TILE, config.threads
+
+    def add_partial_tiles(smem, thread):
+        for element in range(thread, elements, threads):
+            place: int32 = smem + element // TILE * SUMS_ROW + element % TILE * 4
+            total = load_shared(float32, 1, place, 0)[0]
+            for part in static_range(1, parts):
+                total = float32(total + load_shared(float32, 1, place, part * sums_bytes)[0])
+            store_shared(place, 0, (total,))
+
+    return device_function(unroll(add_partial_tiles))
+
+
+def make_skinny_kernel(
+    config: Config, dtype: str, large: str, lies_across: tuple[bool, bool], consumer: Consumer,
+    out_dtype: str, epilogue: Any,
+) -> Callable[..., None]:  # fmt: skip
+    """The kernel around a consumer, as a Python function to compile."""
+    from numba import cuda, int32, uint8
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.hopper import tensor_map
+    from dxgemm.handwritten.parts.intrinsics import cluster_arrive, divide, shared_address
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+
+    large_is_a = large == "a"
+    x_across, y_across = lies_across
+    x_map, y_map = wgmma_layouts.TENSOR_MAPS if large_is_a else wgmma_layouts.TENSOR_MAPS[::-1]
+    few, split_k, panels, stages = config.few, config.split_k, config.panels, config.stages
+    tile_k = config.tile_k(dtype)
+    panel_k = tile_k // panels
+    x_panel_bytes, y_panel_bytes = TILE * ROW_BYTES, few * ROW_BYTES
+    y_smem, stage_bytes = panels * x_panel_bytes, config.stage_bytes
+    barriers_smem = stages * stage_bytes
+    buffer_smem = barriers_smem + 16 * stages
+    begin, consume, put, arrivals = consumer
+    partial_tiles = config.partial_tiles
+    add_partial_tiles = make_add_partial_tiles(config)
+    corner, after = make_corner(), make_after(stages)
+    fetch_x = make_fetch_operand(TILE, panel_k, x_across)
+    store_tile = make_store(
+        TILE, few, config.threads, split_k, large_is_a, SUMS_ROW,
+        ADDED_DTYPES.get(dtype, "float32"), out_dtype, epilogue,
+    )  # fmt: skip
+
+    @gemm_kernel
+    def skinny_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's tile, its share of k ---
+        if large_is_a:
+            x_count: int32 = m
+            y_count: int32 = n
+            x_batch, y_batch = a.batch, b.batch
+        else:
+            x_count = n
+            y_count = m
+            x_batch, y_batch = b.batch, a.batch
+        tiles_x: int32 = (x_count + TILE - 1) // TILE
+        tiles_y: int32 = (y_count + few - 1) // few
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
+        matrix = divide(block, tiles_x * tiles_y)
+        tile: int32 = block - matrix * tiles_x * tiles_y
+        row_of_tiles = divide(tile, tiles_x)
+        y: int32 = row_of_tiles * few
+        x: int32 = (tile - row_of_tiles * tiles_x) * TILE
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        first: int32 = k_tiles * rank // split_k
+        left: int32 = k_tiles * (rank + 1) // split_k - first
+        depth: int32 = first * tile_k
+
+        # --- Prologue: the ring ---
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + barriers_smem
+        empty: int32 = full + 8 * stages
+        thread: int32 = cuda.threadIdx.x & 1023
+        if thread == 0:
+            for slot in static_range(stages):
+                hopper.init_barrier(full + 8 * slot, 1)
+                hopper.init_barrier(empty + 8 * slot, arrivals)
+            hopper.publish_barriers()
+        cuda.syncthreads()
+        if split_k > 1:
+            cluster_arrive()
+
+        # --- Main loop: the producer, one thread, and the consumer, a warpgroup ---
+        sums = begin()
+        if thread == WARPGROUP:
+            x_matrix: int32 = matrix if x_batch != 0 else 0
+            y_matrix: int32 = matrix if y_batch != 0 else 0
+            stage: int32 = 0
+            parity: int32 = 0
+            while left > 0:
+                barrier: int32 = full + 8 * stage
+                target: int32 = smem + stage * stage_bytes
+                hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                hopper.expect_bytes(barrier, stage_bytes)
+                for panel in static_range(panels):
+                    at: int32 = depth + panel * panel_k
+                    x_at: int32 = target + panel * x_panel_bytes
+                    y_at: int32 = target + (y_smem + panel * y_panel_bytes)
+                    fetch_x(x_at, barrier, x, at, tensor_map(x_map), x_matrix)
+                    y_corner = corner(y_across, y, at, y_matrix)
+                    hopper.copy_box(y_at, tensor_map(y_map), barrier, y_corner)
+                depth += tile_k
+                left -= 1
+                stage, parity = after(stage, parity)
+        elif thread < WARPGROUP:
+            sums = consume(sums, smem, full, empty, thread, left)
+        cuda.syncwarp()
+        cuda.syncthreads()
+
+        # --- Epilogue: sums take the place of the stages; a cluster adds up, each block a share ---
+        if thread < WARPGROUP:
+            put(sums, smem, thread)
+        if partial_tiles > 1:
+            cuda.syncthreads()
+            add_partial_tiles(smem, thread)
+        store_tile(
+            smem, int32(smem + buffer_smem), rank, thread, matrix, x, y, x_count, y_count, alpha,
+            beta, c, out, extra,
+        )  # fmt: skip
+
+    return skinny_kernel

@@ -1,0 +1,143 @@
+"""Properties of the skinny kernels that the contract does not see: each config, each way round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm.choice.registry import find_implementation
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import skinny_fma, skinny_wgmma
+from dxgemm.handwritten.kernels.skinny_wgmma import block_count, result_tile, supports, tensor_maps
+from dxgemm.handwritten.parts import intrinsics
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.layout import Strides
+from dxgemm.testing.kinds import numpy_dtype
+
+CONFIGS = skinny_wgmma.KERNEL.configs
+WIDEST = CONFIGS[0]
+NAMED = [
+    (name, config)
+    for name in ("skinny_wgmma", "skinny_fma")
+    for config in find_implementation(name).kernel.configs
+]
+
+
+def test_the_larger_operand_is_the_left_factor():
+    rows, columns = (contiguous_problem("float16", *s, 64) for s in ((8, 200), (200, 8)))
+    assert result_tile(WIDEST, rows) == (32, 64) and result_tile(WIDEST, columns) == (64, 32)
+    split = CONFIGS[-1]
+    assert block_count(split, rows) == block_count(split, columns) == 4 * 8
+
+
+def test_a_box_of_few_columns_is_as_wide_as_they_are():
+    problem = contiguous_problem("float16", 8, 200, 64)
+    problem = replace(problem, a=Strides(0, 1, 8))
+    a_map, b_map = tensor_maps(CONFIGS[-1], problem)
+    assert a_map.box == (8, 64, 1) and b_map.box == (64, 64, 1)
+
+
+def test_int8_must_be_k_major():
+    problem = contiguous_problem("int8", 16, 64, 32)
+    assert supports(problem) == "int8 wgmma needs b contiguous along k"
+    assert supports(replace(problem, b=Strides(0, 1, 32))) is None
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_stages_and_panels_begin_where_swizzles_repeat(config):
+    assert config.stage_bytes % 1024 == 0
+    assert config.few * 128 % 1024 == 0
+    assert (config.stages * (config.stage_bytes + 16)) % 16 == 0
+
+
+def swizzled(place: int, row_bytes: int) -> int:
+    """Place of a byte of a box in TMA's swizzle of as many bytes."""
+    return place ^ (place >> 7 & row_bytes // 16 - 1) << 4
+
+
+def fake_shared(monkeypatch, elements):
+    """Let kernels read a dict of floats by address; also their casts are those of the simulator."""
+
+    def load_shared(scalar, width, address, offset):
+        assert (address + offset) % (4 * width) == 0
+        return tuple(elements[address + offset + 4 * i] for i in range(width))
+
+    monkeypatch.setattr(intrinsics, "load_shared", load_shared, raising=False)
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
+@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
+def test_threads_find_all_rows_of_a_panel_in_its_swizzle(monkeypatch, is_across):
+    elements = {}
+    for row in range(64):
+        for k in range(32):
+            place = row * 128 + k * 4
+            if is_across:
+                place = row // 32 * 4096 + k * 128 + row % 32 * 4
+            elements[1024 + swizzled(place, 128)] = (row, k)
+    fake_shared(monkeypatch, elements)
+    place, read = skinny_fma.make_read_x(is_across)
+    found = []
+    for thread in range(128):
+        row_group, k_group = thread % 16, thread // 16
+        frag = read(1024 + place(row_group, k_group))
+        rows = [4 * row_group + i if is_across else row_group + 16 * i for i in range(4)]
+        assert frag == tuple((row, 4 * k_group + kk) for kk in range(4) for row in rows)
+        found += frag
+    assert sorted(found) == sorted(elements.values())
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="the simulator is off")
+@pytest.mark.parametrize("few", [8, 16, 32])
+@pytest.mark.parametrize("is_across", [False, True], ids=["k", "mn"])
+def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is_across):
+    elements = {}
+    for col in range(few):
+        for k in range(32):
+            row_bytes = 4 * few if is_across else 128
+            place = k * row_bytes + col * 4 if is_across else col * 128 + k * 4
+            elements[2048 + swizzled(place, row_bytes)] = (col, k)
+    fake_shared(monkeypatch, elements)
+    place, *reads = skinny_fma.make_read_y(few, is_across)
+    for k_group in range(8):
+        for block, read in enumerate(reads):
+            columns = range(8 * block, 8 * block + 8)
+            frag = read(2048 + place(k_group))
+            assert frag == tuple((col, 4 * k_group + kk) for kk in range(4) for col in columns)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "config"), NAMED, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32"])
+def test_every_config_is_exact_in_every_layout(hopper, home, dtype, name, config):
+    """Shares of k of all lengths, also none; edges of tiles; few rows and few columns."""
+    if dtype not in find_implementation(name).kernel.dtypes:
+        pytest.skip(f"{name} does not compute it")
+    rng = np.random.default_rng(0)
+    for few, many, k in ((1, 64, 16), (config.few, 200, 1040), (8, 1000, 4096), (24, 136, 4112)):
+        for m, n in ((few, many), (many, few)):
+            a, b = (rng.integers(-2, 3, (m, k)), rng.integers(-2, 3, (k, n)))
+            rounded = numpy_dtype("int32" if dtype == "int8" else dtype)
+            exact = (a @ b).astype(rounded).astype(float)
+            a, b = (x.astype(numpy_dtype(dtype)) for x in (a, b))
+            for a_sent in (home.send(a), home.send(a.T.copy()).T):
+                for b_sent in (home.send(b), home.send(b.T.copy()).T):
+                    chosen = name, config
+                    result = home.fetch(dxgemm.gemm(a_sent, b_sent, implementation=chosen))
+                    assert (result.astype(float) == exact).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "config"), NAMED, ids=str)
+def test_batches_are_scaled_and_added_to_c(hopper, home, name, config):
+    rng = np.random.default_rng(0)
+    dtype = find_implementation(name).kernel.dtypes[0]
+    a, c = (rng.integers(-2, 3, (3, 5, size)).astype(dtype) for size in (528, 72))
+    for b_shape in ((528, 72), (3, 528, 72)):
+        b, sent = rng.integers(-2, 3, b_shape).astype(dtype), home.send(c)
+        exact = 2 * a.astype(float) @ b.astype(float) - c.astype(float)
+        dxgemm.gemm(home.send(a), home.send(b), sent, 2.0, -1.0, implementation=(name, config))
+        assert (home.fetch(sent).astype(float) == exact).all()
