@@ -160,14 +160,21 @@ def interleaved(
         budget_s: seconds for all rounds, unless that is less than FEWEST_ROUNDS.
     """
     call_s = {name: attempt.call_s for name, attempt in attempts.items()}
+    return take_turns(plans_on_random_operands(case, attempts), call_s, timer, budget_s)
+
+
+def plans_on_random_operands(
+    case: Case, attempts: Mapping[Name, Attempt]
+) -> dict[Name, list[Callable[[], Any]]]:
+    """Plans of each attempt, on as many sets of random operands as keep them out of the L2."""
+    calls = (calls_in_sample(attempt.call_s) for attempt in attempts.values())
     rng = xp.random.default_rng(0)
-    sets = sets_of_operands(case, max(map(calls_in_sample, call_s.values()), default=1))
+    sets = sets_of_operands(case, max(calls, default=1))
     operands = [random_operands(case, rng) for _ in range(sets)]
-    plans = {
+    return {
         name: [_plan(case, matrices, attempt.implementation) for matrices in operands]
         for name, attempt in attempts.items()
     }
-    return take_turns(plans, call_s, timer, budget_s)
 
 
 def take_turns(

@@ -19,6 +19,7 @@ SUITES = (
     "choice_regret",
     "sm80",
     "half",
+    "skinny",
     "precision",
     "accuracy",
 )

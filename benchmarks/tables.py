@@ -648,6 +648,33 @@ def half(results: Results) -> list[Part]:
     return [Table(title, header, lines, text_columns=2)]
 
 
+def skinny(results: Results) -> list[Part]:
+    """Few rows against cuBLAS and against reading: one row a dtype and number of rows."""
+    lines = []
+    compared = [row for row in extras(results) if row["vs_cublas"]]
+    for dtype, m in distinct((row["dtype"], row["m"]) for row in compared):
+        rows = [row for row in compared if (row["dtype"], row["m"]) == (dtype, m)]
+        least = min(rows, key=lambda row: row["vs_cublas"])
+        shares = [row["gbs"] / row["read_gbs"] for row in rows]
+        figures = (
+            ratio(statistics.geometric_mean([row["vs_cublas"] for row in rows])),
+            ratio(least["vs_cublas"]),
+            ratio(statistics.geometric_mean(shares)),
+        )
+        lines.append([dtype, str(m), str(len(rows)), *figures, size_of(least)])
+    header = [
+        "arithmetic",
+        "rows",
+        "problems",
+        "x cuBLAS",
+        "least",
+        "x reading",
+        "m x n x k of the least",
+    ]
+    title = "Geometric means over cuBLAS, and over a read of as many bytes:"
+    return [Table(title, header, lines, text_columns=1)]
+
+
 # Of suites that are not here, `all_rows` is shown.
 TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder,
@@ -659,6 +686,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "accuracy": accuracy,
     "sm80": lambda results: sm80(results) + all_rows(results),
     "half": lambda results: half(results) + all_rows(results),
+    "skinny": lambda results: skinny(results) + all_rows(results),
 }
 
 
