@@ -10,6 +10,7 @@ from dxgemm.errors import LaunchError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import launch_is_captured
+from dxgemm.runtime.nvtx import RangedLaunch, ranges_enabled
 
 
 class Launch(Protocol):
@@ -58,6 +59,18 @@ def launch_kernel(
         BuildError: the kernel does not compile.
         LaunchError: the kernel is not loaded yet, and the launch is under capture.
     """
+    launch = _bind(spec, problem, blocks, arch, ordinal, maps)
+    return RangedLaunch(launch, spec, problem) if ranges_enabled() else launch
+
+
+def _bind(
+    spec: KernelSpec,
+    problem: Problem,
+    blocks: int,
+    arch: str,
+    ordinal: int,
+    maps: tuple[Any, ...],
+) -> Launch:
     if simulator_enabled():
         from dxgemm.runtime.simulator import SimulatedLaunch
 

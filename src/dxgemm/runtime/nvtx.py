@@ -1,0 +1,66 @@
+"""NVTX ranges around the launches of kernels, which Nsight Systems shows on its time line.
+
+`DXGEMM_NVTX=1` turns them on. It is read when a kernel is bound to a problem, which name the range.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import Any
+
+from dxgemm.compiler import KernelSpec
+from dxgemm.errors import MissingPackageError
+from dxgemm.problem.problem import Problem
+
+
+def ranges_enabled() -> bool:
+    """True if `DXGEMM_NVTX` asks for ranges."""
+    return os.environ.get("DXGEMM_NVTX", "0") not in ("", "0")
+
+
+class RangedLaunch:
+    """Launch inside of an NVTX range."""
+
+    def __init__(self, launch: Any, spec: KernelSpec, problem: Problem) -> None:
+        sizes = f"{problem.m} x {problem.n} x {problem.k}"
+        batch = f", batch {problem.batch}" if problem.batch > 1 else ""
+        self._launch = launch
+        self._range = partial(_range_maker(), f"{spec}: {sizes}{batch}")
+
+    def __call__(self, *arguments: Any, **named: Any) -> None:
+        with self._range():
+            self._launch(*arguments, **named)
+
+    def fixed(self, *arguments: Any, **named: Any) -> Callable[[int], None]:
+        """Pack all arguments but the stream, as `Launch.fixed` does."""
+        queue: Callable[[int], None] = self._launch.fixed(*arguments, **named)
+
+        def queue_in_range(stream: int) -> None:
+            with self._range():
+                queue(stream)
+
+        return queue_in_range
+
+
+@cache
+def _range_maker() -> Callable[[str], AbstractContextManager[Any]]:
+    """Function that makes a range of a name: the `nvtx` package's, or CuPy's.
+
+    Raises:
+        MissingPackageError: neither is installed.
+    """
+    if find_spec("nvtx") is not None:
+        import nvtx
+
+        return partial(nvtx.annotate, domain="dxgemm")
+    if find_spec("cupyx") is not None:
+        from cupyx.profiler import time_range
+
+        return time_range
+    raise MissingPackageError(
+        "DXGEMM_NVTX is set, and NVTX ranges need nvtx or CuPy; pip install nvtx."
+    )
