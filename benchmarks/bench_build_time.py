@@ -2,10 +2,11 @@
 
 Every sample is a process of its own, see `fresh_process.py`. Of imports and first calls the first
 is not counted, so that files come from the page cache and byte code is compiled; it also fills the
-warm kernel cache. A cold kernel cache is an empty folder for every process. Long builds are sampled
-once or twice: a kernel of `pipeline` in one process, then the same with an epilogue, for which the
-device functions of cuBLASDx are kept; a kernel of nvmath.device for one shape, up to its first
-result; and all kernels of float32, in as many processes as there are CPUs.
+warm kernel cache. A cold kernel cache is an empty folder for every process, and so is that beside a
+wheel, of which a folder with its files is installed. Long builds are sampled once or twice: a
+kernel of `pipeline` in one process, then the same with an epilogue, for which the device functions
+of cuBLASDx are kept; a kernel of nvmath.device for one shape, up to its first result; all kernels
+of float32, in as many processes as there are CPUs; and `dxgemm demo`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,15 +32,27 @@ ROUNDS = 1 if SMOKE else 2
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
+FIRST_CALLS = ["coalesced", "thread_tile_2d"]
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
 
-def run_fresh(cache: Path, *arguments: str, simulator: bool = SMOKE) -> dict[str, Any]:
-    """Run one step in a new process; `cache` is its kernel cache."""
+def environment_with(cache: Path, simulator: bool = SMOKE) -> dict[str, str]:
+    """Environment of a new process; `cache` is its kernel cache."""
     environment = {**os.environ, "DXGEMM_CACHE_DIR": str(cache)}
     environment["NUMBA_ENABLE_CUDASIM"] = "1" if simulator else "0"
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # packages are installed with their byte code
+    return environment
+
+
+def run_fresh(
+    cache: Path, *arguments: str, simulator: bool = SMOKE, path: Path | None = None
+) -> dict[str, Any]:
+    """Run one step in a new process, where packages in the folder `path` are installed too."""
+    environment = environment_with(cache, simulator)
+    if path:
+        known = environment.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (known, str(path))))
     command = [sys.executable, str(Path(__file__).with_name("fresh_process.py")), *arguments]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
@@ -65,7 +79,39 @@ def bench_import(benchmark: Any, tmp_path: Path) -> None:
     assert not samples[-1]["loaded"]
 
 
-@pytest.mark.parametrize("implementation", ["coalesced", "thread_tile_2d"])
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder in which a wheel of this GPU's kernels for the first calls is installed."""
+    if SMOKE:
+        pytest.skip("the simulator loads no kernels")
+    from dxgemm.choice.registry import kernel_specs
+    from dxgemm.compiler import build_kernels
+    from dxgemm.compiler.wheels import package_name, write_kernels
+    from dxgemm.runtime.device import device_facts
+
+    arch, folder = device_facts(0).arch, tmp_path_factory.mktemp("wheel")
+    specs = kernel_specs(tuple(DTYPES), tuple(FIRST_CALLS), arch)
+    built = build_kernels([(spec, arch) for spec in specs])
+    kernels = {spec.key(arch): kernel for spec, kernel in zip(specs, built)}
+    write_kernels(folder / package_name(arch), arch, kernels)
+    return folder
+
+
+@pytest.mark.parametrize("implementation", FIRST_CALLS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def bench_first_call_with_wheel(
+    benchmark: Any, tmp_path: Path, wheel: Path, dtype: str, implementation: str
+) -> None:
+    """The first gemm as below; its kernel comes from a wheel, and the cache stays empty."""
+    arguments = ["gemm", f"--dtype={dtype}", f"--implementation={implementation}"]
+    arguments += [f"--size={SIZE}"]
+    samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(1 + ROUNDS)]
+    problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
+    report(benchmark, "first call, wheels", samples[1:], **problem)
+    assert not samples[-1]["loaded"] and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("implementation", FIRST_CALLS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cache", ["warm", "cold"])
 def bench_first_call(
@@ -144,3 +190,26 @@ def bench_build(benchmark: Any, tmp_path: Path) -> None:
     sample = run_fresh(tmp_path, "build", *arguments, simulator=False)
     kernels = {"dtype": "float32", "kernels": sample["returned"]}
     report(benchmark, "build of every kernel", [sample], **kernels)
+
+
+@pytest.fixture(scope="module")
+def demo_seconds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Seconds that `dxgemm demo` takes with an empty cache, to its first result and to its end."""
+    if SMOKE:
+        pytest.skip("the simulator builds no kernels")
+    command = [sys.executable, "-m", "dxgemm", "demo"]
+    environment = environment_with(tmp_path_factory.mktemp("demo"))
+    start = time.perf_counter()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert "digits right" in demo.stdout.readline()
+        first_s = time.perf_counter() - start
+        demo.stdout.read()
+    assert demo.returncode == 0
+    return {"demo, first result": first_s, "demo, cold cache": time.perf_counter() - start}
+
+
+@pytest.mark.parametrize("step", ["demo, first result", "demo, cold cache"])
+def bench_demo(benchmark: Any, demo_seconds: dict[str, float], step: str) -> None:
+    """`dxgemm demo` with an empty cache."""
+    report(benchmark, step, [{"seconds": demo_seconds[step], "loaded": []}])
