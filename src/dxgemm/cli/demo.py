@@ -21,7 +21,7 @@ from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
-from dxgemm.compiler import KernelSpec, build_kernels
+from dxgemm.compiler import KernelSpec, build_kernels, find_kernel
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.tuning.measure import candidate_specs
@@ -75,6 +75,8 @@ def demo(
         )
         images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
         gram_images = images[:SIMULATED_GRAM_IMAGES]
+    elif not dxgemm.cache_info().kernels:
+        note("Building the kernel of the first product, which takes seconds; it is kept.")
     steps = [
         (implementation.name, dtype)
         for implementation in dxgemm.implementations()
@@ -126,7 +128,11 @@ def _build(steps: Sequence[tuple[str, str]], count: int, report: Report) -> None
         problem = Workload(dtype, count, count, PIXELS, layout="row_col").problem()
         with suppress(UnsupportedProblemError, MissingPackageError):
             specs |= dict.fromkeys(candidate_specs(problem, choose(problem, device, name)))
-    build_kernels([(spec, device.arch) for spec in specs], progress=report)
+    tasks = [(spec, device.arch) for spec in specs]
+    missing = sum(find_kernel(*task) is None for task in tasks)
+    if missing:
+        note(f"Building {missing} kernels, in one process per CPU; they are kept.")
+    build_kernels(tasks, progress=report)
 
 
 def _print_classification(classification: Classification) -> None:
