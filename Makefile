@@ -1,6 +1,7 @@
 # make run, make test: all a new checkout needs is Python 3.11 or newer. Everything is installed
-# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean, and
-# on a GPU soak, and sanitize, which needs compute-sanitizer of the CUDA toolkit.
+# into .venv, with the CUDA packages that fit the driver. Also: make lint, bench, docs, clean, wheels
+# (make wheels ARCH="sm_80 sm_90a"), and on a GPU soak, and sanitize, which needs compute-sanitizer
+# of the CUDA toolkit.
 
 SHELL := /bin/bash
 
@@ -29,9 +30,10 @@ endif
 # Processes share a GPU.
 PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BIN := .venv/bin
+ARCH ?= sm_90a
 INSTALLED := .venv/installed-$(EXTRA)
 
-.PHONY: run test lint bench sanitize soak docs clean
+.PHONY: run test lint bench sanitize soak docs wheels clean
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
@@ -64,6 +66,11 @@ soak: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/mkdocs build --strict
+
+wheels: $(INSTALLED)
+	rm -rf build/lib
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python tools/kernel_wheel.py $(ARCH:%=--arch %) --wheel-dir dist
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache

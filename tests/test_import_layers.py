@@ -16,7 +16,7 @@ PACKAGE = Path(dxgemm.__file__).parent
 
 # From the bottom up: a module imports from lower lines only; a package also from itself.
 LAYERS = (
-    ("errors", "handwritten"),
+    ("errors", "handwritten", "version"),
     ("log",),
     ("gpu",),
     ("problem",),

@@ -28,8 +28,7 @@ from dxgemm.call.prepared_operand import PreparedOperand, prepare
 from dxgemm.epilogues import epilogue
 from dxgemm.errors import DxgemmError
 from dxgemm.launches.emulated_float32 import emulation_fallbacks
-
-__version__ = "0.1.0"
+from dxgemm.version import __version__ as __version__
 
 __all__ = [
     "DxgemmError",

@@ -365,6 +365,14 @@ def build(
     from dxgemm.runtime.device import device_facts
 
     names = [arch] if isinstance(arch, str) else arch or [device_facts(0).arch]
+    tasks = build_tasks(names, dtypes, implementations)
+    return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
+
+
+def build_tasks(
+    names: Sequence[str], dtypes: tuple[str, ...], implementations: tuple[str, ...] | None
+) -> list[compiler.Task]:
+    """List the kernels that `build` builds, each with its architecture."""
     tasks = []
     for name in dict.fromkeys(names):
         for wanted in implementations or ():
@@ -376,7 +384,7 @@ def build(
             specs += groups.kernel_specs(dtypes, name)
             specs += group_offsets.kernel_specs(dtypes, name)
         tasks += [(spec, name) for spec in specs]
-    return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
+    return tasks
 
 
 def cache_info() -> compiler.CacheInfo:

@@ -1,7 +1,7 @@
-"""The logger `dxgemm`: each choice (DEBUG), each build and each kernel that stands in (INFO).
+"""The logger `dxgemm`: each choice (DEBUG), each build and stand-in (INFO), bad wheels (WARNING).
 
-It is silent until a program configures logging, or `DXGEMM_LOG` names the level from which on it
-prints to standard error.
+Python prints warnings alone until a program configures logging, or `DXGEMM_LOG` names the level
+from which on it prints to standard error.
 """
 
 from __future__ import annotations

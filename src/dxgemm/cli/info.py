@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -11,7 +12,7 @@ import typer
 import dxgemm
 from dxgemm.cli.kernels import cache_dict, cache_text
 from dxgemm.cli.output import JsonOption, print_json
-from dxgemm.compiler import toolkit_warnings
+from dxgemm.compiler import installed_wheels, toolkit_warnings
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled, version_text
 
 # Some packages have different names with cu12 and cu13.
@@ -24,11 +25,11 @@ PACKAGES = (
 
 
 def info(as_json: JsonOption = False) -> None:
-    """Show GPU, driver, packages with their known faults, and the cache."""
+    """Show GPU, driver, packages with their known faults, wheels of kernels, and the cache."""
     status = probe()
     packages = _installed_versions()
     warnings = _driver_warnings(status, packages) + toolkit_warnings()
-    cached = dxgemm.cache_info()
+    cached, wheels = dxgemm.cache_info(), installed_wheels()
     if as_json:
         print_json(
             {
@@ -41,6 +42,9 @@ def info(as_json: JsonOption = False) -> None:
                 "simulator": simulator_enabled(),
                 "packages": packages,
                 "warnings": warnings,
+                "kernel_wheels": [
+                    asdict(wheel.manifest) | {"directory": str(wheel.directory)} for wheel in wheels
+                ],
                 "cache": cache_dict(cached),
             }
         )
@@ -55,6 +59,10 @@ def info(as_json: JsonOption = False) -> None:
         lines.append(("driver", f"runs CUDA {driver}"))
     lines += [(name, number) for name, number in packages.items()]
     lines += [("warning", warning) for warning in warnings]
+    lines += [
+        (f"kernels for {wheel.manifest.arch}", f"{wheel.manifest.kernels}, in {wheel.directory}")
+        for wheel in wheels
+    ]
     lines.append(("cache", cache_text(cached)))
     for label, value in lines:
         typer.echo(f"{label:<24}{value}")

@@ -1,6 +1,6 @@
 """Compiler from Python kernels to cubins, which are kept on disk; it needs no GPU."""
 
-from dxgemm.compiler.ahead import build_kernels
+from dxgemm.compiler.ahead import Task, build_kernels
 from dxgemm.compiler.background import (
     BackgroundBuild,
     build_behind,
@@ -18,6 +18,7 @@ from dxgemm.compiler.kernels import clear_kernels, find_kernel, kernel_store, ob
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.store import CacheInfo, KernelStore
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warnings
+from dxgemm.compiler.wheels import KernelWheel, installed_wheels, kernel_wheel
 
 __all__ = [
     "PARAMETERS",
@@ -28,6 +29,8 @@ __all__ = [
     "KernelRecord",
     "KernelSpec",
     "KernelStore",
+    "KernelWheel",
+    "Task",
     "build_behind",
     "build_kernels",
     "build_mode",
@@ -36,7 +39,9 @@ __all__ = [
     "compute_capability",
     "find_kernel",
     "forget_failures",
+    "installed_wheels",
     "kernel_store",
+    "kernel_wheel",
     "obtain_kernel",
     "toolkit_text",
     "toolkit_versions",

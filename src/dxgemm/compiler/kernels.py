@@ -1,4 +1,4 @@
-"""Look-up of kernels in memory and on disk; each is built once for all threads and processes."""
+"""Look-up of kernels in memory, in wheels and on disk; each is built once for all processes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cache
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
 from dxgemm.compiler.spec import KernelSpec
 from dxgemm.compiler.store import KernelStore, default_directory
+from dxgemm.compiler.wheels import kernel_wheel
 from dxgemm.log import logger
 
 _in_memory: dict[tuple[KernelSpec, str], CompiledKernel] = {}
@@ -20,15 +21,17 @@ def kernel_store() -> KernelStore:
 
 
 def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
-    """Find a kernel in memory or on disk; None if it is not built."""
+    """Find a kernel in memory, in an installed wheel or in the cache; None if it is not built."""
     kernel = _in_memory.get((spec, arch))
-    if kernel is None and (kernel := kernel_store().load(spec.key(arch))) is not None:
-        return keep_kernel(spec, arch, kernel)
-    return kernel
+    if kernel is not None:
+        return kernel
+    key, wheel = spec.key(arch), kernel_wheel(arch)
+    kernel = (wheel.load(key) if wheel else None) or kernel_store().load(key)
+    return keep_kernel(spec, arch, kernel) if kernel else None
 
 
 def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
-    """Find a kernel in memory or on disk, or build it now and keep it."""
+    """Find a kernel as `find_kernel` does, or build it now and keep it."""
     kernel = find_kernel(spec, arch)
     if kernel is not None:
         return kernel
@@ -49,6 +52,7 @@ def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> Compiled
 
 
 def clear_kernels() -> int:
-    """Remove every kernel from memory and disk; return how many were on disk."""
+    """Remove every kernel from memory and the cache; return how many were in the cache."""
     _in_memory.clear()
+    kernel_wheel.cache_clear()
     return kernel_store().clear()

@@ -179,9 +179,7 @@ class KernelStore:
 
     def load(self, key: str) -> CompiledKernel | None:
         """Read a kernel; None if it is absent or damaged."""
-        entry = self._kernels.load(key)
-        record = _record(entry[0]) if entry else None
-        return CompiledKernel(entry[1], record) if entry and record else None
+        return _kernel(self._kernels.load(key))
 
     def save(self, key: str, kernel: CompiledKernel) -> None:
         """Keep a kernel; a full or read-only disk costs no more than a warning."""
@@ -205,6 +203,16 @@ class KernelStore:
             writable=existing.is_dir() and os.access(existing, os.W_OK),
             kernels=tuple(record for record in records if record is not None),
         )
+
+
+def pack_kernel(key: str, kernel: CompiledKernel) -> bytes:
+    """Contents of the entry of a kernel."""
+    return _encode(key, asdict(kernel.record), kernel.cubin)
+
+
+def unpack_kernel(key: str, entry: bytes) -> CompiledKernel | None:
+    """Kernel from the contents of its entry; None if they are damaged."""
+    return _kernel(_decode(key, entry))
 
 
 def default_directory() -> Path:
@@ -266,6 +274,11 @@ def _decode(key: str, entry: bytes) -> tuple[dict[str, Any], bytes] | None:
 def _digest(key: str, content: bytes) -> bytes:
     """Digest in hexadecimal; it covers the key, so that no entry can pass for another one."""
     return hashlib.sha256(key.encode() + b"\n" + content).hexdigest().encode()
+
+
+def _kernel(entry: tuple[dict[str, Any], bytes] | None) -> CompiledKernel | None:
+    record = _record(entry[0]) if entry else None
+    return CompiledKernel(entry[1], record) if entry and record else None
 
 
 def _record(header: dict[str, Any]) -> KernelRecord | None:

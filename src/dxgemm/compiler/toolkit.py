@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 
 _COMPILER_PACKAGES = (
     ("numba-cuda",),
@@ -23,6 +22,8 @@ def toolkit_versions() -> dict[str, str]:
 
 def installed_versions(packages: tuple[tuple[str, ...], ...]) -> dict[str, str]:
     """Versions by name of the first installed package of each group of alternative names."""
+    from importlib.metadata import PackageNotFoundError, version  # a tenth of `import dxgemm`
+
     found = {}
     for alternatives in packages:
         for name in alternatives:

@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from dxgemm.compiler import PARAMETERS, KernelSpec
+from dxgemm.errors import MissingPackageError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides, offset_range
@@ -65,6 +67,10 @@ class SimulatedLaunch:
     """Counterpart of `KernelLaunch`; pointers are addresses in host memory."""
 
     def __init__(self, spec: KernelSpec, problem: Problem, blocks: int) -> None:
+        if find_spec("numba") is None:
+            raise MissingPackageError(
+                "the simulator is numba's, which is not installed; pip install 'dxgemm[simulator]'."
+            )
         self._spec = spec
         self._problem = problem
         self._blocks = blocks

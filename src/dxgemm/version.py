@@ -1,0 +1,3 @@
+"""Version of dxgemm."""
+
+__version__ = "0.1.0"
