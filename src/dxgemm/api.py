@@ -11,8 +11,6 @@ from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
 from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
-from dxgemm.call.group_offsets import GroupByOffsets
-from dxgemm.call.grouped import GroupOfLists
 from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import clear_routes
@@ -20,8 +18,6 @@ from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import BuildError, MissingOperandError
-from dxgemm.launches import group_offsets
-from dxgemm.launches import grouped as groups
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
@@ -320,10 +316,14 @@ def _group(
     stream: Any,
 ) -> Group:
     if offsets is not None:
+        from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
+
         return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream)
     for name, option in (("rows", rows), ("epilogue", epilogue)):
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
+    from dxgemm.call.grouped import GroupOfLists
+
     return GroupOfLists(a, b, c, alpha, beta, out, stream)
 
 
@@ -373,6 +373,8 @@ def build_tasks(
     names: Sequence[str], dtypes: tuple[str, ...], implementations: tuple[str, ...] | None
 ) -> list[compiler.Task]:
     """List the kernels that `build` builds, each with its architecture."""
+    from dxgemm.launches import group_offsets, grouped
+
     tasks = []
     for name in dict.fromkeys(names):
         for wanted in implementations or ():
@@ -381,7 +383,7 @@ def build_tasks(
                 raise BuildError(f"build: no {wanted} for {name}: {reason}.")
         specs = registry.kernel_specs(dtypes, implementations, name)
         if implementations is None:
-            specs += groups.kernel_specs(dtypes, name)
+            specs += grouped.kernel_specs(dtypes, name)
             specs += group_offsets.kernel_specs(dtypes, name)
         tasks += [(spec, name) for spec in specs]
     return tasks
@@ -393,9 +395,11 @@ def cache_info() -> compiler.CacheInfo:
 
 
 def clear_cache() -> int:
-    """Remove every built kernel from disk and return the number of them."""
+    """Remove every built kernel from the cache and return the number of them."""
+    from dxgemm.launches import group_offsets, grouped
+
     clear_routes()
-    groups.forget_launches()
+    grouped.forget_launches()
     group_offsets.forget_launches()
     compiler.forget_failures()
     return compiler.clear_kernels()
