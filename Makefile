@@ -30,7 +30,7 @@ endif
 # Processes share a GPU.
 PYTEST_ARGS ?= --numprocesses auto --maxprocesses 8 --dist worksteal
 BIN := .venv/bin
-ARCH ?= sm_90a
+ARCH := sm_90a
 INSTALLED := .venv/installed-$(EXTRA)
 
 .PHONY: run test lint bench sanitize soak docs wheels clean
