@@ -212,8 +212,6 @@ def make_kernel(
 KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(
-        Config(32, panels=2, stages=4),
-        Config(32, panels=2, stages=4, split_k=4),
         Config(16, panels=4, stages=2),
         Config(16, panels=4, stages=2, split_k=4),
         Config(8, panels=4, stages=3),
