@@ -8,7 +8,8 @@ Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch. Tiles lie 
 that what a lane reads are the registers that the instruction wants side by side; row-major a and b
 change sides for that, out.T = b.T @ a.T (mma_operands.py). split_k blocks of a cluster share a
 tile, each with its share of k; then each adds up its share of the tile, reading the others' shared
-memory in a fixed order (mma_store.py). Or k is cut into slices, whose sums `add_slices` adds.
+memory in a fixed order (mma_store.py). Or k is cut into slices, whose sums `add_slices` adds. Of a
+symmetric result, half the tiles are computed (triangle.py).
 Constraints: compute capability 8.0, whose tensor cores take float64; split_k needs the clusters of
 9.0. All extents are powers of two, see `Config`. Edges are predicated: elements outside count as
 zero and are not written.
@@ -24,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts import triangle
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions, tiles_of
 from dxgemm.handwritten.parts.mma_operands import (
     MMA_COLS,
     MMA_K,
@@ -115,8 +117,9 @@ class Config(BaseConfig):
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: split_k for each tile of the result, matrix after matrix."""
     tile_m, tile_n = result_tile(config, problem)
-    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n)
-    return problem.batch * tiles * config.split_k
+    if problem.triangle:  # tiles of the product of left and right
+        tile_m, tile_n = config.tile_left, config.tile_right
+    return problem.batch * tiles_of(problem, tile_m, tile_n) * config.split_k
 
 
 def result_tile(config: Config, problem: Any) -> tuple[int, int]:
@@ -127,9 +130,15 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Side of a, modes of copying both operands (see `mma_operands`), then "sliced" if k is."""
+    """Side of a, modes of copying both operands (see `mma_operands`), "sliced" if k is; triangle.
+
+    The latter two are left out where they are empty.
+    """
     sides = choose_sides(problem)
-    return sides if problem.slices == 1 else (*sides, "sliced")
+    slicing = "" if problem.slices == 1 else "sliced"
+    if problem.triangle:
+        return *sides, slicing, problem.triangle
+    return (*sides, slicing) if slicing else sides
 
 
 def make_kernel(
@@ -139,11 +148,13 @@ def make_kernel(
     left_mode: str,
     right_mode: str,
     slicing: str = "",
+    stored: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and variant, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     """
     from numba import cuda, int32
 
@@ -183,9 +194,17 @@ def make_kernel(
     ring_bytes = stages * stage_bytes
     prepare = round_to_tf32 if dtype == "float32" else as_is
     kind = "tf32" if dtype == "float32" else dtype
-    is_direct = split_k == 1 and epilogue is None
     store = make_store(a_is_left, dtype)
-    store_through_smem = make_store_through_smem(config, a_is_left, dtype, epilogue)
+    locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
+    # If the result is the transposed product, its upper triangle is the product's lower one.
+    stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored])
+    stores_through_smem = tuple(
+        make_store_through_smem(config, a_is_left is not is_mirrored, dtype, epilogue, least)
+        for is_mirrored, least in stores
+    )
+    (is_mirrored, least), is_whole = stores[0], not stored
+    is_direct = split_k == 1 and epilogue is None and not is_mirrored
+    _, keeps_tile = triangle.make_keeps(triangle.side_of(False, least))
     # The blocks of a cluster ask for a part of the tile's rows each.
     shared_rows = (tile_left if a_is_left else tile_right) // split_k
     prefetch = make_prefetch(epilogue, shared_rows, tile_right if a_is_left else tile_left, threads)
@@ -216,16 +235,19 @@ def make_kernel(
         block: int32 = cuda.blockIdx.x // split_k
         tiles_left: int32 = (rows + tile_left - 1) // tile_left
         tiles_right: int32 = (cols + tile_right - 1) // tile_right
-        matrix, group = int32(0), int32(0)
-        if batch > 1:
-            matrix = divide(block, int32(tiles_left * tiles_right))
-            block = block - matrix * tiles_left * tiles_right
-        if tiles_left > SWIZZLE_ROWS:
-            group = divide(block, int32(SWIZZLE_ROWS * tiles_right))
-            block = block - group * SWIZZLE_ROWS * tiles_right
-        group_rows = min(int32(tiles_left - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
-        col_tile = divide(block, group_rows)
-        row_tile = int32(block - col_tile * group_rows + group * SWIZZLE_ROWS)
+        if stored:
+            matrix, row_tile, col_tile = locate(block, tiles_left, tiles_right)
+        else:
+            matrix, group = int32(0), int32(0)
+            if batch > 1:
+                matrix = divide(block, int32(tiles_left * tiles_right))
+                block = block - matrix * tiles_left * tiles_right
+            if tiles_left > SWIZZLE_ROWS:
+                group = divide(block, int32(SWIZZLE_ROWS * tiles_right))
+                block = block - group * SWIZZLE_ROWS * tiles_right
+            group_rows = min(int32(tiles_left - group * SWIZZLE_ROWS), int32(SWIZZLE_ROWS))
+            col_tile = divide(block, group_rows)
+            row_tile = int32(block - col_tile * group_rows + group * SWIZZLE_ROWS)
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
 
         all_tiles: int32 = (k + tile_k - 1) // tile_k
@@ -420,21 +442,25 @@ def make_kernel(
         out_fits = out_pair == 1 and (out_tile | out_step) % (2 * item_bytes) == 0
         c_fits = beta == 0 or (c_pair == 1 and (c_tile | c_step) % (2 * item_bytes) == 0)
         is_full = rows_inside == tile_left and cols_inside == tile_right
-        if is_direct and is_full and out_fits and c_fits:
-            out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
-            c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
-            for i in static_range(mmas):
-                row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
-                store(
-                    acc[4 * i : 4 * i + 4], alpha, beta,
-                    c_lane + (row * c_row_bytes + col * c_col_bytes), c_step,
-                    out_lane + (row * out_row_bytes + col * out_col_bytes), out_step,
+        if not is_whole:  # c is added to what shared memory holds, to round alike on both sides
+            is_full = is_full and beta == 0
+            is_full = is_full and keeps_tile(tile_row, tile_col, tile_left, tile_right)
+        for copy in static_range(len(stores_through_smem)):
+            if copy == 0 and is_direct and is_full and out_fits and c_fits:
+                out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
+                c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
+                for i in static_range(mmas):
+                    row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
+                    store(
+                        acc[4 * i : 4 * i + 4], alpha, beta,
+                        c_lane + (row * c_row_bytes + col * c_col_bytes), c_step,
+                        out_lane + (row * out_row_bytes + col * out_col_bytes), out_step,
+                    )  # fmt: skip
+            else:
+                stores_through_smem[copy](
+                    acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n,
+                    alpha, beta, c, result * c.batch, out, result * out.batch, extra,
                 )  # fmt: skip
-        else:
-            store_through_smem(
-                acc, smem, rank, result, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,
-                c, result * c.batch, out, result * out.batch, extra,
-            )  # fmt: skip
 
     return tensor_core_kernel
 
@@ -457,6 +483,7 @@ KERNEL = Kernel(
     dtypes=("float64",),
     minimum_arch=80,
     variant=variant,
+    takes_triangles=True,
     block_count=block_count,
     result_tile=result_tile,
     reductions=Reductions.ALL,

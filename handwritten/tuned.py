@@ -4,7 +4,7 @@ Idea: grown from `ping_pong`. A thread keeps up to 16 x 8 elements, so that six 
 shared memory feed 128 multiply-adds; blocks run over the result in groups of tile rows, whose
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
 that every multiprocessor has work; smaller ones yet are cut into slices along k, whose sums
-`add_slices` adds.
+`add_slices` adds. Of a symmetric result, half the tiles are computed (`triangle`).
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts import tile_store, triangle
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.configs import LANES_M, LANES_N, RingConfig
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
@@ -62,17 +62,30 @@ class Config(RingConfig):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Modes of copying a and b (see `async_tiles`), then "sliced" for split-K with a workspace."""
+    """Modes of copying a and b (see `async_tiles`); "sliced" if k is; triangle.
+
+    The latter two are left out where they are empty.
+    """
     modes = copy_modes(config, problem)
-    return modes if problem.slices == 1 else (*modes, "sliced")
+    slicing = "" if problem.slices == 1 else "sliced"
+    if problem.triangle:
+        return *modes, slicing, problem.triangle
+    return (*modes, slicing) if slicing else modes
 
 
 def make_kernel(
-    config: Config, dtype: str, a_mode: str, b_mode: str, slicing: str = "", epilogue: Any = None
+    config: Config,
+    dtype: str,
+    a_mode: str,
+    b_mode: str,
+    slicing: str = "",
+    stored: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    `stored` names the triangles of a symmetric result that are written; it is "" for any other.
     """
     from numba import cuda, int32, int64
 
@@ -122,8 +135,12 @@ def make_kernel(
     b_begin, b_copy, b_copy_predicated = make_tile_copy(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
-    store_tile = tile_store.make_store_tile(
-        config, row_width, row_group, col_group, dtype, epilogue, split_k
+    locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
+    store_tiles = tuple(
+        tile_store.make_store_tile(
+            config, row_width, row_group, col_group, dtype, epilogue, split_k, *how
+        )
+        for how in triangle.stores(stored)
     )
 
     @gemm_kernel
@@ -136,15 +153,20 @@ def make_kernel(
         block: int32 = cuda.blockIdx.x
         rank: int32 = block % split_k
         block = block // split_k
-        matrix = divide(block, tiles_m * tiles_n)
-        tile: int32 = block - matrix * tiles_m * tiles_n
-        group = divide(tile, SWIZZLE_ROWS * tiles_n)
-        rows_left: int32 = tiles_m - group * SWIZZLE_ROWS
-        swizzle_rows = min(rows_left, int32(SWIZZLE_ROWS))
-        place: int32 = tile - group * SWIZZLE_ROWS * tiles_n
-        col = divide(place, swizzle_rows)
-        tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
-        tile_col = int64(col) * tile_n
+        if stored:
+            matrix, row, col = locate(block, tiles_m, tiles_n)
+            tile_row = int64(row) * tile_m
+            tile_col = int64(col) * tile_n
+        else:
+            matrix = divide(block, tiles_m * tiles_n)
+            tile: int32 = block - matrix * tiles_m * tiles_n
+            group = divide(tile, SWIZZLE_ROWS * tiles_n)
+            rows_left: int32 = tiles_m - group * SWIZZLE_ROWS
+            swizzle_rows = min(rows_left, int32(SWIZZLE_ROWS))
+            place: int32 = tile - group * SWIZZLE_ROWS * tiles_n
+            col = divide(place, swizzle_rows)
+            tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
+            tile_col = int64(col) * tile_n
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
             part: int32 = cuda.blockIdx.y
@@ -268,10 +290,11 @@ def make_kernel(
 
         # --- Epilogue ---
         wait_copies(0)
-        store_tile(
-            acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n, alpha, beta,
-            c, matrix * c.batch, out, out_start, extra,
-        )  # fmt: skip
+        for i in static_range(len(store_tiles)):
+            store_tiles[i](
+                acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n,
+                alpha, beta, c, matrix * c.batch, out, out_start, extra,
+            )  # fmt: skip
 
     return tuned_kernel
 
@@ -297,6 +320,7 @@ KERNEL = Kernel(
     ),
     minimum_arch=80,
     variant=variant,
+    takes_triangles=True,
     reductions=Reductions.ALL,
     takes_pairs=True,
     slices_k=True,

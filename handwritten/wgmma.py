@@ -30,7 +30,7 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     WARPGROUP_ROWS,
     make_after,
     make_fetch,
-    make_locate,
+    make_tile_map,
 )
 
 
@@ -139,15 +139,15 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
 def make_kernel(
     config: Config, dtype: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, epilogue: Any = None,
+    out_dtype: str | None = None, stored: str = "", epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
-    """The kernel of one config and one layout, as a Python function to compile."""
+    """The kernel of one config, one layout, and the triangles `stored` of a symmetric result."""
     from numba import cuda, float32, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
+    from dxgemm.handwritten.parts.wgmma_store import make_store_triangle
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     tile_m, tile_n, consumers = config.tile_m, config.tile_n, config.consumers
@@ -161,13 +161,13 @@ def make_kernel(
     a_parameter, b_parameter = wgmma_layouts.TENSOR_MAPS[::order]
     a_across, b_across = (innermost == "mn" for innermost in (a_innermost, b_innermost)[::order])
     a_from_registers = kind == "tf32" and a_across
-    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
     multiply = make_multiply(config, kind, a_across, b_across)
     fetch = make_fetch(config, tile_k, a_across, b_across)
     init_ring, produce = make_ring(config, tile_k, locate, fetch)
     first_row = make_first_row(a_from_registers)
-    allows_vectors, store_tile = make_store_tile(
-        tile_n, out_dtype or dtype, not exchanged, a_from_registers, epilogue
+    allows_vectors, store_tile = make_store_triangle(
+        tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue
     )
 
     @gemm_kernel
@@ -190,7 +190,7 @@ def make_kernel(
         blocks: int32 = cuda.gridDim.x
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        tiles: int32 = batch * tiles_m * tiles_n
+        tiles: int32 = count_tiles(batch, tiles_m, tiles_n)
         k_tiles: int32 = (k + tile_k - 1) // tile_k
 
         if thread >= consumers * WARPGROUP:
@@ -245,6 +245,7 @@ KERNEL = Kernel(
     tensor_map_names=wgmma_layouts.TENSOR_MAPS,
     is_persistent=True,
     copies_operands=True,
+    takes_triangles=True,
     takes_pairs=True,
     quantises=True,
 )

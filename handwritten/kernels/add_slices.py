@@ -4,6 +4,7 @@ If a result has few tiles and k is long, blocks share out k as well, each with a
 their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
 and applies the epilogue. The groups of threads in a block have neighbouring elements of the
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
+Of a symmetric result, only the sums of the lower triangle are read, for either triangle.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
 precision; out also in int8, to which no c is added.
@@ -49,9 +50,20 @@ def choose_config(configs: tuple[Config, ...], elements: int, slices: int) -> Co
 
 
 def make_kernel(
-    config: Config, dtype: str, out_dtype: str | None = None, epilogue: Any = None
+    config: Config,
+    dtype: str,
+    out_dtype: str | None = None,
+    triangle: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
-    """The kernel of one config, as a Python function to compile; c and out in the dtype of sums."""
+    """The kernel of one config, as a Python function to compile.
+
+    Args:
+        dtype: dtype of the sums.
+        out_dtype: dtype of c and out; None for that of the sums.
+        triangle: triangles of a symmetric result that are written, from the sums of the lower one;
+            "" for another result.
+    """
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import make_finish
@@ -80,11 +92,18 @@ def make_kernel(
         row = divide(element, int32(n))
         col: int32 = element - row * n
         is_inside = row < m
+        sum_row, sum_col = row, col
+        if triangle:
+            sum_row, sum_col = max(row, col), min(row, col)
+            if triangle == "lower":
+                is_inside = is_inside and row >= col
+            if triangle == "upper":
+                is_inside = is_inside and row <= col
 
         # --- Main loop: this member's slices ---
         total = scalar(0)
         if is_inside:
-            place = matrix * a.batch + row * a.row + col
+            place = matrix * a.batch + sum_row * a.row + sum_col
             for part in range(member, int32(k), group_threads):
                 total += a.data[place + part * a.col]
         # --- Sums of the members, pairwise ---
@@ -115,4 +134,5 @@ KERNEL = Kernel(
         Config(groups=64, threads_per_group=4),
         Config(groups=32, threads_per_group=8),
     ),
+    simulator_configs=(Config(groups=8, threads_per_group=1),),
 )

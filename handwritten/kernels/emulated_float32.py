@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 
 from dxgemm.handwritten.parts.emulated_mainloop import make_mainloop
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, parts_layout
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions, never
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, WARPGROUP
 
@@ -340,4 +340,5 @@ KERNEL = Kernel(
     is_persistent=True,
     reductions=Reductions.OF_ROWS,
     accuracy=accuracy,
+    commutes=never,  # the parts of a are multiplied in another order than those of b
 )

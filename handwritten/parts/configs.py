@@ -189,8 +189,12 @@ class RingConfig(WarpTileConfig):
         return self.tile_k * (self.a_row_bytes(dtype) + self.b_row_bytes(dtype))
 
     def smem_bytes(self, dtype: str) -> int:
-        """Bytes of the ring, or of the tile of the result that takes its place in the end."""
-        result = tile_store.tile_bytes(self.tile_m, self.tile_n, dtype)
+        """Bytes of the ring, or of the tile of the result that takes its place in the end.
+
+        That of a symmetric result may be transposed.
+        """
+        shorter, longer = sorted((self.tile_m, self.tile_n))
+        result = tile_store.tile_bytes(longer, shorter, dtype)
         return max(self.stages * self.stage_bytes(dtype), result)
 
     def min_blocks(self, dtype: str) -> int:

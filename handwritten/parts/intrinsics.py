@@ -44,6 +44,9 @@ if _config.ENABLE_CUDASIM:
     def divide(dividend: Any, divisor: Any) -> Any:
         return dividend // divisor
 
+    def opaque(value: Any) -> Any:
+        return value
+
     def global_address(pointer: Any) -> Any:
         return 0  # aligned: accesses are of elements all the same
 
@@ -227,6 +230,22 @@ else:
             return builder.udiv(*args)
 
         return signature(types.int32, types.int32, types.int32), generate
+
+    @intrinsic
+    def opaque(typing_context, value):
+        """The same integer, of which the compiler knows nothing.
+
+        What is computed from it is computed where it is used, not ahead of a loop, where it would
+        take registers.
+        """
+
+        def generate(context, builder, sig, args):
+            (argument,) = args
+            kind = "l" if argument.type.width == 64 else "r"
+            text = f"mov.b{argument.type.width} $0, $1;"
+            return inline_ptx(builder, argument.type, text, f"={kind},{kind}", [argument])
+
+        return signature(value, value), generate
 
     @intrinsic
     def outer_product(typing_context, acc, a_frag, b_frag):

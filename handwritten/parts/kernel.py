@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
+from dxgemm.handwritten.parts.triangle import tile_count
+
 
 class Reductions(Enum):
     """Reductions of the result that a kernel computes itself."""
@@ -74,6 +76,16 @@ def any_problem(problem: Any) -> None:
     """Support every problem."""
 
 
+def always(problem: Any) -> bool:
+    """Say yes to every problem."""
+    return True
+
+
+def never(problem: Any) -> bool:
+    """Say no to every problem."""
+    return False
+
+
 def no_variant(config: Any, problem: Any) -> tuple[str, ...]:
     """Compile one kernel for all layouts."""
     return ()
@@ -86,8 +98,15 @@ def tile_of(config: Any, problem: Any) -> tuple[int, int]:
 
 def block_a_tile(config: Any, problem: Any) -> int:
     """Blocks to launch: one, or a cluster, for each tile of each matrix of the result."""
-    tiles: int = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-    return problem.batch * tiles * config.cluster
+    return problem.batch * tiles_of(problem, config.tile_m, config.tile_n) * config.cluster
+
+
+def tiles_of(problem: Any, tile_m: int, tile_n: int) -> int:
+    """Tiles of a matrix of the result; of a symmetric one those that are computed."""
+    if problem.triangle:
+        return tile_count(problem.n, tile_m, tile_n)
+    tiles: int = -(-problem.m // tile_m) * -(-problem.n // tile_n)
+    return tiles
 
 
 def no_maps(config: Any, problem: Any, *variant: str) -> tuple[Any, ...]:
@@ -120,6 +139,8 @@ class Kernel:
         reductions: reductions of the result that it computes itself.
         takes_pairs: True if it fuses an epilogue that takes pairs of columns.
         quantises: True if it stores what an epilogue returns as int8.
+        takes_triangles: True if it can compute half a symmetric result: see `triangle`.
+        commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
         slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
         accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
         device_functions: (config, dtype, *variant, arch) -> external functions to link with.
@@ -147,6 +168,8 @@ class Kernel:
     reductions: Reductions = Reductions.NONE
     takes_pairs: bool = False
     quantises: bool = False
+    takes_triangles: bool = False
+    commutes: Callable[[Any], bool] = always
     slices_k: bool = False
     accuracy: Callable[[Any], str | None] = any_problem
     device_functions: Callable[..., Any] | None = None

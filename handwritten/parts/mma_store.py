@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dxgemm.handwritten.parts.triangle import side_of
+
 
 def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     """A device function that writes alpha * sums + beta * c for the four sums of one mma, in pairs.
@@ -45,7 +47,9 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     return cuda.jit(device=True, forceinline=True)(unroll(store))
 
 
-def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any) -> Any:
+def make_store_through_smem(
+    config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any, least: int | None = None
+) -> Any:
     """A device function that adds up a cluster's sums, finishes and writes them (`tile_store`).
 
     The block's tile goes through shared memory, as rows of the result, which must hold it and which
@@ -57,6 +61,7 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
         config: a `Config` of `tensor_core`.
         pairs_in_rows: True if that product is the result; else it is its transpose.
         epilogue: None, or a `Fusion`.
+        least: least row - column of the product that is written; None for all.
     """
     from numba import cuda, int32
 
@@ -82,8 +87,9 @@ def make_store_through_smem(config: Any, pairs_in_rows: bool, dtype: str, epilog
     mmas = config.warp_left // MMA_ROWS * right_mmas
     allows_vectors = make_allows_vectors(dtype)
     store_from_smem = make_store_from_smem(
-        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
-    )
+        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue,
+        side=side_of(not pairs_in_rows, least),
+    )  # fmt: skip
 
     def store_through_smem(
         acc, smem, rank, matrix, lane_row, lane_col, tile_row, tile_col, m, n, alpha, beta,

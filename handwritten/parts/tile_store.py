@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.triangle import Side, make_keeps, side_of
 
 ROW_PADDING_BYTES = 16  # keeps rows apart in the banks and aligned for 16-byte accesses
 
@@ -64,6 +65,7 @@ def make_store_from_smem(
     dtype: str,
     out_dtype: str | None = None,
     epilogue: Any = None,
+    side: Side | None = None,
 ) -> Callable[..., Any]:
     """A device function: write a tile from shared memory, 16 bytes at a time, or reduce it.
 
@@ -78,6 +80,7 @@ def make_store_from_smem(
         out_dtype: dtype of c and out; None for that of the tile. float32 after int32 is for an
             epilogue, and c is not added then.
         epilogue: None, or a `Fusion`.
+        side: elements that are written; None for all. Without a reduction, and without pairs.
     """
     from numba import cuda, int32
 
@@ -93,6 +96,8 @@ def make_store_from_smem(
     from dxgemm.handwritten.parts.reduction import make_reduce_tile
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    is_whole = side is None
+    keeps, keeps_tile = make_keeps(side)
     scalar = np.dtype(dtype).type
     item_bytes = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_bytes
@@ -173,6 +178,8 @@ def make_store_from_smem(
         first: int32 = cuda.threadIdx.x & 1023
         if not is_stored:
             is_vector = is_vector or beta == 0
+        if not is_whole:
+            is_vector = is_vector and keeps_tile(tile_row, tile_col, tile_m, tile_n)
         if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
             smem_row: int32 = rank * rows + first // row_vectors
             smem_vector: int32 = first % row_vectors
@@ -248,14 +255,22 @@ def make_store_from_smem(
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
                     value = sum_element(place)[0]
-                    is_inside = row + below < m and col + right < n
+                    is_inside = (
+                        row + below < m
+                        and col + right < n
+                        and (is_whole or keeps(row + below, col + right))
+                    )
                     if adds_c and beta != 0 and is_inside:
                         index = (row + below) * c.row + (col + right) * c.col
                         value += beta * c.data[c_start + index]
                     values = values + (scalar(value),)
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
-                    if row + below < m and col + right < n:
+                    if (
+                        row + below < m
+                        and col + right < n
+                        and (is_whole or keeps(row + below, col + right))
+                    ):
                         result = finish(values[member], matrix, row + below, col + right, extra)
                         if is_reduced:
                             place = address + below * smem_row_bytes + right * item_bytes
@@ -306,6 +321,8 @@ def make_store_tile(
     dtype: str,
     epilogue: Any = None,
     split_k: int = 1,
+    is_mirrored: bool = False,
+    least: int | None = None,
 ) -> Callable[..., Any]:
     """A device function: scale the accumulators of a block, finish them, and write them.
 
@@ -316,6 +333,8 @@ def make_store_tile(
 
     Args:
         config: has the extents of a block's and a thread's tile, and the threads of a block.
+        is_mirrored, least: see `triangle.stores`. With a `least`, c is added to what shared memory
+            holds, to round alike on both sides of the diagonal.
     """
     from numba import cuda, int32
 
@@ -333,13 +352,17 @@ def make_store_tile(
     tile_m, tile_n = config.tile_m, config.tile_n
     thread_m, thread_n = config.thread_m, config.thread_n
     col_vectors = thread_n // width
-    smem_row_bytes = row_bytes(tile_n, dtype)
     allows_vectors = make_allows_vectors(dtype)
+    side = side_of(is_mirrored, least)
+    is_whole = side is None
+    _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
     # keeps, it would be a hundred times as long.
-    is_direct = split_k == 1 and epilogue is None
+    is_direct = split_k == 1 and epilogue is None and not is_mirrored
+    smem_rows, smem_cols = (tile_n, tile_m) if is_mirrored else (tile_m, tile_n)
+    smem_row_bytes = row_bytes(smem_cols, dtype)
     store_from_smem = make_store_from_smem(
-        tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue
+        smem_rows, smem_cols, config.threads, split_k, dtype, epilogue=epilogue, side=side
     )
 
     def store_tile(
@@ -349,6 +372,8 @@ def make_store_tile(
     ):  # fmt: skip
         is_vector = allows_vectors(beta, c, c_start, out, out_start)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
+        if not is_whole:
+            is_inside = is_inside and beta == 0 and keeps_tile(tile_row, tile_col, tile_m, tile_n)
         if is_direct and is_inside and is_vector:
             out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
@@ -375,8 +400,12 @@ def make_store_tile(
                     )  # fmt: skip
         else:
             cuda.syncthreads()  # the tile of the result overwrites those of a and b
-            target: int32 = smem + thread_row * smem_row_bytes + thread_col * item_size
-            for i in static_range(thread_m):
+            if is_mirrored:
+                tile_row, tile_col = tile_col, tile_row
+                target: int32 = smem + thread_col * smem_row_bytes + thread_row * item_size
+            else:
+                target = smem + thread_row * smem_row_bytes + thread_col * item_size
+            for i in static_range(0 if is_mirrored else thread_m):
                 for j in static_range(col_vectors):
                     # Scaled here, not after the sum over blocks: a vector of bare accumulators
                     # would tie these to neighbouring registers, and slow down the mainloop.
@@ -387,6 +416,17 @@ def make_store_tile(
                         target,
                         (i // row_width * row_group + i % row_width) * smem_row_bytes
                         + j * col_group * item_size,
+                        values,
+                    )
+            for i in static_range(0, thread_m if is_mirrored else 0, row_width):
+                for j in static_range(thread_n):
+                    values = ()
+                    for element in static_range(row_width):
+                        values = values + (alpha * acc[(i + element) * thread_n + j],)
+                    store_shared(
+                        target,
+                        (j // width * col_group + j % width) * smem_row_bytes
+                        + i // row_width * row_group * item_size,
                         values,
                     )
             if split_k == 1:

@@ -28,7 +28,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 static_range = range
 
@@ -249,6 +249,16 @@ class _Unroller(ast.NodeTransformer):
                 return ast.copy_location(ast.Name(name, node.ctx), node)
         return node
 
+    def visit_BoolOp(self, node: ast.BoolOp) -> Any:
+        """Leave out the parts of a condition that are known and do not decide it."""
+        self.generic_visit(node)
+        neutral = isinstance(node.op, ast.And)
+        values = [v for v in node.values if not (_is_known(v) and bool(v.value) is neutral)]
+        if not values or _is_known(values[0]):
+            return values[0] if values else ast.copy_location(ast.Constant(neutral), node)
+        node.values = values
+        return node if len(values) > 1 else values[0]
+
     def visit_For(self, node: ast.For) -> Any:
         loop = node.iter
         if not (
@@ -295,6 +305,10 @@ class _Unroller(ast.NodeTransformer):
         ):
             return False, None
         return True, eval(_expression(node), {}, self._constants)
+
+
+def _is_known(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant)
 
 
 def _is_literal(value: Any) -> bool:

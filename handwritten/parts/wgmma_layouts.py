@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.triangle import tile_count
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
 LEAST_TILE = 64  # rows and columns
@@ -27,15 +28,22 @@ def supports(problem: Any) -> str | None:
         return "wgmma has no float32; precision='tf32' permits TF32"
     reason = supports_tma(problem)
     if reason is None and problem.dtype == "float32" and problem.k > 0:
-        a, b = operand_of(problem, "a"), operand_of(problem, "b")
-        if a.innermost == b.innermost == "mn":
+        lies = {operand_of(problem, "a").innermost, operand_of(problem, "b").innermost}
+        if lies == {"mn"}:
             return "tf32 wgmma needs a or b contiguous along k"
+        if problem.triangle and "mn" in lies:
+            return "operands in registers leave none for a second store"
     return reason
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b, "k" (K-major) or "mn" (MN-major); then the result's dtype if another."""
+    """Layouts of a and b, "k" (K-major) or "mn" (MN-major); the result's dtype; its triangle.
+
+    The latter two are left out where they are the operands' dtype, and empty.
+    """
     lies = _innermost(problem)
+    if problem.triangle:
+        return *lies, problem.out_dtype, problem.triangle
     return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)
 
 
@@ -44,6 +52,8 @@ def block_count(config: Any, problem: Any) -> int:
     m, n = problem.m, problem.n
     if is_exchanged(problem.dtype, *_innermost(problem)):
         m, n = n, m
+    if problem.triangle:
+        return problem.batch * tile_count(n, config.tile_m, config.tile_n)
     tiles: int = problem.batch * -(-m // config.tile_m) * -(-n // config.tile_n)
     return tiles
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts import triangle
+
 ROW_BYTES = 128  # a row in shared memory: span of the swizzle, and depth of a stage
 SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
 WARPGROUP = 128
@@ -35,6 +37,40 @@ def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., An
         return matrix, int32((top + place - col * rows) * tile_m), int32(col * tile_n)
 
     return locate
+
+
+def make_tile_map(
+    tile_m: int, tile_n: int, swizzle_rows: int, stored: str
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`make_locate`, and a device function: (batch, tiles_m, tiles_n) -> tiles of all matrices.
+
+    Args:
+        stored: triangles of a symmetric result that are written; "" for another result.
+    """
+    from numba import cuda, int32
+
+    if stored:
+        from dxgemm.handwritten.parts.intrinsics import opaque
+
+        locate_lower, count_lower = triangle.make_tile_map(tile_m, tile_n, swizzle_rows)
+
+        @cuda.jit(device=True, forceinline=True)
+        def locate(index, tiles_m, tiles_n):
+            # Nothing of it is kept from tile to tile: registers are short in the main loop.
+            matrix, row, col = locate_lower(index, opaque(tiles_m), opaque(tiles_n))
+            return matrix, int32(row * tile_m), int32(col * tile_n)
+
+        @cuda.jit(device=True, forceinline=True)
+        def count(batch, tiles_m, tiles_n):
+            return batch * count_lower(tiles_m, tiles_n)
+
+        return locate, count
+
+    @cuda.jit(device=True, forceinline=True)
+    def count_all(batch, tiles_m, tiles_n):
+        return batch * tiles_m * tiles_n
+
+    return make_locate(tile_m, tile_n, swizzle_rows), count_all
 
 
 def make_after(stages: int) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.triangle import OTHER, make_keeps, side_of, stores
+
 CHUNK_COLS = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
@@ -25,6 +27,7 @@ def make_store(
     has_edges: bool,
     epilogue: Any = None,
     acc_dtype: str = "float32",
+    least: int | None = None,
 ) -> tuple[Callable[..., Any], ...]:
     """The device functions that store a chunk of a warp's result, as vectors or as elements.
 
@@ -39,6 +42,7 @@ def make_store(
         epilogue: None, or a `Fusion`; store_elements and store_finished apply it.
         acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
             turns into floats get no c.
+        least: least row - column of an element that store_elements writes; None for all.
 
     Returns:
         store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished.
@@ -78,6 +82,9 @@ def make_store(
     read_pair = make_read(epilogue, 2)
     finish_pair = make_finish(epilogue, acc_dtype, result, 2, rounds, is_read=True)
     has_rows = epilogue is not None and any(o.has_rows for o in epilogue.stage_operands)
+    is_whole = least is None
+    takes_no_c = not (along_rows and is_whole)
+    keeps, _ = make_keeps(side_of(False, least))
 
     @cuda.jit(device=True, forceinline=True)
     def sum_pair(alpha, x, y, beta, old):
@@ -118,8 +125,12 @@ def make_store(
                 store_shared(start, below, (frag[4 * j + 2], frag[4 * j + 3]))
             else:
                 start = chunk_smem + col * line_bytes + row * 4
-                store_shared(start, 0, (frag[4 * j], frag[4 * j + 2]))
-                store_shared(start, line_bytes, (frag[4 * j + 1], frag[4 * j + 3]))
+                if rows_are_split:
+                    store_shared(start, 0, (frag[4 * j], frag[4 * j + 2]))
+                    store_shared(start, line_bytes, (frag[4 * j + 1], frag[4 * j + 3]))
+                else:
+                    for i in static_range(4):
+                        store_shared(start, i % 2 * line_bytes + i // 2 * 32, (frag[4 * j + i],))
         cuda.syncwarp()
 
     @cuda.jit(device=True, forceinline=True)
@@ -171,13 +182,21 @@ def make_store(
                         )  # fmt: skip
                 else:
                     y = load_shared(scalar, 4, source, 16)
-                    z = load_global(int32, 4, old, 0)
-                    sums = (
-                        sum_pair(alpha, x[0], x[1], beta, z[0]),
-                        sum_pair(alpha, x[2], x[3], beta, z[1]),
-                        sum_pair(alpha, y[0], y[1], beta, z[2]),
-                        sum_pair(alpha, y[2], y[3], beta, z[3]),
-                    )
+                    if takes_no_c and beta == 0:  # else `store_rounded` stores them
+                        sums = (
+                            pack_pair(kind, alpha * x[0], alpha * x[1]),
+                            pack_pair(kind, alpha * x[2], alpha * x[3]),
+                            pack_pair(kind, alpha * y[0], alpha * y[1]),
+                            pack_pair(kind, alpha * y[2], alpha * y[3]),
+                        )
+                    else:
+                        z = load_global(int32, 4, old, 0)
+                        sums = (
+                            sum_pair(alpha, x[0], x[1], beta, z[0]),
+                            sum_pair(alpha, x[2], x[3], beta, z[1]),
+                            sum_pair(alpha, y[0], y[1], beta, z[2]),
+                            sum_pair(alpha, y[2], y[3], beta, z[3]),
+                        )
                 store_global(target, 0, sums)
 
     @cuda.jit(device=True, forceinline=True)
@@ -309,7 +328,7 @@ def make_store(
         inside: int32 = min(lines, rows if along_rows else cols)
         while line < inside:
             row, col = place(line, item)
-            if row < rows and col < cols:
+            if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
                 sums, values = load_shared(scalar, taken, source, 0), ()
                 for i in static_range(taken):
                     value = scalar(alpha * sums[i])
@@ -346,6 +365,7 @@ def make_store_tile(
     rows_are_split: bool,
     epilogue: Any = None,
     acc_dtype: str = "float32",
+    least: int | None = None,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
@@ -366,10 +386,13 @@ def make_store_tile(
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows
     store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished = (
-        make_store(out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype)
+        make_store(out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, least)
     )
-    is_fused = epilogue is not None
-    rounds_first = out_bytes == 2 and not (is_fused and reads_lines(epilogue))
+    is_fused, is_whole = epilogue is not None, least is None
+    _, keeps_tile = make_keeps(side_of(False, least))
+    rounds_first = out_bytes == 2 and along_rows
+    if is_fused:  # mirror images are finished by `store_finished`, which may round another way
+        rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
@@ -412,6 +435,8 @@ def make_store_tile(
         are_vectors = has_vectors
         if not has_edges:
             are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
+        if not is_whole:
+            are_vectors = are_vectors and keeps_tile(top, col, SPLIT_ROWS, tile_n)
         if are_vectors:
             if rounds_first and beta == 0:
                 operands = read_pairs(lane, rows, cols, matrix, top, col, extra)
@@ -456,13 +481,84 @@ def make_store_tile(
                     cols -= CHUNK_COLS
         else:
             for chunk in static_range(chunks):
-                store_elements(
-                    acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
-                    beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
-                    out_col_bytes, matrix, top, int32(col + chunk * CHUNK_COLS), extra,
-                )  # fmt: skip
+                left = int32(col + chunk * CHUNK_COLS)
+                if not is_whole and has_vectors and keeps_tile(top, left, SPLIT_ROWS, CHUNK_COLS):
+                    # Of a tile that the diagonal crosses, a chunk that it does not cross.
+                    if is_fused:
+                        operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
+                        store_finished(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                            alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                            operands, matrix, top, left,
+                        )  # fmt: skip
+                    else:
+                        store_vectors(
+                            acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols,
+                            alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
+                        )  # fmt: skip
+                elif is_whole or top + SPLIT_ROWS - left > least:
+                    store_elements(
+                        acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
+                        beta, c_at, c_row_bytes, c_col_bytes, out_at, out_row_bytes,
+                        out_col_bytes, matrix, top, left, extra,
+                    )  # fmt: skip
                 c_at += c_chunk_bytes
                 out_at += out_chunk_bytes
                 cols -= CHUNK_COLS
+
+    return allows_vectors, store_tile
+
+
+def make_store_triangle(
+    tile_n: int,
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    triangle: str,
+    epilogue: Any = None,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`make_store_tile` for a tile of a symmetric result, stored as `triangle.stores` says.
+
+    Args:
+        along_rows: False if the result is the transposed product.
+        triangle: triangles of the result that are written; "" for all of another result.
+    """
+    if not triangle:
+        return make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+    kinds = stores(triangle if along_rows else OTHER[triangle])
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.intrinsics import opaque
+    from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
+
+    # A mirror image is the same tile in the transposed result.
+    made = tuple(
+        make_store_tile(
+            tile_n, out_dtype, along_rows is not is_mirrored, rows_are_split, epilogue, least=least
+        )
+        for is_mirrored, least in kinds
+    )
+    are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
+    store_tiles = tuple(store_tile for _, store_tile in made)
+    allows_vectors, _ = make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_tile(
+        acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
+    ):
+        # The sums stay in their registers for two stores. What these need beside them is computed
+        # there, not kept from tile to tile.
+        for i in static_range(len(store_tiles)):
+            lane, chunk_smem, matrix = opaque(lane), opaque(chunk_smem), opaque(matrix)
+            top, col, n = opaque(top), opaque(col), opaque(n)
+            c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
+            if are_mirrored[i]:
+                c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
+            store_tiles[i](
+                acc, chunk_smem, lane, matrix, top, col, n, n, has_vectors, alpha, beta,
+                Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col)),
+                Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col)), extra,
+            )  # fmt: skip
 
     return allows_vectors, store_tile

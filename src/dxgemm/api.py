@@ -13,11 +13,12 @@ from dxgemm.call.group import Group
 from dxgemm.call.group import GroupedPlan as GroupedPlan  # re-exported
 from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
-from dxgemm.call.route import clear_routes
+from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import Implementation
-from dxgemm.errors import BuildError, MissingOperandError
+from dxgemm.errors import BuildError, MissingOperandError, ShapeError
+from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
 
@@ -97,10 +98,16 @@ def gemm(
     """
     if batch_invariant:
         implementation = BatchInvariant(implementation)
+    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    return _run(prepared)
+
+
+def _run(prepared: tuple[Any, ...]) -> Any:
+    """Launch what `prepare` made of a call, and return its result."""
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, operands, stream,
         result, anchor, library, ordered, _,
-    ) = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)  # fmt: skip
+    ) = prepared  # fmt: skip
     if launch is None:
         return result
     if stream is None:
@@ -111,6 +118,63 @@ def gemm(
     for operand_library, operand in ordered:
         operand_library.release(operand, stream)
     return result
+
+
+def gemm_symmetric(
+    a: Any,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    transpose: bool = False,
+    triangle: str = "both",
+    out: Any = None,
+    epilogue: Any = None,
+    implementation: Any = None,
+    precision: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
+
+    Args:
+        a: (n, k) or (batch, n, k), as `gemm` takes it.
+        c: (n, n) or (batch, n, n), updated in place; None allocates the result in a's library. Each
+            element is read where it is written, so that the result is symmetric if c is.
+        alpha, beta: as `gemm` takes them.
+        transpose: True for A.T @ A, for an a of (k, n) or (batch, k, n).
+        triangle: "both" writes the whole result, with equal bits on both sides of the diagonal.
+            "lower" and "upper" read and write this triangle of c and out alone, with the diagonal;
+            the other one keeps its bits, and is not set in a new array.
+        out: (n, n) or (batch, n, n). It receives the result instead of c.
+        epilogue: functions applied to each element that is written, as `gemm` has them; each of the
+            two elements that share a sum gets its own row and column. No reductions, and none that
+            takes pairs of columns.
+        implementation, precision, stream: as `gemm` takes them. A named kernel that cannot compute
+            half the tiles computes all of them, and another one writes the triangles.
+
+    Returns:
+        out, or c, or the new array.
+
+    Raises:
+        DxgemmError: any error of `gemm`, before anything is launched or written.
+        ShapeError: the triangle is unknown.
+        UnsupportedProblemError: the epilogue makes no square matrix of the result.
+
+    Notes:
+        Tiles on one side of the diagonal are computed, and stored on both. Where computing all of
+        them is quicker, as for small results, that is done. `gemm(a, a.T)` does the same by itself
+        if beta is 0 and no implementation is named, for arrays that begin at the same address; its
+        two triangles may differ in their last bits where it computes both.
+    """
+    if triangle not in TRIANGLES:
+        raise ShapeError(
+            f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
+        )
+    symmetry = Symmetry(triangle, bool(transpose))
+    prepared = prepare(
+        a, a, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
+    )
+    return _run(prepared)
 
 
 def matmul(

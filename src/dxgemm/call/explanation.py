@@ -28,6 +28,13 @@ from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
 
+# Ways to a symmetric result, by `Candidate.triangle`.
+SYMMETRY = {
+    "half": "b is a.T: tiles on one side of the diagonal are computed, and mirrored",
+    "whole": "b is a.T; all tiles are computed",
+    "folded": "b is a.T: all tiles are computed, and another kernel writes the triangles",
+}
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -41,6 +48,7 @@ class Explanation:
         epilogue: names of the functions that are applied to each element; None for no function.
         reduction: name of the reduction, and whether the kernel of the product computes it; None
             without a reduction.
+        symmetry: how a symmetric result is computed; None if b is not known to be a.T.
         is_transposed: True if out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: layouts of a, b, c and out as the kernel sees them: "row_major", "col_major"
             or "strided".
@@ -101,6 +109,7 @@ class Explanation:
     precision: str | None
     epilogue: str | None
     reduction: str | None
+    symmetry: str | None
     is_transposed: bool
     arrangements: dict[str, str]
     alignments: dict[str, int]
@@ -170,6 +179,8 @@ class Explanation:
             lines.append(f"  epilogue        {self.epilogue}")
         if self.reduction is not None:
             lines.append(f"  reduction       {self.reduction}")
+        if self.symmetry is not None:
+            lines.append(f"  symmetric       {self.symmetry}")
         if self.is_transposed:
             lines.append("                  computed as out.T = b.T @ a.T: out is column-major")
         if self.copied:
@@ -407,6 +418,7 @@ def _explain(
         precision=problem.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
+        symmetry=SYMMETRY[candidate.triangle] if problem.triangle else None,
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},

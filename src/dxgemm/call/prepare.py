@@ -16,10 +16,10 @@ from dxgemm.call.epilogue import (
 )
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
-from dxgemm.call.route import Route, make_route, routes
+from dxgemm.call.route import Route, Symmetry, make_route, routes
 from dxgemm.errors import LayoutError, OverlapError, ScalarError
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
-from dxgemm.runtime.arrays import Library, libraries, library_of
+from dxgemm.runtime.arrays import Library, host_view, libraries, library_of
 from dxgemm.runtime.capture import launching_on
 from dxgemm.runtime.streams import stream_handle
 
@@ -35,8 +35,11 @@ def prepare(
     precision: Any,
     stream: Any,
     epilogue: Any = None,
+    symmetry: Symmetry | None = None,
 ) -> tuple[Any, ...]:
     """Check all arguments of a call; nothing is launched or written before every check has passed.
+
+    With a `symmetry`, b is a, and stands for its transpose.
 
     Returns:
         launch: launch to call; None if nothing is launched.
@@ -84,6 +87,7 @@ def prepare(
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         alpha == 0, beta == 0, precision, implementation,
         epilogue_key,
+        symmetry or a_pointer == b_pointer,
     )  # fmt: skip
     try:
         route = routes[key]
@@ -130,6 +134,9 @@ def prepare(
         if _changes_nothing(route, beta, out, call_epilogue):
             launch = None
         elif route.host_operands:
+            if symmetry is not None and "a" in route.host_operands:
+                view = host_view(a)
+                arrays["a" if symmetry.transpose else "b"] = view.swapaxes(-1, -2)
             if route.reduction is None:
                 arrays["c" if out is None else "out"] = result
             if call_epilogue is not None:

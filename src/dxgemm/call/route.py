@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, cached_property
 from logging import DEBUG
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,15 +28,18 @@ from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
     MissingPackageError,
+    UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
+from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
@@ -44,6 +48,18 @@ from dxgemm.runtime.host import contiguous_layout, device_copy_layout
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
 routes: dict[Any, Route] = {}  # by the keys of make_route; read directly where time matters
+
+
+class Symmetry(NamedTuple):
+    """Product of a matrix and its transpose, asked for as such.
+
+    Attributes:
+        triangle: triangles of the result that are written: "both", "lower" or "upper".
+        transpose: True for a.T @ a, False for a @ a.T.
+    """
+
+    triangle: str
+    transpose: bool
 
 
 class Route:
@@ -93,6 +109,7 @@ class Route:
         precision: Any,
         implementation: Any,
         epilogue: BoundEpilogue | None = None,
+        triangle: str = "",
     ) -> None:
         self.layouts = layouts
         self.epilogue = epilogue
@@ -127,8 +144,11 @@ class Route:
         self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
+        self.implementation = implementation
         if epilogue is not None:
             self._add_epilogue(epilogue)
+        if triangle:
+            self.problem = self._with_triangle(triangle)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
@@ -147,7 +167,6 @@ class Route:
             self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
         self.device = device_facts(self.ordinal)
         self.on_device: Route = self
-        self.implementation = implementation
         self.candidate: Candidate
         self.launch: Launch | None = None
         self.awaited: list[BackgroundBuild] = []
@@ -157,7 +176,13 @@ class Route:
                 for name, layout in layouts.items()
             }
             self.on_device = route_of_layouts(
-                copies, alpha_is_zero, beta_is_zero, precision, implementation, epilogue
+                copies,
+                alpha_is_zero,
+                beta_is_zero,
+                precision,
+                implementation,
+                epilogue,
+                "" if triangle == "either" else triangle,
             )
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
@@ -182,6 +207,33 @@ class Route:
         if isinstance(asked, BatchInvariant):
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
+
+    def _with_triangle(self, triangle: str) -> Problem:
+        """Problem of a symmetric result, in which `Problem.triangle` is set.
+
+        For "either", a and b are known to begin at the same address. If their layouts or the call
+        do not make the result symmetric, it is computed as any other.
+
+        Raises:
+            UnsupportedProblemError: what the epilogue makes of the result is no square matrix.
+        """
+        problem = self.problem
+        is_square = self.reduction is None and not problem.takes_pairs
+        if triangle == "either":
+            is_plain = self.implementation is None and not problem.reads_c
+            is_plain = is_plain and problem.k > 0 and not problem.is_empty
+            is_native = not (problem.precision or "").startswith(EMULATED)
+            is_same = problem.m == problem.n and problem.a == problem.b.transposed()
+            if not (is_square and is_plain and is_native and is_same):
+                return problem
+        elif not is_square:
+            raise UnsupportedProblemError(
+                "gemm_symmetric: the epilogue reduces the result or takes pairs of its columns, "
+                "and what it makes is no square matrix; call gemm(a, a.T, ...) instead."
+            )
+        if problem.is_transposed:
+            triangle = OTHER.get(triangle, triangle)
+        return replace(problem, triangle=triangle)
 
     def _add_epilogue(self, epilogue: BoundEpilogue) -> None:
         """Check the epilogue's operands against the result, and add it to the problem."""
@@ -242,7 +294,7 @@ class Route:
 
     def _bind(self, candidate: Candidate) -> Launch:
         device = self.device
-        if candidate.slices > 1:
+        if candidate.uses_workspace:
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
         if self.epilogue is None or self.reduction is None:
             return bind_product(
@@ -390,9 +442,10 @@ def route_of_layouts(
     precision: Any,
     implementation: Any,
     epilogue: BoundEpilogue | None = None,
+    triangle: str = "",
 ) -> Route:
     """Find or make the route of operands given by their layouts, of any library."""
-    rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue
+    rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle
     key = (*layouts.items(), *rest)
     try:
         return routes[key]
@@ -406,7 +459,8 @@ def make_route(key: tuple[Any, ...]) -> Route:
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
             alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, and the key by `inspect_epilogue` or None.
+            `implementation`, and the key by `inspect_epilogue` or None. Last True if a and b begin at
+            the same address, or else False; or a `Symmetry`, of which b is a.
     """
     operands, (a_alignment, b_alignment) = key[:8], key[8:10]
     epilogue: BoundEpilogue | None = None
@@ -432,8 +486,13 @@ def make_route(key: tuple[Any, ...]) -> Route:
         layouts[name] = layout
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
     alpha_is_zero, beta_is_zero, precision, implementation = key[10:14]
+    symmetry = key[15]
+    triangle = "either" if symmetry is True else ""
+    if isinstance(symmetry, Symmetry):
+        triangle = symmetry.triangle
+        layouts["a" if symmetry.transpose else "b"] = transposed(layouts["a"])
     shared = route_of_layouts(
-        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue
+        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle
     )
     return _remember(key, shared.for_libraries(libraries, doubtful))
 

@@ -172,6 +172,14 @@ class Implementation(ABC):
         """True if its kernels compute split-K slices."""
         return False
 
+    def takes_triangles(self, problem: Problem) -> bool:
+        """True if its kernels compute a symmetric result by half its tiles."""
+        return False
+
+    def commutes(self, problem: Problem) -> bool:
+        """True if the product of a and a.T has the same bits on both sides of its diagonal."""
+        return False
+
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         """Rows and columns of a block's tile of the result."""
         return config.tile_m, config.tile_n
@@ -327,6 +335,12 @@ class KernelFile(Implementation):
     def slices_k(self) -> bool:
         return self.kernel.slices_k
 
+    def takes_triangles(self, problem: Problem) -> bool:
+        return self.kernel.takes_triangles and self.supports(problem) is None
+
+    def commutes(self, problem: Problem) -> bool:
+        return self.kernel.commutes(problem)
+
     def result_tile(self, config: Any, problem: Problem) -> tuple[int, int]:
         return self.kernel.result_tile(config, problem)
 
@@ -361,9 +375,13 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
     file = import_module(ADDER)
     elements = problem.batch * problem.m * problem.n
-    config = file.choose_config(file.KERNEL.configs, elements, slices)
+    kernel = file.KERNEL
+    configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
+    config = file.choose_config(configs, elements, slices)
     sums, out_dtype = problem.scalar_dtype, problem.out_dtype
-    variant = (out_dtype,) if out_dtype != sums else ()
+    variant: tuple[str, ...] = (out_dtype,) if out_dtype != sums else ()
+    if problem.triangle:
+        variant = out_dtype, "both" if problem.triangle == "either" else problem.triangle
     return KernelSpec("add_slices", ADDER, config, sums, variant, problem.epilogue)
 
 
@@ -448,6 +466,9 @@ class Pipelined(KernelFile):
     """Kernel file on top of device functions of cuBLASDx."""
 
     package = "dxgemm.cublasdx"
+
+    def commutes(self, problem: Problem) -> bool:
+        return False  # nothing is known of the order in which the library adds
 
     def slow_build(self, config: Any, problem: Problem, arch: str) -> KernelSpec | None:
         if arch == SIMULATED_DEVICE.arch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ class Candidate(NamedTuple):
         slices: split-K slices, whose sums another kernel adds, from a workspace.
         stores_matrix: True if a reduction is unfused: the matrix is stored, and another kernel
             reduces it.
+        triangle: how a symmetric result is computed: "whole" like any other, "half" of its tiles,
+            or "folded": whole in a workspace, of which another kernel writes the triangle.
         us: predicted time in microseconds, including the kernels after it; None if unknown.
         note: reason for the choice, beside the predicted time or in place of it.
     """
@@ -34,6 +37,7 @@ class Candidate(NamedTuple):
     stores_matrix: bool = False
     us: float | None = None
     note: str = ""
+    triangle: str = "whole"
 
     @property
     def reason(self) -> str:
@@ -47,18 +51,39 @@ class Candidate(NamedTuple):
     def part_of(self, problem: Problem) -> Problem:
         """Part of a problem that the kernel of the product computes."""
         part = stored_problem(problem) if self.stores_matrix else problem
-        return sliced_problem(part, self.slices) if self.slices > 1 else part
+        if problem.triangle:
+            part = triangular(part, self.triangle)
+        return sliced_problem(part, self.slices) if self.uses_workspace else part
+
+    @property
+    def uses_workspace(self) -> bool:
+        """True if sums are left in a workspace, from which another kernel makes the result."""
+        return self.slices > 1 or self.triangle == "folded"
 
     def __str__(self) -> str:
         config = f" {self.config}" if self.config is not None else ""
         slices = f" in {self.slices} slices" if self.slices > 1 else ""
-        return f"{self.implementation.name}{config}{slices}"
+        half = " for half the tiles" if self.triangle == "half" else ""
+        return f"{self.implementation.name}{config}{slices}{half}"
+
+
+def triangular(problem: Problem, path: str) -> Problem:
+    """Part of a problem with a symmetric result that a kernel computes by a path.
+
+    Args:
+        problem: the problem.
+        path: one of `triangle_paths`.
+    """
+    triangle = problem.triangle if path == "half" else ""
+    return replace(problem, triangle="both" if triangle == "either" else triangle)
 
 
 def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
     """Reason why a kernel cannot compute a problem on a device; None if it can."""
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
+    if not triangle_paths(implementation, problem):
+        return "it writes both triangles of a symmetric result, and int32 is not folded"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     if reason is not None or not implementation.is_own:
@@ -80,6 +105,9 @@ def fitting_configs(
 
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
+    if problem.triangle:
+        kernels = legal_kernels(triangular(problem, "whole"), device)
+        return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
     if problem.takes_pairs or problem.is_quantised:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
@@ -110,6 +138,8 @@ def _automatic_kernels(
 
 def _part(implementation: Implementation, problem: Problem) -> Problem:
     """Part of a problem that a kernel has to support."""
+    if problem.triangle:
+        return triangular(problem, "whole")
     if problem.reduction is None or not reduction_paths(implementation, problem)[-1]:
         return problem
     return stored_problem(problem)
@@ -132,6 +162,29 @@ def reduction_paths(implementation: Implementation, problem: Problem) -> tuple[b
     if problem.must_fuse is not False and implementation.fuses_reduction(problem):
         paths += (False,)
     return paths if problem.must_fuse else (*paths, True)
+
+
+def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[str, ...]:
+    """Paths to a symmetric result, see `Candidate.triangle`; ("whole",) for any other result.
+
+    A whole product is symmetric bit for bit where both factors of each sum are taken alike, and
+    neither c nor an epilogue is rounded with it.
+    """
+    if not problem.triangle:
+        return ("whole",)
+    is_bare = not problem.reads_c and problem.epilogue is None
+    is_exact = problem.scalar_dtype == "int32"
+    paths: tuple[str, ...] = ()
+    if problem.triangle == "either" or (
+        problem.triangle == "both" and (is_exact or (is_bare and implementation.commutes(problem)))
+    ):
+        paths += ("whole",)
+    half = triangular(problem, "half")
+    if not problem.is_quantised and implementation.takes_triangles(half):
+        paths += ("half",)
+    if not paths and is_sliceable(problem):
+        paths += ("folded",)
+    return paths
 
 
 def is_sliceable(problem: Problem) -> bool:

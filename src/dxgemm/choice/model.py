@@ -26,6 +26,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.handwritten.kernels import align_rows
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
+from dxgemm.handwritten.parts.triangle import tile_count
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem, aligned_operands
@@ -35,6 +36,10 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 # Time that a fused reduction adds per element and per tile, for a block that has an SM to itself:
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
+# Half the tiles of a symmetric result: the second store of each element, by the bytes of one, and
+# that of the last tile, from measurements on the H100; and a margin, since speeds were measured on
+# whole products.
+MIRROR_NS, MIRROR_US, HALF_MARGIN = {2: 0.4, 4: 0.3, 8: 0.1}, 4.0, 1.04
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, the factor
@@ -68,6 +73,8 @@ class Asked(NamedTuple):
     is_exchanged: Any  # kernels which read aligned operands compute out.T = b.T @ a.T
     a_alignment: Any  # bytes, alignment of rows or columns, up to a cache line
     b_alignment: Any
+    is_half: Any  # half the tiles of a symmetric result are computed
+    mirror_ns: Any  # time of storing an element of these on the other side of the diagonal, too
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -107,6 +114,8 @@ class Asked(NamedTuple):
             problem.precision == "tf32" and (b_copy or b).row != 1,
             a_alignment,
             b_alignment,
+            bool(problem.triangle),
+            MIRROR_NS[ITEM_SIZES[problem.out_dtype]] if problem.triangle == "both" else 0.0,
         )
 
     @classmethod
@@ -275,6 +284,11 @@ class Columns:
         """True if some candidates use split-K with a workspace."""
         return bool(self.fill.any())
 
+    def lower_tiles(self, n: int) -> np.ndarray:
+        """Tiles that meet the lower triangle of an n x n matrix."""
+        tiles = zip(self.tile_m.astype(int).tolist(), self.tile_n.astype(int).tolist())
+        return np.array([tile_count(n, tile_m, tile_n) for tile_m, tile_n in tiles], float)
+
     @cached_property
     def slice_k(self) -> np.ndarray:
         """Fewest elements of k in a split-K slice."""
@@ -346,7 +360,10 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     if columns.has_smaller_first:
         is_turned = (columns.smaller_first > 0) & (asked.n < asked.m)
         m, n = np.where(is_turned, n, m), np.where(is_turned, m, n)
-    tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
+    if asked.is_half is True:
+        tiles = columns.lower_tiles(n) * asked.batch
+    else:
+        tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
     if slices is NO_SLICES:
@@ -377,6 +394,9 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     full_us = steps_us + columns.tile_us
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
+    if asked.is_half is True:
+        mirror_us = columns.tile_m * columns.tile_n * asked.mirror_ns / 1e3
+        full_us = full_us * HALF_MARGIN + mirror_us
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
@@ -390,6 +410,8 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     # SM take alike. Arithmetic and waves are of one SM: hardly more where those are alike.
     busy_squares = np.cbrt(arithmetic_us**6 + latency_us**6)
     us = columns.launch_us + np.sqrt(busy_squares + memory_us * memory_us)
+    if asked.is_half is True:
+        us = us + MIRROR_US
     if columns.has_clusters:
         us = us + plan.tiles_per_sm * columns.cluster_us
     if plan.slices is not NO_SLICES:
@@ -424,6 +446,12 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
     matrix_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.out_dtype]
     bytes_per_us = device.memory_gbytes_per_s * 1e3 * READING_SHARE
     return MERGING_US + READING_US + matrix_bytes / bytes_per_us
+
+
+def folding_us(problem: Problem) -> float:
+    """Predict the microseconds of the kernel that writes triangles from sums in a workspace."""
+    sums_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.scalar_dtype]
+    return ADDING_US + 2 * sums_bytes / ADDING_BYTES_PER_US
 
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:

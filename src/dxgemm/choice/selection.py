@@ -20,11 +20,14 @@ from dxgemm.choice.legality import (
     legal_kernels,
     reduction_paths,
     refusal,
+    triangle_paths,
+    triangular,
 )
 from dxgemm.choice.model import (
     Asked,
     Columns,
     Row,
+    folding_us,
     predict,
     reducing_us,
     resident_blocks,
@@ -49,7 +52,8 @@ class Ranking(NamedTuple):
     """All candidates of a problem, in order.
 
     Attributes:
-        candidates: the best config of each kernel with its predicted time, the shortest first.
+        candidates: the best config of each kernel with its predicted time, the shortest first; of a
+            symmetric result one for each path.
         rejected: by name of each other kernel, the reason why it is slower or not a candidate.
     """
 
@@ -100,7 +104,9 @@ def rank(
     candidates = _in_order(time_candidates(problem, device, legal))
     unfit = [i for i in IMPLEMENTATIONS if i not in legal]
     rejected = {i.name: exclusion(i, problem, device) or "it has no config" for i in unfit}
-    rejected |= {c.implementation.name: f"slower: {c.reason}" for c in candidates[1:]}
+    for slower in candidates[1:]:
+        if slower.implementation is not candidates[0].implementation:
+            rejected.setdefault(slower.implementation.name, f"slower: {slower.reason}")
     return Ranking(tuple(candidates), rejected)
 
 
@@ -114,6 +120,7 @@ class Times:
         model_us: times by the model alone; infinite for a split-K candidate with a single slice.
         us: times corrected by measurements.
         stores_matrix: True if a reduction is unfused.
+        triangle: path to a symmetric result, see `Candidate.triangle`.
         is_simulated: True on numba's simulator, where us is a cost: 1 with barriers, else 0.
     """
 
@@ -122,6 +129,7 @@ class Times:
     model_us: np.ndarray
     us: np.ndarray
     stores_matrix: bool = False
+    triangle: str = "whole"
     is_simulated: bool = False
 
     def candidate(self, place: int) -> Candidate:
@@ -131,7 +139,8 @@ class Times:
         note = ""
         if self.is_simulated:
             note = "with barriers" if us else "without barriers, which the simulator is slow at"
-        return Candidate(row.implementation, row.config, slices, self.stores_matrix, us, note)
+        stores, triangle = self.stores_matrix, self.triangle
+        return Candidate(row.implementation, row.config, slices, stores, us, note, triangle)
 
 
 def time_candidates(
@@ -148,9 +157,20 @@ def time_candidates(
         implementations: the kernels.
         only: a config and a number of split-K slices, to which the candidates are restricted.
     """
+    found = []
+    if problem.triangle:
+        for path in ("whole", "half", "folded"):
+            kernels = [i for i in implementations if path in triangle_paths(i, problem)]
+            if kernels:
+                part, may_slice = triangular(problem, path), is_sliceable(problem)
+                times = _time(part, device, kernels, only, may_slice and path != "folded")
+                times.triangle = path
+                if path == "folded" and not device.is_simulated:
+                    times.us += folding_us(problem)
+                found.append(times)
+        return found
     if problem.reduction is None:
         return [_time(problem, device, implementations, only, is_sliceable(problem))]
-    found = []
     for stores in (False, True):
         kernels = [i for i in implementations if stores in reduction_paths(i, problem)]
         if kernels:
@@ -184,14 +204,15 @@ def _time_of(candidate: Candidate) -> float:
 
 
 def _in_order(found: list[Times]) -> list[Candidate]:
-    """List the best candidate of each kernel, the shortest time first."""
-    bests: dict[Implementation, Candidate] = {}
+    """List the best candidate of each kernel and path, the shortest time first."""
+    bests: dict[tuple[Implementation, str], Candidate] = {}
     for times in found:
         for place in times.us.argsort(kind="stable"):
             candidate = times.candidate(int(place))
-            known = bests.setdefault(candidate.implementation, candidate)
+            key = candidate.implementation, times.triangle
+            known = bests.setdefault(key, candidate)
             if times.us[place] < known.us:
-                bests[candidate.implementation] = candidate
+                bests[key] = candidate
     return sorted(bests.values(), key=_time_of)
 
 
@@ -314,7 +335,9 @@ def _named(
         )
     if not chosen.is_own:
         stores_matrix = problem.reduction is not None
-        return Candidate(chosen, None, stores_matrix=stores_matrix, note="asked for by name")
+        (*_, path) = triangle_paths(chosen, problem)
+        note = "asked for by name"
+        return Candidate(chosen, None, stores_matrix=stores_matrix, note=note, triangle=path)
     if config is None:
         best = best_of(problem, device, [chosen])
         return best._replace(note=f"asked for by name; {best.reason}")

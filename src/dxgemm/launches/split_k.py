@@ -1,4 +1,7 @@
-"""Launches of split-K with a workspace: the product's kernel, and the one that adds the slices."""
+"""Launches of split-K with a workspace: the product's kernel, and the one that adds the slices.
+
+A symmetric result may be made in the same way by kernels that compute it whole, in one slice.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,9 @@ class SlicedLaunch(LaunchSeries):
         sheets = sliced.batch * sliced.out.batch  # elements of a slice's matrices
         self._sums = self._take(sliced.slices * sheets * ITEM_SIZES[sliced.out_dtype])
         sums = Strides(sliced.out.batch, sliced.out.row, sheets)
-        adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0))
-        spec = adding_spec(problem, sliced.slices)
+        triangle = "" if candidate.triangle == "whole" else problem.triangle
+        adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0), triangle=triangle)
+        spec = adding_spec(adding, sliced.slices)
         blocks = problem.batch * -(-problem.m * problem.n // spec.config.groups)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)
 

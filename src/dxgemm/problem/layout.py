@@ -39,6 +39,12 @@ class Layout(NamedTuple):
     alignment: int = MAX_ALIGNMENT
 
 
+def transposed(layout: Layout) -> Layout:
+    """Layout of the same matrices, each transposed."""
+    (*batch, rows, cols), (*steps, row, col) = layout.shape, layout.strides
+    return layout._replace(shape=(*batch, cols, rows), strides=(*steps, col, row))
+
+
 class Strides(NamedTuple):
     """Elements from one matrix, row and column of an operand to the next."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
+from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
@@ -59,6 +60,9 @@ class Problem:
             None to leave it open.
         slices: split-K slices, whose sums are not added yet: `out` then has slices * batch
             matrices. The last slices may be shorter.
+        triangle: triangles that are written of a result that is symmetric because b is a.T: "both",
+            "lower" or "upper", in the kernels' orientation; "" for any other result. "either" is as
+            "both", but the two need not have the same bits: the call did not ask for symmetry.
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
     """
@@ -82,6 +86,7 @@ class Problem:
     epilogue: Fusion | None = None
     must_fuse: bool | None = None
     slices: int = 1
+    triangle: str = ""
     padded: str = ""
 
     @property
@@ -190,9 +195,17 @@ def stored_problem(problem: Problem) -> Problem:
 
 
 def sliced_problem(problem: Problem, slices: int) -> Problem:
-    """Problem of the partial sums of so many split-K slices, in a workspace."""
+    """Problem of the partial sums of so many split-K slices, in a workspace.
+
+    Of a symmetric result, the lower triangle is summed.
+    """
     sums = replace(
-        problem, slices=slices, epilogue=None, reads_c=False, out_dtype=problem.scalar_dtype
+        problem,
+        slices=slices,
+        epilogue=None,
+        reads_c=False,
+        out_dtype=problem.scalar_dtype,
+        triangle="lower" if problem.triangle else "",
     )
     return replace(sums, out=_aligned_strides(sums))
 
@@ -297,4 +310,5 @@ def exchanged(problem: Problem) -> Problem:
         a_alignment=problem.b_alignment,
         b_alignment=problem.a_alignment,
         is_transposed=True,
+        triangle=OTHER.get(problem.triangle, problem.triangle),
     )

@@ -97,7 +97,7 @@ class SimulatedLaunch:
             **dict(zip(fixed, kernel_arguments(problem), strict=True)),
             "alpha": scalar(alpha),
             "beta": scalar(beta),
-            "a_gmem": _pointer(a, dtype, problem.a, (problem.batch, m, k)),
+            "a_gmem": _pointer(a, dtype, *self._a_extents()),
             "b_gmem": _pointer(b, dtype, problem.b, (problem.batch, k, n)),
             "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
             "out_gmem": _pointer(
@@ -113,6 +113,14 @@ class SimulatedLaunch:
             kernel[self._blocks, config.threads](
                 *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
             )
+
+    def _a_extents(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Strides and sizes of a; sums in a workspace have columns beside their slices."""
+        problem = self._problem
+        sizes = problem.batch, problem.m, problem.k
+        if self._spec.implementation == "add_slices":
+            return (*problem.a, 1), (*sizes, problem.n)
+        return problem.a, sizes
 
     def fixed(
         self,
@@ -148,7 +156,7 @@ class SimulatedLaunch:
         return tuple(arguments)
 
 
-def _pointer(address: int, dtype: str, strides: Strides, sizes: tuple[int, int, int]) -> Pointer:
+def _pointer(address: int, dtype: str, strides: tuple[int, ...], sizes: tuple[int, ...]) -> Pointer:
     if 0 in sizes:
         return Pointer(address, _element(dtype), 0, 0)
     first, last = offset_range(sizes, strides)

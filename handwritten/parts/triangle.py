@@ -1,0 +1,143 @@
+"""Symmetric results: the tiles that meet the lower triangle, and the elements stored of each.
+
+C = A A^T has equal elements on both sides of its diagonal. A kernel computes the tiles that meet
+the lower triangle, where row >= column, and stores each of them as it lies, as its mirror image, or
+both. Of a tile that the diagonal crosses, the elements above it are computed and left out.
+
+Tile rows come in groups, whose operands stay in L2. A group begins with the columns that all of its
+rows have, column by column; what its longer rows have beside them follows. A group is as high as a
+whole number of tile columns is wide. So each group has a constant number of tiles more than the one
+before it, whatever the tiles' shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import gcd
+from typing import Any, NamedTuple
+
+TRIANGLES = ("both", "lower", "upper")
+OTHER = {"": "", "both": "both", "lower": "upper", "upper": "lower"}  # of the transposed result
+
+
+class Side(NamedTuple):
+    """Elements on one side of a diagonal: those with order * (row - column) >= least."""
+
+    order: int
+    least: int
+
+
+def stores(triangle: str) -> tuple[tuple[bool, int | None], ...]:
+    """Stores of a tile: True for its mirror image, and the least row - column that is written.
+
+    The latter is of the tile as it was computed; None writes all of it, as without a triangle. The
+    diagonal is stored once.
+    """
+    written: dict[str, tuple[tuple[bool, int | None], ...]] = {
+        "both": ((False, 0), (True, 1)),
+        "lower": ((False, 0),),
+        "upper": ((True, 0),),
+    }
+    return written.get(triangle, ((False, None),))
+
+
+def side_of(is_mirrored: bool, least: int | None) -> Side | None:
+    """Side that a store of `stores` writes to; None for all."""
+    return None if least is None else Side(-1 if is_mirrored else 1, least)
+
+
+def make_keeps(side: Side | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Device functions: True if an element is to be stored, and if a whole tile is.
+
+    The first takes (row, column), the second the tile's first row and column and its extents. None
+    stores everything.
+    """
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    order, least = side or (0, 0)
+
+    def keeps(row, col):
+        return order * (row - col) >= least
+
+    def keeps_tile(row, col, rows, cols):
+        if order > 0:
+            return row - (col + cols - 1) >= least
+        return col - (row + rows - 1) >= least
+
+    return device_function(unroll(keeps)), device_function(unroll(keeps_tile))
+
+
+def group_rows(tile_m: int, tile_n: int, swizzle_rows: int) -> int:
+    """Tile rows of a group: at least swizzle_rows, as high as tile columns are wide."""
+    step = tile_n // gcd(tile_m, tile_n)
+    return -(-swizzle_rows // step) * step
+
+
+@lru_cache(maxsize=4096)
+def tile_count(n: int, tile_m: int, tile_n: int) -> int:
+    """Tiles of an n x n matrix that meet its lower triangle."""
+    return sum((min(end, n) - 1) // tile_n + 1 for end in range(tile_m, n + tile_m, tile_m))
+
+
+def make_tile_map(
+    tile_m: int, tile_n: int, swizzle_rows: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Device functions: the place of a tile, and the number of tiles of a matrix.
+
+    Both take the tiles of the whole matrix along m and n, the first after the index of a tile among
+    those of all matrices. It returns the matrix and the tile's row and column among the tiles.
+    """
+    from numba import int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    rows = group_rows(tile_m, tile_n, swizzle_rows)
+    step = rows * tile_m // tile_n  # tile columns that a group has more than the one before
+    more = rows * step
+    first = sum(((line + 1) * tile_m - 1) // tile_n + 1 for line in range(rows))
+
+    def columns(row, tiles_n):
+        """Tiles of a tile row."""
+        end: int32 = (row + 1) * tile_m - 1
+        length: int32 = divide(end, int32(tile_n)) + 1
+        return min(length, tiles_n)
+
+    columns = device_function(unroll(columns))
+
+    def count(tiles_m, tiles_n):
+        group = divide(int32(tiles_m - 1), int32(rows))
+        total: int32 = group * first + group * (group - 1) // 2 * more
+        for row in range(int32(group * rows), tiles_m):
+            total += columns(int32(row), tiles_n)
+        return total
+
+    count = device_function(unroll(count))
+
+    def locate(index, tiles_m, tiles_n):
+        tiles: int32 = count(tiles_m, tiles_n)
+        matrix = divide(index, tiles)
+        place: int32 = index - matrix * tiles
+        group: int32 = 0
+        size: int32 = first
+        while place >= size:
+            place -= size
+            size += more
+            group += 1
+        row: int32 = group * rows
+        height: int32 = min(rows, tiles_m - row)
+        common = columns(row, tiles_n)  # tile columns of all rows of the group
+        if place < common * height:
+            col = divide(place, height)
+            return matrix, int32(row + place - col * height), col
+        place -= common * height
+        length: int32 = columns(row, tiles_n) - common
+        while place >= length:
+            place -= length
+            row += 1
+            length = columns(row, tiles_n) - common
+        return matrix, row, int32(common + place)
+
+    return device_function(unroll(locate)), count

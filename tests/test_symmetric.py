@@ -1,0 +1,291 @@
+"""Symmetric results: half the tiles, both triangles or one, and products that are recognised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from contract import misfit
+from known_devices import H200
+
+import dxgemm
+from dxgemm import errors, reductions
+from dxgemm.call.route import clear_routes
+from dxgemm.choice import legality, selection
+from dxgemm.choice.selection import choose, rank
+from dxgemm.epilogues import Matrix, relu, residual
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts import triangle as lower
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import exchanged
+from dxgemm.testing.kinds import KINDS, numpy_dtype
+
+TRIANGLES = lower.TRIANGLES
+FACTORS = ((1, 0), (2, -1))
+# Layouts of a and c, and a triangle; each is a kernel of its own.
+PLACED = (
+    ("row_aligned", "row", "both"),
+    ("row_aligned", "row", "lower"),
+    ("row_aligned", "col", "lower"),
+    ("col_aligned", "row", "upper"),
+    ("col", "row", "both"),
+    ("row", "col", "both"),
+)
+MIDDLE = 300  # a size between those of tiles
+BATCHES = ((1000, 96, 1), (777, 200, 3), (1024, 512, 1))  # n, k and matrices
+CHOSEN = ((64, 64), (256, 512), (257, 5000), (1000, 1000), (2048, 512))  # n and k
+ROUNDING = {
+    "float64": 2**-52,
+    "float32": 2**-22,
+    "tf32": 2**-10,
+    "float16": 2**-10,
+    "bfloat16": 2**-7,
+}
+KERNELS = {
+    "tuned": ("float32", "float64"),
+    "tensor_core": ("float64",),
+    "tensor_core_tf32": ("tf32",),
+    "wgmma": ("tf32", "float16", "float16_to_float32", "bfloat16"),
+}
+HALVED = [
+    pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
+    for implementation in dxgemm.implementations()
+    for kind in KERNELS.get(implementation.name, ())
+    for config in implementation.configs(KINDS[kind].dtype)
+]
+
+
+def written(triangle, n):
+    """True where a triangle's elements are."""
+    rows, cols = np.indices((n, n))
+    return {"both": rows == rows, "lower": rows >= cols, "upper": rows <= cols}[triangle]
+
+
+def symmetric(values):
+    """The lower triangle of each matrix, mirrored."""
+    kept = np.tril(values)
+    return kept + np.tril(kept, -1).swapaxes(-1, -2)
+
+
+def same_bits(first, second):
+    return np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()
+
+
+@pytest.fixture
+def only_halves(monkeypatch):
+    """Kernels compute half the tiles where they can, also where all of them are quicker."""
+
+    def paths(implementation, problem):
+        found = legality.triangle_paths(implementation, problem)
+        return ("half",) if "half" in found and problem.triangle else found
+
+    monkeypatch.setattr(selection, "triangle_paths", paths)
+    clear_routes()
+    yield
+    clear_routes()
+
+
+@pytest.mark.parametrize(
+    "tile_m, tile_n, swizzle_rows",
+    [(128, 256, 8), (128, 192, 16), (160, 192, 8), (16, 128, 8), (64, 32, 8), (128, 128, 16)],
+)
+def test_every_tile_of_the_lower_triangle_has_one_index(tile_m, tile_n, swizzle_rows):
+    if not simulator_enabled():
+        pytest.skip("device functions are called as functions of Python")
+    locate, count = lower.make_tile_map(tile_m, tile_n, swizzle_rows)
+    longer = max(tile_m, tile_n)
+    for n in (1, tile_m, tile_n + 1, 5 * longer + 3, 21 * longer - 1):
+        tiles_m, tiles_n = -(-n // tile_m), -(-n // tile_n)
+        tiles = lower.tile_count(n, tile_m, tile_n)
+        assert count(tiles_m, tiles_n) == tiles
+        found = [tuple(map(int, locate(i, tiles_m, tiles_n))) for i in range(tiles)]
+        expected = {
+            (0, row, col)
+            for row, col in product(range(tiles_m), range(tiles_n))
+            if min((row + 1) * tile_m, n) > col * tile_n
+        }
+        assert len(found) == tiles and set(found) == expected
+        assert tuple(map(int, locate(3 * tiles - 1, tiles_m, tiles_n))) == (2, *found[-1][1:])
+
+
+@pytest.mark.parametrize("kind, triangle", [*product(("float32", "float16"), TRIANGLES)])
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_a_triangle_is_read_and_written_and_the_other_is_not(make, kind, triangle, order):
+    for n, k, (alpha, beta) in product((1, 9), (0, 5), FACTORS):
+        for transpose in (False, True):
+            (a, padded), (c, padded_c) = make((n, k), kind), make((n, n), kind, order)
+            if transpose:
+                a, padded = make((k, n), kind)
+                a = a.T
+            result = dxgemm.gemm_symmetric(
+                padded.array, padded_c.array, alpha, beta, transpose=transpose, triangle=triangle
+            )
+            assert result is padded_c.array
+            padded.assert_unchanged()
+            found, is_written = padded_c.fetch(), written(triangle, n)
+            expected = alpha * (a.astype(float) @ a.T.astype(float)) + beta * c.astype(float)
+            assert (found[is_written] == expected[is_written]).all()
+            assert same_bits(found[~is_written], c[~is_written])
+
+
+def test_each_place_has_its_own_row_and_column(make, home):
+    @dxgemm.epilogue
+    def placed(value, row, col, table: Matrix):
+        return value + 100 * row + col + table
+
+    (a, padded), (t, padded_t) = make((2, 6, 4), "float32"), make((6, 6), "float32")
+    rows, cols = np.indices((6, 6))
+    expected = a @ a.swapaxes(1, 2) + 100 * rows + cols + t
+    for triangle in TRIANGLES:
+        epilogue = placed(padded_t.array)
+        out = home.send(np.zeros((2, 6, 6), np.float32))
+        dxgemm.gemm_symmetric(padded.array, triangle=triangle, out=out, epilogue=epilogue)
+        is_written = written(triangle, 6)
+        assert (home.fetch(out) == np.where(is_written, expected, 0)).all()
+
+
+@pytest.mark.parametrize("kind", ["float64", "int8"])
+def test_a_new_result(make, home, kind):
+    a, padded = make((7, 3), kind)
+    result = home.fetch(dxgemm.gemm_symmetric(padded.array))
+    assert result.dtype.name == KINDS[kind].out_dtype and same_bits(result, result.T)
+    assert (result == a.astype(int) @ a.T.astype(int)).all()
+
+
+def test_what_cannot_be_symmetric_is_refused_before_anything_is_written(make, home):
+    shapes = ((6, 4), (6, 6), (6, 3))
+    (_, a), (_, c), (_, narrow) = (make(shape, "float32") for shape in shapes)
+
+    @dxgemm.epilogue(pairs=True)
+    def halves(value, gate, row, col):
+        return value * gate
+
+    for error, text, call in (
+        (errors.ShapeError, "triangle is 'left'", {"triangle": "left"}),
+        (errors.ShapeError, "must have that shape", {"out": narrow.array}),
+        (errors.UnsupportedProblemError, "no square", {"epilogue": reductions.sum(axis=1)}),
+        (errors.UnsupportedProblemError, "no square", {"epilogue": halves, "out": narrow.array}),
+        (errors.MissingOperandError, "no c", {"beta": 1.0}),
+    ):
+        with pytest.raises(error, match=text):
+            dxgemm.gemm_symmetric(a.array, **{"triangle": "lower", **call})
+    with pytest.raises(errors.OverlapError):
+        dxgemm.gemm_symmetric(c.array, c.array)
+    c.assert_unchanged()
+    narrow.assert_unchanged()
+
+
+def test_int8_has_no_triangles_of_its_own(make):
+    (_, a), (_, c) = make((6, 4), "int8"), make((6, 6), "int32")
+    with pytest.raises(errors.UnsupportedProblemError, match="int32 is not folded"):
+        dxgemm.gemm_symmetric(a.array, c.array, triangle="upper")
+    c.assert_unchanged()
+
+
+def test_a_product_with_its_own_transpose_is_recognised(make, home):
+    (a, padded), (_, c) = make((9, 5), "float32"), make((9, 9), "float32")
+    x, y = padded.array, home.send(np.array(a))
+    for is_recognised, arguments, options in (
+        (True, (x, x.T), {}),
+        (True, (x.T, x), {"alpha": 2.0, "epilogue": relu}),
+        (False, (x, y.T), {}),
+        (False, (x[:, :4], x[:4].T[:4, :4]), {}),
+        (False, (x, x.T, c.array), {"beta": 1.0}),
+        (False, (x, x.T), {"alpha": 0.0}),
+        (False, (x, x.T), {"implementation": "naive"}),
+        (False, (x, x.T), {"batch_invariant": True}),
+        (False, (x, x.T), {"epilogue": reductions.sum()}),
+    ):
+        explained = dxgemm.explain(*arguments, **options)
+        assert (explained.symmetry is not None) is is_recognised, (options, explained)
+        assert ("b is a.T" in str(explained)) is is_recognised
+    assert (home.fetch(dxgemm.gemm(x, x.T)) == a @ a.T).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_half_the_tiles_are_chosen_where_they_are_quicker(configs_of_a_gpu, dtype):
+    for n, k, is_half in ((4096, 4096, True), (8192, 1024, True), (64, 64, False)):
+        problem = contiguous_problem(dtype, n, n, k)
+        problem = replace(problem, b=problem.a.transposed())
+        for triangle in ("either", "both"):
+            chosen = choose(replace(problem, triangle=triangle), H200)
+            assert (chosen.triangle == "half") is is_half, chosen
+            assert str(rank(replace(problem, triangle=triangle), H200).candidates[0]) == str(chosen)
+            assert ("half the tiles" in str(chosen)) is is_half
+        lower_one = replace(problem, triangle="lower")
+        assert choose(lower_one, H200).triangle in ("half", "folded")[: 1 if is_half else 2]
+        assert exchanged(lower_one).triangle == "upper"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("implementation, config, kind", HALVED)
+def test_half_the_tiles(only_halves, make, home, implementation, config, kind):
+    if reason := misfit(implementation, config, kind) or implementation.runs_on(H200.arch):
+        pytest.skip(reason)
+    wanted, pinned = KINDS[kind], (implementation.name, config)
+    edges = {config.tile_m, config.tile_n, MIDDLE}
+    sizes = sorted({1, *edges, *(size + 1 for size in edges), max(edges) * 2 - 1})
+    for a_layout, c_layout, triangle in PLACED:
+        for n, k, (alpha, beta) in product(sizes, (33, 64), FACTORS):
+            a, padded = make((n, k), wanted.dtype, a_layout)
+            c, padded_c = make((n, n), wanted.out_dtype, c_layout)
+            dxgemm.gemm_symmetric(
+                padded.array, padded_c.array, alpha, beta, triangle=triangle,
+                implementation=pinned, precision=wanted.precision,
+            )  # fmt: skip
+            found, is_written = padded_c.fetch().astype(float), written(triangle, n)
+            expected = alpha * (a.astype(float) @ a.T.astype(float)) + beta * c.astype(float)
+            expected = expected.astype(c.dtype).astype(float)
+            assert (found[is_written] == expected[is_written]).all(), (n, k, triangle)
+            assert (found[~is_written] == c.astype(float)[~is_written]).all(), (n, k, triangle)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("implementation, config, kind", HALVED)
+def test_bits_are_equal_on_both_sides(only_halves, home, implementation, config, kind):
+    if reason := misfit(implementation, config, kind) or implementation.runs_on(H200.arch):
+        pytest.skip(reason)
+    wanted, rng = KINDS[kind], np.random.default_rng(0)
+    dtype, out_dtype = numpy_dtype(wanted.dtype), numpy_dtype(wanted.out_dtype)
+    options = {"implementation": (implementation.name, config), "precision": wanted.precision}
+    for n, k, batch in BATCHES:
+        a = rng.standard_normal((batch, n, k)).astype(dtype)
+        c, t = (symmetric(rng.standard_normal((batch, n, n)).astype(out_dtype)) for _ in "ct")
+        x, old, table = map(home.send, (a, c, t))
+        magnitudes = np.abs(a.astype(float))
+        product = a.astype(float) @ a.astype(float).swapaxes(1, 2)
+        scale = magnitudes @ magnitudes.swapaxes(1, 2) + np.abs(c.astype(float)) + 1
+        for alpha, beta, epilogue in (
+            (-1.3, 0.0, None),
+            (-1.3, 0.7, None),
+            (0.3, 0.0, residual(table)),
+            (0.3, 0.7, residual(table) | relu),
+        ):
+            out = home.send(np.empty((batch, n, n), out_dtype))
+            dxgemm.gemm_symmetric(x, old, alpha, beta, out=out, epilogue=epilogue, **options)
+            found = home.fetch(out)
+            assert same_bits(found, found.swapaxes(1, 2)), (n, alpha, beta)
+            if epilogue is None:
+                expected = alpha * product + beta * c.astype(float)
+                worst = (np.abs(found.astype(float) - expected) / scale).max()
+                assert worst < 4 * max(ROUNDING[wanted.arithmetic], ROUNDING[wanted.out_dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [*KINDS])
+def test_the_choice_is_symmetric_bit_for_bit(home, kind):
+    wanted, rng = KINDS[kind], np.random.default_rng(0)
+    for n, k in CHOSEN:
+        a = rng.standard_normal((n, k)).astype(np.float32)
+        x = home.send((20 * a if wanted.is_integer else a).astype(numpy_dtype(wanted.dtype)))
+        out = home.send(np.empty((n, n), numpy_dtype(wanted.out_dtype)))
+        for transpose in (False, True):
+            operand = home.send(np.ascontiguousarray(home.fetch(x).T)) if transpose else x
+            found = home.fetch(
+                dxgemm.gemm_symmetric(
+                    operand, transpose=transpose, out=out, precision=wanted.precision
+                )
+            )
+            assert same_bits(found, found.T), (n, k, transpose)
