@@ -20,6 +20,7 @@ SUITES = (
     "sm80",
     "half",
     "skinny",
+    "symmetric",
     "precision",
     "accuracy",
 )

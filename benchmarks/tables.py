@@ -673,6 +673,20 @@ def skinny(results: Results) -> list[Part]:
     ]
     title = "Geometric means over cuBLAS, and over a read of as many bytes:"
     return [Table(title, header, lines, text_columns=1)]
+def symmetric(results: Results) -> list[Part]:
+    """Time of the full product over that of the symmetric one: one row a kind and k."""
+    rows = extras(results)
+    sizes = sorted({row["n"] for row in rows})
+    lines = []
+    for kind in distinct((row["dtype"], row["precision"]) for row in rows):
+        own = [row for row in rows if (row["dtype"], row["precision"]) == kind]
+        depths = [*sorted({row["k"] for row in own if row["k"] != row["n"]}), None]
+        for k in depths:
+            found = {row["n"]: row for row in own if row["k"] == (k or row["n"])}
+            cells = [ratio(found[n]["vs_gemm"]) if n in found else "" for n in sizes]
+            lines.append([kind[1] or kind[0], str(k or "n"), *cells])
+    header = ["dtype", "k", *map(str, sizes)]
+    return [Table("Time of gemm over that of gemm_symmetric, by n:", header, lines, 2)]
 
 
 # Of suites that are not here, `all_rows` is shown.
@@ -687,6 +701,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "sm80": lambda results: sm80(results) + all_rows(results),
     "half": lambda results: half(results) + all_rows(results),
     "skinny": lambda results: skinny(results) + all_rows(results),
+    "symmetric": lambda results: symmetric(results) + all_rows(results),
 }
 
 
