@@ -35,6 +35,7 @@ def run_example(name, *arguments):
     [
         ("mlp", ["--batch-sizes", "1"], "Every score agrees with NumPy's"),
         ("knn", ["--queries", "1"], "Every neighbour is as near as NumPy's"),
+        ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
     ],
 )
 def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, agreement):
