@@ -56,6 +56,8 @@ init_barrier = _statement(
 )
 # Barriers just initialised become known to TMA.
 publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
+# sync_warpgroup(number): wait for the 128 threads that name this barrier, 1 to 15.
+sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
 # expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.
 expect_bytes = _statement(
     "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "r,r", types.int32, types.int32

@@ -3,7 +3,8 @@
 A wgmma leaves a thread two neighbouring columns of every eighth row: stored as they are, eight
 lines of memory would get 32 bytes each (16 in float16). So a warp writes 16 rows x 32 columns to
 shared memory, in the direction in which the result is contiguous, and reads them back 16 bytes of
-the result a thread.
+the result a thread. A mirror image in 16 bits has lines of 16 rows, 32 bytes: there the four warps
+of a warpgroup put 64 rows together.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ CHUNK_COLS = 32
 LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
 SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
 ROUNDED_BYTES = 144  # of a line of 64 16-bit elements, padded against bank conflicts
+WARP_BYTES = 2560  # of shared memory for a warp; four of them hold 64 such lines
 _LANES = 32
 
 
@@ -349,6 +351,54 @@ def make_store(
     return store_vectors, read_pairs, store_rounded, store_elements, read_chunk, store_finished
 
 
+def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
+    """A device function: store 64 rows of a tile as columns, in 16 bits, without c.
+
+    The threads of a warpgroup call it together, with their sums, the shared memory of their warp,
+    the rows and columns from the warpgroup's first on that are in the result, alpha, the address of
+    its first element there, and the bytes from one line of the result to the next.
+    """
+    from numba import cuda, int32, uint16
+
+    from dxgemm.handwritten.parts.hopper import pack_pair, sync_warpgroup
+    from dxgemm.handwritten.parts.intrinsics import load_shared, store_global, store_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_turned(acc, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes):
+        thread: int32 = cuda.threadIdx.x & 1023
+        barrier: int32 = 1 + thread // (4 * _LANES)
+        warp: int32 = thread // _LANES % 4
+        smem: int32 = chunk_smem - warp * WARP_BYTES
+        write: int32 = smem + lane % 4 * 2 * ROUNDED_BYTES + (16 * warp + lane // 4) * 2
+        line: int32 = 4 * warp + lane // 8
+        piece: int32 = lane % 8
+        read: int32 = smem + line * ROUNDED_BYTES + piece * 16
+        target = out + int32(line * out_line_bytes + piece * 16)
+        for part in static_range(tile_n // 64):
+            sync_warpgroup(barrier)  # the lines before have been read
+            for i in static_range(16):  # columns 8 apart, each in two rows 8 apart
+                x, y = alpha * acc[32 * part + 2 * i], alpha * acc[32 * part + 2 * i + 1]
+                pair = pack_pair(kind, x, y)
+                store_shared(write, i // 2 * 8 * ROUNDED_BYTES + i % 2 * 16, (uint16(pair),))
+                store_shared(
+                    write, (i // 2 * 8 + 1) * ROUNDED_BYTES + i % 2 * 16, (uint16(pair >> 16),)
+                )
+            sync_warpgroup(barrier)
+            for step in static_range(4):
+                if line + 16 * step < cols and piece * 8 < rows:
+                    values = load_shared(int32, 4, read, 16 * step * ROUNDED_BYTES)
+                    store_global(target + int32(16 * step * out_line_bytes), 0, values)
+            target += int32(64 * out_line_bytes)
+            cols = int32(cols - 64)
+        sync_warpgroup(barrier)  # before a warp puts its next tile there
+
+    return store_turned
+
+
 def reads_lines(epilogue: Any) -> bool:
     """True if an epilogue reads, writes or merges whole lines, which threads then share out."""
     return epilogue.pair_stage is not None or any(
@@ -393,6 +443,8 @@ def make_store_tile(
     rounds_first = out_bytes == 2 and along_rows
     if is_fused:  # mirror images are finished by `store_finished`, which may round another way
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
+    is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
+    store_turned = make_store_turned(out_dtype, tile_n) if is_turned else None
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
@@ -437,7 +489,15 @@ def make_store_tile(
             are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
         if not is_whole:
             are_vectors = are_vectors and keeps_tile(top, col, SPLIT_ROWS, tile_n)
-        if are_vectors:
+        if is_turned:
+            above: int32 = (cuda.threadIdx.x & 127) // _LANES * 16  # rows of the warps before
+            turns = has_vectors and beta == 0 and keeps_tile(top - above, col, 64, tile_n)
+        if is_turned and turns:
+            store_turned(
+                acc, chunk_smem, lane, int32(rows + above), cols, alpha, out_at - above * out_bytes,
+                out_line_bytes,
+            )  # fmt: skip
+        elif are_vectors:
             if rounds_first and beta == 0:
                 operands = read_pairs(lane, rows, cols, matrix, top, col, extra)
                 for pair in static_range(chunks // 2):
