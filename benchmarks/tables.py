@@ -673,6 +673,8 @@ def skinny(results: Results) -> list[Part]:
     ]
     title = "Geometric means over cuBLAS, and over a read of as many bytes:"
     return [Table(title, header, lines, text_columns=1)]
+
+
 def symmetric(results: Results) -> list[Part]:
     """Time of the full product over that of the symmetric one: one row a kind and k."""
     rows = extras(results)
