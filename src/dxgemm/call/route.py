@@ -459,8 +459,8 @@ def make_route(key: tuple[Any, ...]) -> Route:
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
             alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, and the key by `inspect_epilogue` or None. Last True if a and b begin at
-            the same address, or else False; or a `Symmetry`, of which b is a.
+            `implementation`, and the key by `inspect_epilogue` or None. Last True if a and b begin
+            at the same address, or else False; or a `Symmetry`, of which b is a.
     """
     operands, (a_alignment, b_alignment) = key[:8], key[8:10]
     epilogue: BoundEpilogue | None = None
