@@ -27,7 +27,7 @@ from comparison import (
 )
 from interleave import replay, replay_clock
 
-CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
+CASE_S = 0.08  # of timing a case, unless fewest rounds take longer
 AUTOMATIC, BASELINE, READING = "automatic", "cublas", "read"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)

@@ -33,7 +33,7 @@ from interleave import replay, replay_clock
 import dxgemm
 from dxgemm.tuning import sampling
 
-CASE_S = 0.2  # of timing a case, unless fewest rounds take longer
+CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 SIZES = (256, 512, 1000, 1024, 2048, 4095, 4096, 8192)
 DEPTHS = (64, 512, None, 65536)  # None: as large as the result
 MOST_FLOPS = 2**42
