@@ -72,8 +72,10 @@ def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) ->
         previous: int32 = -1
         while left > 0:
             hopper.wait_barrier(int32(full + 8 * stage), parity)
-            x_desc: int32 = x_low + (smem + stage * stage_bytes) // 16
-            y_desc: int32 = y_low + (smem + stage * stage_bytes) // 16 + panels * x_panel
+            # In a cluster, the bits above those of an address count blocks.
+            place: int32 = (smem + stage * stage_bytes) // 16 & 0x3FFF
+            x_desc: int32 = x_low + place
+            y_desc: int32 = y_low + place + panels * x_panel
             hopper.begin_wgmma()
             for panel in static_range(panels):
                 for step in static_range(STEPS):

@@ -280,7 +280,8 @@ def descriptor_halves(
     its rows of 16 bytes have leading_bytes from one group to the next instead.
 
     Returns:
-        The low half, to which address // 16 must be added, and the upper half.
+        The low half, to which address // 16 must be added (its lowest 14 bits: in a cluster, the
+        bits above count blocks), and the upper half.
     """
     swizzle = {16: 0, 128: 1, 64: 2, 32: 3}[row_bytes] << 30
     return leading_bytes // 16 << 16, swizzle | stride_bytes // 16
