@@ -59,9 +59,10 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "skinny_wgmma",
         "few rows or columns on tensor cores, the large operand read once, by TMA",
+        candidate_for=(),
         multiplies=TENSOR,
     ),
-    Handwritten("skinny_fma", "few rows or columns in float32, the same"),
+    Handwritten("skinny_fma", "few rows or columns in float32, the same", candidate_for=()),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten(
         "tensor_batch",
