@@ -94,6 +94,7 @@ def make_kernel(
         divide,
         global_address,
         load_shared,
+        opaque,
         outer_product,
         shared_address,
         wait_copies,
@@ -290,6 +291,10 @@ def make_kernel(
 
         # --- Epilogue ---
         wait_copies(0)
+        if stored and is_sliced:  # found again: kept, they would take registers of the main loop
+            block = opaque(int32(cuda.blockIdx.x)) // split_k
+            matrix, row, col = locate(block, tiles_m, tiles_n)
+            tile_row, tile_col = int64(row) * tile_m, int64(col) * tile_n
         for i in static_range(len(store_tiles)):
             store_tiles[i](
                 acc, smem, rank, matrix, thread_row, thread_col, tile_row, tile_col, m, n,

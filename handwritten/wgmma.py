@@ -5,8 +5,7 @@ memory; two warpgroups, the consumers, multiply them by wgmma. Between them is a
 each with barriers for "full" and "empty". While a block stores a tile, it fetches the next one.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
 wgmma reads 16-bit operands K-major or MN-major. tf32 operands must be K-major in shared memory, but
-the left one may come from registers: so an MN-major one is made the left factor, if need be by
-computing out.T = b.T @ a.T.
+the left one may come from registers: an MN-major one is made the left, if need be of b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
 lies outside arrives as zeros. A stage is 128 bytes of k deep.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
