@@ -162,9 +162,10 @@ def gemm_symmetric(
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of
-        them is quicker, as for small results, that is done. `gemm(a, a.T)` does the same by itself
-        if beta is 0 and no implementation is named, for arrays that begin at the same address; its
-        two triangles may differ in their last bits where it computes both.
+        them is quicker, as for small results, that is done. `gemm(a, a.T)` of one matrix does the
+        same by itself if beta is 0, there is no epilogue and no implementation is named, for arrays
+        that begin at the same address; its two triangles may differ in their last bits where it
+        computes both.
     """
     if triangle not in TRIANGLES:
         raise ShapeError(
