@@ -29,61 +29,41 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     WARPGROUP_ROWS,
     make_after,
     make_fetch,
+    make_init_ring,
+    make_produce,
     make_tile_map,
 )
 
 
-def make_ring(
-    config: Any, tile_k: int, locate: Callable[..., Any], fetch: Callable[..., Any]
-) -> tuple[Callable[..., Any], ...]:
-    """The device functions init_ring and produce, each for one thread; a stage is tile_k deep."""
+def make_fill(config: Any, tile_k: int, fetch: Callable[..., Any]) -> Callable[..., Any]:
+    """The device function fill of the producer: have TMA fill stages with the k of one tile.
+
+    It takes the first k of the tile and its end, and returns the next stage and its parity.
+    """
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.intrinsics import divide
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.unroll import unroll
 
-    stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
-    after = make_after(stages)
+    stage_bytes, after = config.stage_bytes, make_after(config.stages)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def init_ring(full, empty):
-        """Initialize barriers: one thread fills a stage, one thread of each consumer frees it."""
-        for slot in static_range(stages):
-            hopper.init_barrier(full + 8 * slot, 1)
-            hopper.init_barrier(empty + 8 * slot, consumers)
-        hopper.publish_barriers()
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def produce(
-        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
-        a_map, a_stride_batch, b_map, b_stride_batch,
+    def fill(
+        smem, full, empty, stage, parity, row, col, first, end, a_map, a_matrix, b_map, b_matrix
     ):  # fmt: skip
-        """Have TMA fill empty stages; an operand without a batch has `period` matrices."""
-        hopper.prefetch_tensor_map(a_map)
-        hopper.prefetch_tensor_map(b_map)
-        stage: int32 = 0
-        parity: int32 = 0
-        index: int32 = block
-        while index < tiles:
-            matrix, row, col = locate(index, tiles_m, tiles_n)
-            index += blocks
-            repeated: int32 = matrix - divide(matrix, period) * period
-            a_matrix = matrix if a_stride_batch != 0 else repeated
-            b_matrix = matrix if b_stride_batch != 0 else repeated
-            depth: int32 = 0
-            while depth < k:
-                barrier: int32 = full + 8 * stage
-                target: int32 = smem + stage * stage_bytes
-                hopper.wait_barrier(empty + 8 * stage, parity ^ 1)
-                hopper.expect_bytes(barrier, stage_bytes)
-                fetch(target, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix)
-                depth += tile_k
-                stage, parity = after(stage, parity)
+        depth: int32 = first
+        while depth < end:
+            barrier: int32 = full + 8 * stage
+            target: int32 = smem + stage * stage_bytes
+            hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+            hopper.expect_bytes(barrier, stage_bytes)
+            fetch(target, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix)
+            depth += tile_k
+            stage, parity = after(stage, parity)
+        return stage, parity
 
-    return init_ring, produce
+    return fill
 
 
 def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
@@ -163,7 +143,8 @@ def make_kernel(
     locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
     multiply = make_multiply(config, kind, a_across, b_across)
     fetch = make_fetch(config, tile_k, a_across, b_across)
-    init_ring, produce = make_ring(config, tile_k, locate, fetch)
+    produce = make_produce(locate, make_fill(config, tile_k, fetch))
+    init_ring = make_init_ring(config.stages, consumers)
     first_row = make_first_row(a_from_registers)
     allows_vectors, store_tile = make_store_triangle(
         tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue

@@ -172,9 +172,9 @@ def make_kernel(
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.parts.scale_back import make_scale_back
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate
+    from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_locate, make_produce
     from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
-    from dxgemm.handwritten.wgmma import make_ring
+    from dxgemm.handwritten.wgmma import make_fill
 
     scheme = SCHEMES[scheme_name]
     if scheme.shift and config.promote > STEPS:
@@ -198,7 +198,8 @@ def make_kernel(
     col_factors, invalid = row_factors + 1, row_factors + 2
     reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
-    init_ring, produce = make_ring(config, tile_k, locate, fetch)
+    produce = make_produce(locate, make_fill(config, tile_k, fetch))
+    init_ring = make_init_ring(stages, consumers)
     scale_back = make_scale_back(CHUNK_COLS)
 
     @cuda.jit(device=True, forceinline=True)

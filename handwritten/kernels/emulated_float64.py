@@ -110,8 +110,13 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.parts.residue_store import make_store_residues
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_fetch, make_locate
-    from dxgemm.handwritten.wgmma import make_multiply, make_ring
+    from dxgemm.handwritten.parts.wgmma_ring import (
+        make_fetch,
+        make_init_ring,
+        make_locate,
+        make_produce,
+    )
+    from dxgemm.handwritten.wgmma import make_fill, make_multiply
 
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     consumers = config.consumers
@@ -125,7 +130,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     multiply = make_multiply(config, "s8", False, False)
     first_row = make_first_row(False)
     locate = make_locate(tile_m, tile_n, config.swizzle_rows)
-    init_ring, produce = make_ring(config, ROW_BYTES, locate, fetch)
+    produce = make_produce(locate, make_fill(config, ROW_BYTES, fetch))
+    init_ring = make_init_ring(stages, consumers)
     constants_of, store_residues = make_store_residues(chunk_cols)
 
     @gemm_kernel

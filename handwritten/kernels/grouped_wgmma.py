@@ -99,8 +99,8 @@ def make_kernel(
     after = wgmma_ring.make_after(places)
     multiply = wgmma.make_multiply(config, kind, a_across, b_across)
     fetch = wgmma_ring.make_fetch(config, tile_k, a_across, b_across)
-    fill = wgmma_ring.make_fill(config, tile_k, fetch)
-    init_ring, _ = wgmma.make_ring(config, tile_k, locate, fetch)
+    fill = wgmma.make_fill(config, tile_k, fetch)
+    init_ring = wgmma_ring.make_init_ring(config.stages, config.consumers)
     fused = epilogue if epilogue and epilogue.stages else None
     table_place = len(epilogue.stage_operands) if epilogue else 0
     allows_vectors, store_tile = make_store_tile(tile_n, out_dtype or dtype, True, False, fused)

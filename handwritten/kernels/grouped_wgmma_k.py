@@ -65,8 +65,8 @@ def make_kernel(
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
     locate = wgmma_ring.make_locate(tile_m, tile_n, config.swizzle_rows)
     fetch = wgmma_ring.make_fetch(config, tile_k, a_across, b_across)
-    fill = wgmma_ring.make_fill(config, tile_k, fetch)
-    init_ring, _ = wgmma.make_ring(config, tile_k, locate, fetch)
+    fill = wgmma.make_fill(config, tile_k, fetch)
+    init_ring = wgmma_ring.make_init_ring(config.stages, config.consumers)
     multiply = wgmma.make_multiply(config, kind, a_across, b_across)
     fused = epilogue if epilogue and epilogue.stages else None
     table_place = len(epilogue.stage_operands) if epilogue else 0

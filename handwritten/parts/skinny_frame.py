@@ -28,6 +28,7 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     make_after,
     make_corner,
     make_fetch_operand,
+    make_init_ring,
 )
 
 TILE = 64  # rows of the left factor
@@ -200,6 +201,7 @@ def make_skinny_kernel(
     barriers_smem = stages * stage_bytes
     buffer_smem = barriers_smem + 16 * stages
     begin, consume, put, arrivals = consumer
+    init_ring = make_init_ring(stages, arrivals)
     partial_tiles = config.partial_tiles
     add_partial_tiles = make_add_partial_tiles(config)
     corner, after = make_corner(), make_after(stages)
@@ -241,10 +243,7 @@ def make_skinny_kernel(
         empty: int32 = full + 8 * stages
         thread: int32 = cuda.threadIdx.x & 1023
         if thread == 0:
-            for slot in static_range(stages):
-                hopper.init_barrier(full + 8 * slot, 1)
-                hopper.init_barrier(empty + 8 * slot, arrivals)
-            hopper.publish_barriers()
+            init_ring(full, empty)
         cuda.syncthreads()
         if split_k > 1:
             cluster_arrive()

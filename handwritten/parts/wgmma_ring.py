@@ -73,6 +73,27 @@ def make_tile_map(
     return make_locate(tile_m, tile_n, swizzle_rows), count_all
 
 
+def make_init_ring(stages: int, arrivals: int) -> Callable[..., Any]:
+    """A device function: (full, empty) -> initialize the barriers of all stages, by one thread.
+
+    One thread fills a stage, and so many arrivals free it.
+    """
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.hopper import init_barrier, publish_barriers
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def init_ring(full, empty):
+        for slot in static_range(stages):
+            init_barrier(full + 8 * slot, 1)
+            init_barrier(empty + 8 * slot, arrivals)
+        publish_barriers()
+
+    return init_ring
+
+
 def make_after(stages: int) -> Callable[..., Any]:
     """A device function: (stage, parity of its phase) -> the same of the next stage of the ring."""
     from numba import cuda, int32
@@ -151,33 +172,35 @@ def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Call
     return fetch
 
 
-def make_fill(config: Any, tile_k: int, fetch: Callable[..., Any]) -> Callable[..., Any]:
-    """A device function: have TMA fill stages with the k of one tile, as `fetch` does with each.
-
-    It takes the first k of the tile and its end, and returns the next stage and its parity.
-    """
+def make_produce(locate: Callable[..., Any], fill: Callable[..., Any]) -> Callable[..., Any]:
+    """A device function of the producer: fill stages with a block's tiles, by the fill of `wgmma`."""
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.hopper import expect_bytes, wait_barrier
+    from dxgemm.handwritten.parts.hopper import prefetch_tensor_map
+    from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import unroll
-
-    stage_bytes = config.stage_bytes
-    after = make_after(config.stages)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def fill(
-        smem, full, empty, stage, parity, row, col, first, end, a_map, a_matrix, b_map, b_matrix
+    def produce(
+        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
+        a_map, a_stride_batch, b_map, b_stride_batch,
     ):  # fmt: skip
-        depth: int32 = first
-        while depth < end:
-            barrier: int32 = full + 8 * stage
-            target: int32 = smem + stage * stage_bytes
-            wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-            expect_bytes(barrier, stage_bytes)
-            fetch(target, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix)
-            depth += tile_k
-            stage, parity = after(stage, parity)
-        return stage, parity
+        """An operand without a batch has `period` matrices."""
+        prefetch_tensor_map(a_map)
+        prefetch_tensor_map(b_map)
+        stage: int32 = 0
+        parity: int32 = 0
+        index: int32 = block
+        while index < tiles:
+            matrix, row, col = locate(index, tiles_m, tiles_n)
+            index += blocks
+            repeated: int32 = matrix - divide(matrix, period) * period
+            a_matrix = matrix if a_stride_batch != 0 else repeated
+            b_matrix = matrix if b_stride_batch != 0 else repeated
+            stage, parity = fill(
+                smem, full, empty, stage, parity, row, col, int32(0), k,
+                a_map, a_matrix, b_map, b_matrix,
+            )  # fmt: skip
 
-    return fill
+    return produce
