@@ -101,7 +101,7 @@ class Series(LaunchSeries):
         self.launched = []
         self.fails = False
 
-    def _calls(self, base, call, operands):
+    def calls(self, base, call, operands):
         return [Call(self._launch, (base,)), Call(self._launch, (base + 1,))]
 
     def _launch(self, address, stream):

@@ -173,7 +173,7 @@ def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Call
 
 
 def make_produce(locate: Callable[..., Any], fill: Callable[..., Any]) -> Callable[..., Any]:
-    """A device function of the producer: fill stages with a block's tiles, by the fill of `wgmma`."""
+    """A device function of the producer: fill stages with a block's tiles, by `wgmma`'s fill."""
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.hopper import prefetch_tensor_map

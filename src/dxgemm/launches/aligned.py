@@ -35,7 +35,7 @@ class AlignedLaunch(LaunchSeries):
             place = self._take(copy.batch * copy.m * copy.out.row * ITEM_SIZES[copy.dtype])
             self._copies[name] = launch_kernel(spec, copy, blocks, arch, ordinal), place
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         sources = dict(zip("ab", call, strict=False))
         places = sources | {name: base + place for name, (_, place) in self._copies.items()}
         copies = [

@@ -86,7 +86,7 @@ class PartsLaunch(LaunchSeries):
 
     def _lay_out(self) -> None:
         """Lay out the workspace: flag of the validity check, then all parts but prepared ones."""
-        self._size = 0
+        self.size = 0
         self._invalid = self._take(NUMBER_BYTES)
         self._made = {
             name: self._take(parts.size)
@@ -127,7 +127,7 @@ class PartsLaunch(LaunchSeries):
 class EmulatedFloat32Launch(PartsLaunch):
     """Launch of emulated float32: each number is the sum of two float16 parts."""
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         invalid, places = base + self._invalid, self._places(base)
         return [
             *self._decomposing(places, invalid, call),

@@ -46,7 +46,7 @@ class EmulatedFloat64Launch(PartsLaunch):
         super()._lay_out()
         self._residues = self._take(self._residue_bytes)
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         invalid, places = base + self._invalid, self._places(base)
         residues = base + self._residues
         buffers = residues, self._residue_bytes, *self._factors(places), invalid, 1

@@ -59,16 +59,16 @@ class GatheredLaunch(LaunchSeries):
         self._product = product
         copy = copy_problem(problem, shared, rows)
         self._place = self._take(copy.m * copy.out.row * ITEM_SIZES[copy.dtype])
-        self._product_place = self._take(product._size)
+        self._product_place = self._take(product.size)
         self._gather = None
         if problem.k > 0:  # else nothing is multiplied
             spec = gather_spec(copy)
             blocks = align_rows.KERNEL.block_count(spec.config, copy)
             self._gather = launch_kernel(spec, copy, blocks, device_facts(ordinal).arch, ordinal)
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         side, source, copy = self._side, call[self._side], base + self._place
-        calls = self._product._calls(
+        calls = self._product.calls(
             base + self._product_place, (*call[:side], copy, *call[side + 1 :]), operands[2:]
         )
         if self._gather is None:

@@ -82,7 +82,7 @@ class GroupOffsetsLaunch(LaunchSeries):
                 self._config, problem.dtype, variant, count + 1, tiles, problem.k, ordinal
             )
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         buffers = [number for start, items in self._buffers for number in (base + start, items)]
         tile = self._config.tile_m, self._config.tile_n
         offsets, fused = operands[:2], operands[2:]

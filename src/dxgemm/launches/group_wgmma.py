@@ -92,7 +92,7 @@ class GroupsOfKLaunch(LaunchSeries):
         self._items = problem.batch * group_maps.ROW_ITEMS
         self._table = self._take(self._items * group_maps.ITEM_BYTES)
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         table = base + self._table, self._items
         offsets, fused = operands[:2], operands[2:]
         return [

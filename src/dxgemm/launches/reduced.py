@@ -139,7 +139,7 @@ class ReducedLaunch(LaunchSeries):
         launch._product = self._product.prepared(operand, parts)
         return launch
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         stages = len(operands) - len(self._results)
         operands, addresses = operands[:stages], operands[stages:]
         pointers = dict(zip(self._results, addresses, strict=True))

@@ -26,14 +26,17 @@ class LaunchSeries(ABC):
     """Launch of several kernels.
 
     The workspace is borrowed for each call; `fixed` has one of its own.
+
+    Attributes:
+        size: bytes of the workspace.
     """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
-        self._size = 0  # bytes of the workspace
+        self.size = 0
 
     @abstractmethod
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         """Calls of the kernels in order, with the workspace at an address.
 
         Args:
@@ -53,8 +56,8 @@ class LaunchSeries(ABC):
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        with borrowed(max(self._size, 1), self._ordinal, stream) as base:
-            for call in self._calls(base, (a, b, c, out, alpha, beta), operands):
+        with borrowed(max(self.size, 1), self._ordinal, stream) as base:
+            for call in self.calls(base, (a, b, c, out, alpha, beta), operands):
                 call.launch(*call.arguments, stream, *call.epilogue_arguments)
 
     def fixed(
@@ -67,15 +70,15 @@ class LaunchSeries(ABC):
         beta: float,
         operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
-        workspace = Workspace(max(self._size, 1), self._ordinal)
-        calls = self._calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
+        workspace = Workspace(max(self.size, 1), self._ordinal)
+        calls = self.calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
         launches = [call.launch.fixed(*call.arguments, *call.epilogue_arguments) for call in calls]
         return _Fixed(workspace, launches)
 
     def _take(self, size: int) -> int:
         """Reserve bytes of the workspace and return their offset."""
-        start = self._size
-        self._size += -(-size // ALIGNMENT) * ALIGNMENT
+        start = self.size
+        self.size += -(-size // ALIGNMENT) * ALIGNMENT
         return start
 
 

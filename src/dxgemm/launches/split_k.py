@@ -43,7 +43,7 @@ class SlicedLaunch(LaunchSeries):
         blocks = problem.batch * -(-problem.m * problem.n // spec.config.groups)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)
 
-    def _calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         a, b, c, out, alpha, beta = call
         sums = base + self._sums
         return [
