@@ -33,7 +33,9 @@ BIN := .venv/bin
 ARCH := sm_90a
 INSTALLED := .venv/installed-$(EXTRA)
 
-.PHONY: run test lint bench sanitize soak docs wheels clean
+.PHONY: installed run test lint bench sanitize soak docs wheels clean
+
+installed: $(INSTALLED)
 
 run: $(INSTALLED)
 	$(BIN)/dxgemm demo
