@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dxgemm.handwritten.parts import skinny_frame, wgmma_layouts
@@ -21,7 +22,6 @@ from dxgemm.handwritten.parts.skinny_frame import (
     SUMS_ROW,
     TILE,
     Consumer,
-    across,
     block_count,
     make_skinny_kernel,
     result_tile,
@@ -124,7 +124,7 @@ def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
     return device_function(unroll(place)), *reads
 
 
-def make_consumer(config: Config, x_across: bool, y_across: bool) -> Consumer:
+def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
     """The device functions of the warpgroup."""
     from numba import cuda, float32, int32
 
@@ -140,6 +140,8 @@ def make_consumer(config: Config, x_across: bool, y_across: bool) -> Consumer:
     few, panels, stage_bytes = config.few, config.panels, config.stage_bytes
     x_panel, y_panel = TILE * ROW_BYTES, few * ROW_BYTES
     sums_row, sums_bytes = SUMS_ROW, config.sums_bytes
+    # Bytes from a thread's row to its next, and from a row group's first row to the next one's.
+    next_row, next_group = (4, 4 * ROWS) if x_across else (4 * ROW_GROUPS, 4)
     blocks = few // COLS
     place_x, read_x = make_read_x(x_across)
     place_y, *reads = make_read_y(few, y_across)
@@ -183,34 +185,19 @@ def make_consumer(config: Config, x_across: bool, y_across: bool) -> Consumer:
 
     def put(sums, smem, thread):
         row_group: int32 = thread % 16
-        at: int32 = smem + thread // 16 * sums_bytes + row_group * (16 if x_across else 4)
+        at: int32 = smem + thread // 16 * sums_bytes + row_group * next_group
         for block in static_range(blocks):
             for i in static_range(4):
                 for j in static_range(8):
                     value = sums[block][8 * i + j]
-                    if x_across:
-                        store_shared(at, (8 * block + j) * sums_row + i * 4, (value,))
-                    else:
-                        store_shared(at, (8 * block + j) * sums_row + i * 64, (value,))
+                    store_shared(at, (8 * block + j) * sums_row + i * next_row, (value,))
 
     begin, consume, put = (device_function(unroll(f)) for f in (begin, consume, put))
     return Consumer(begin, consume, put, arrivals=4)
 
 
-def make_kernel(
-    config: Config, dtype: str, large: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, epilogue: Any = None,
-) -> Callable[..., None]:  # fmt: skip
-    """The kernel of one config and one layout, as a Python function to compile."""
-    lies_across = across(large, a_innermost, b_innermost)
-    consumer = make_consumer(config, *lies_across)
-    return make_skinny_kernel(
-        config, dtype, large, lies_across, consumer, out_dtype or dtype, epilogue
-    )
-
-
 KERNEL = Kernel(
-    make_kernel=make_kernel,
+    make_kernel=partial(make_skinny_kernel, make_consumer),
     configs=(
         Config(16, panels=4, stages=2),
         Config(16, panels=4, stages=2, split_k=4),

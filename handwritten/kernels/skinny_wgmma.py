@@ -11,7 +11,7 @@ Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions", for swizzle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from dxgemm.handwritten.parts import wgmma_layouts
@@ -21,7 +21,6 @@ from dxgemm.handwritten.parts.skinny_frame import (
     TILE,
     Config,
     Consumer,
-    across,
     block_count,
     make_skinny_kernel,
     result_tile,
@@ -106,20 +105,8 @@ def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) ->
     return Consumer(begin, consume, put, arrivals=1)
 
 
-def make_kernel(
-    config: Config, dtype: str, large: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, epilogue: Any = None,
-) -> Callable[..., None]:  # fmt: skip
-    """The kernel of one config and one layout, as a Python function to compile."""
-    lies_across = across(large, a_innermost, b_innermost)
-    consumer = make_consumer(config, dtype, *lies_across)
-    return make_skinny_kernel(
-        config, dtype, large, lies_across, consumer, out_dtype or dtype, epilogue
-    )
-
-
 KERNEL = Kernel(
-    make_kernel=make_kernel,
+    make_kernel=partial(make_skinny_kernel, make_consumer),
     # Blocks of several share an SM, but for the first of each width.
     configs=(
         Config(32, panels=4, stages=4),

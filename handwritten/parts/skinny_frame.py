@@ -100,7 +100,7 @@ class Config(BaseConfig):
 
 
 class Consumer(NamedTuple):
-    """What the 128 threads of the warpgroup do, as device functions.
+    """Device functions of the warpgroup, of 128 threads.
 
     Attributes:
         begin: () -> a thread's sums, of zeros.
@@ -151,12 +151,6 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
     return tuple(maps)
 
 
-def across(large: str, a_innermost: str, b_innermost: str) -> tuple[bool, bool]:
-    """True for the left, and for the right factor, if it is MN-major."""
-    a_across, b_across = a_innermost == "mn", b_innermost == "mn"
-    return (a_across, b_across) if large == "a" else (b_across, a_across)
-
-
 def make_add_partial_tiles(config: Config) -> Callable[..., None]:
     """A device function: add up a block's partial tiles, in their order, in place of the first."""
     from numba import float32, int32
@@ -179,10 +173,16 @@ def make_add_partial_tiles(config: Config) -> Callable[..., None]:
 
 
 def make_skinny_kernel(
-    config: Config, dtype: str, large: str, lies_across: tuple[bool, bool], consumer: Consumer,
-    out_dtype: str, epilogue: Any,
+    make_consumer: Callable[..., Consumer], config: Config, dtype: str, large: str,
+    a_innermost: str, b_innermost: str, out_dtype: str | None = None, epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
-    """The kernel around a consumer, as a Python function to compile."""
+    """The kernel of one config and one layout, as a Python function to compile.
+
+    Args:
+        make_consumer: (config, dtype, and for x and y True if MN-major) -> the `Consumer`.
+        large: operand that is the left factor, "a" or "b".
+        a_innermost, b_innermost: layouts of a and b, as `wgmma` has them.
+    """
     from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts import hopper
@@ -191,7 +191,8 @@ def make_skinny_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     large_is_a = large == "a"
-    x_across, y_across = lies_across
+    innermosts = (a_innermost, b_innermost) if large_is_a else (b_innermost, a_innermost)
+    x_across, y_across = (innermost == "mn" for innermost in innermosts)
     x_map, y_map = wgmma_layouts.TENSOR_MAPS if large_is_a else wgmma_layouts.TENSOR_MAPS[::-1]
     few, split_k, panels, stages = config.few, config.split_k, config.panels, config.stages
     tile_k = config.tile_k(dtype)
@@ -200,7 +201,7 @@ def make_skinny_kernel(
     y_smem, stage_bytes = panels * x_panel_bytes, config.stage_bytes
     barriers_smem = stages * stage_bytes
     buffer_smem = barriers_smem + 16 * stages
-    begin, consume, put, arrivals = consumer
+    begin, consume, put, arrivals = make_consumer(config, dtype, x_across, y_across)
     init_ring = make_init_ring(stages, arrivals)
     partial_tiles = config.partial_tiles
     add_partial_tiles = make_add_partial_tiles(config)
@@ -208,7 +209,7 @@ def make_skinny_kernel(
     fetch_x = make_fetch_operand(TILE, panel_k, x_across)
     store_tile = make_store(
         TILE, few, config.threads, split_k, large_is_a, SUMS_ROW,
-        ADDED_DTYPES.get(dtype, "float32"), out_dtype, epilogue,
+        ADDED_DTYPES.get(dtype, "float32"), out_dtype or dtype, epilogue,
     )  # fmt: skip
 
     @gemm_kernel
