@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK
-from dxgemm.handwritten.parts.kernel import BaseConfig
+from dxgemm.handwritten.parts.kernel import BaseConfig, tiles_of
 from dxgemm.handwritten.parts.skinny_store import make_store
 from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import (
@@ -127,9 +127,8 @@ def result_tile(config: Config, problem: Any) -> tuple[int, int]:
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: a cluster for each tile of each matrix of the result."""
-    tile_m, tile_n = result_tile(config, problem)
-    tiles: int = -(-problem.m // tile_m) * -(-problem.n // tile_n)
-    return problem.batch * tiles * config.split_k
+    blocks: int = problem.batch * tiles_of(problem, *result_tile(config, problem)) * config.split_k
+    return blocks
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dxgemm.handwritten.parts.kernel import tiles_of
 from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
-from dxgemm.handwritten.parts.triangle import tile_count
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
 LEAST_TILE = 64  # rows and columns
@@ -49,13 +49,11 @@ def variant(config: Any, problem: Any) -> tuple[str, ...]:
 
 def block_count(config: Any, problem: Any) -> int:
     """Tiles of the results, which the persistent blocks share."""
-    m, n = problem.m, problem.n
+    tile = config.tile_m, config.tile_n
     if is_exchanged(problem.dtype, *_innermost(problem)):
-        m, n = n, m
-    if problem.triangle:
-        return problem.batch * tile_count(n, config.tile_m, config.tile_n)
-    tiles: int = problem.batch * -(-m // config.tile_m) * -(-n // config.tile_n)
-    return tiles
+        tile = tile[::-1]
+    blocks: int = problem.batch * tiles_of(problem, *tile)
+    return blocks
 
 
 def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
