@@ -361,7 +361,7 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
         is_turned = (columns.smaller_first > 0) & (asked.n < asked.m)
         m, n = np.where(is_turned, n, m), np.where(is_turned, m, n)
     if asked.is_half is True:
-        tiles = columns.lower_tiles(n) * asked.batch
+        tiles = columns.lower_tiles(asked.n) * asked.batch
     else:
         tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
     if slices is None:
