@@ -47,6 +47,12 @@ if _config.ENABLE_CUDASIM:
     def opaque(value: Any) -> Any:
         return value
 
+    def scaled(alpha: Any, value: Any) -> Any:
+        return type(value)(alpha * value)
+
+    def plus_scaled(total: Any, beta: Any, value: Any) -> Any:
+        return type(total)(total + beta * value)
+
     def global_address(pointer: Any) -> Any:
         return 0  # aligned: accesses are of elements all the same
 
@@ -230,6 +236,34 @@ else:
             return builder.udiv(*args)
 
         return signature(types.int32, types.int32, types.int32), generate
+
+    @intrinsic
+    def scaled(typing_context, alpha, value):
+        """alpha * value, of one type, rounded by itself.
+
+        A plain product would be fused with an addition that follows, or not, as the compiler likes:
+        one element could then have other bits in another kernel.
+        """
+
+        def generate(context, builder, sig, args):
+            if isinstance(value, types.Integer):
+                return builder.mul(*args)
+            ptx_type, constraint = _PTX_TYPES[value]
+            names = f"={constraint},{constraint},{constraint}"
+            return inline_ptx(builder, args[0].type, f"mul.rn.{ptx_type} $0, $1, $2;", names, args)
+
+        return signature(value, value, value), generate
+
+    @intrinsic
+    def plus_scaled(typing_context, total, beta, value):
+        """total + beta * value, of one type, rounded once."""
+
+        def generate(context, builder, sig, args):
+            if isinstance(total, types.Integer):
+                return builder.add(args[0], builder.mul(*args[1:]))
+            return builder.fma(args[1], args[2], args[0])
+
+        return signature(total, total, total, total), generate
 
     @intrinsic
     def opaque(typing_context, value):

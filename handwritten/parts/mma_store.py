@@ -28,7 +28,7 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     """
     from numba import cuda
 
-    from dxgemm.handwritten.parts.intrinsics import load_global, store_global
+    from dxgemm.handwritten.parts.intrinsics import load_global, plus_scaled, scaled, store_global
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     scalar = np.dtype(dtype).type
@@ -36,12 +36,12 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
     def store(sums, alpha, beta, c, c_step, out, out_step):
         for i in static_range(2):
             if pairs_in_rows:
-                first, second = alpha * sums[2 * i], alpha * sums[2 * i + 1]
+                first, second = scaled(alpha, sums[2 * i]), scaled(alpha, sums[2 * i + 1])
             else:
-                first, second = alpha * sums[i], alpha * sums[i + 2]
+                first, second = scaled(alpha, sums[i]), scaled(alpha, sums[i + 2])
             if beta != 0:
                 old = load_global(scalar, 2, c + i * c_step, 0)
-                first, second = first + beta * old[0], second + beta * old[1]
+                first, second = plus_scaled(first, beta, old[0]), plus_scaled(second, beta, old[1])
             store_global(out + i * out_step, 0, (first, second))
 
     return cuda.jit(device=True, forceinline=True)(unroll(store))

@@ -46,6 +46,8 @@ def make_store(
         cluster_wait,
         device_function,
         load_shared,
+        plus_scaled,
+        scaled,
         store_cluster,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
@@ -62,7 +64,7 @@ def make_store(
     x_taken, y_taken = (1, taken) if large_is_a else (taken, 1)
     pieces_x, pieces_y = x_tile // x_taken, few // y_taken
     share, piece_bytes = pieces_x * pieces_y // split_k, 4 * taken
-    finish = make_finish(epilogue, acc_dtype, result, taken)
+    finish = make_finish(epilogue, acc_dtype, result, taken, rounds=out_dtype in HALVES)
 
     def locate(number, is_along_x):
         """y and x of a piece, pieces being numbered as they lie in the result."""
@@ -141,10 +143,10 @@ def make_store(
                     sums = read_piece(tile, y, x)
                 values = ()
                 for piece in static_range(taken):
-                    value = scalar(alpha * sums[piece])
+                    value = scaled(alpha, sums[piece])
                     if adds_c and beta != 0:
                         index = matrix * c.batch + row * c.row + (col + piece) * c.col
-                        value = scalar(value + beta * widen_c(c_typed[index]))
+                        value = plus_scaled(value, beta, widen_c(c_typed[index]))
                     values = values + (value,)
                 index = matrix * out.batch + row * out.row + col // taken * out.col
                 out_typed[index] = narrow(finish(values, matrix, row, col, extra)[0])

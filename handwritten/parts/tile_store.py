@@ -333,14 +333,15 @@ def make_store_tile(
 
     Args:
         config: has the extents of a block's and a thread's tile, and the threads of a block.
-        is_mirrored, least: see `triangle.stores`. With a `least`, c is added to what shared memory
-            holds, to round alike on both sides of the diagonal.
+        is_mirrored, least: see `triangle.stores`.
     """
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
         load_vector,
+        plus_scaled,
+        scaled,
         store_shared,
         store_vector,
     )
@@ -373,7 +374,7 @@ def make_store_tile(
         is_vector = allows_vectors(beta, c, c_start, out, out_start)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if not is_whole:
-            is_inside = is_inside and beta == 0 and keeps_tile(tile_row, tile_col, tile_m, tile_n)
+            is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n)
         if is_direct and is_inside and is_vector:
             out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
@@ -381,7 +382,7 @@ def make_store_tile(
                 for j in static_range(col_vectors):
                     values = ()
                     for element in static_range(width):
-                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                        values = values + (scaled(alpha, acc[i * thread_n + j * width + element]),)
                     if beta != 0:
                         added = load_vector(
                             scalar, width, c.data,
@@ -390,7 +391,7 @@ def make_store_tile(
                         )  # fmt: skip
                         sums = ()
                         for element in static_range(width):
-                            sums = sums + (values[element] + beta * added[element],)
+                            sums = sums + (plus_scaled(values[element], beta, added[element]),)
                         values = sums
                     store_vector(
                         out.data,

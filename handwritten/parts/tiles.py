@@ -225,6 +225,8 @@ def make_store_result(
         device_function,
         global_address,
         load_vector,
+        plus_scaled,
+        scaled,
         store_vector,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
@@ -247,18 +249,18 @@ def make_store_result(
     far = 1 << 16  # beyond every tile, and within 32 bits, which compare quicker than 64
 
     def write_element(value, alpha, beta, c, c_index, out, out_index, matrix, row, col, extra):
-        value = alpha * value
+        value = scaled(alpha, value)
         if beta != 0:  # BLAS: beta == 0 must not read c, which may hold NaN
-            value += beta * c.data[c_index]
+            value = plus_scaled(value, beta, c.data[c_index])
         out.data[out_index] = finish(value, matrix, row, col, extra)
 
     def write_pair(
         values, alpha, beta, c, c_index, c_step, out, out_index, matrix, row, col, extra
     ):
-        first, second = alpha * values[0], alpha * values[1]
+        first, second = scaled(alpha, values[0]), scaled(alpha, values[1])
         if beta != 0:
-            first += beta * c.data[c_index]
-            second += beta * c.data[c_index + c_step]
+            first = plus_scaled(first, beta, c.data[c_index])
+            second = plus_scaled(second, beta, c.data[c_index + c_step])
         out.data[out_index] = finish((first, second), matrix, row, col, extra)[0]
 
     def sum_vector(values, alpha, beta, c, c_index):
@@ -266,12 +268,11 @@ def make_store_result(
         if beta != 0:
             added = load_vector(scalar, width, c.data, c_index)
             for element in static_range(width):
-                total = (alpha * values[element] + beta * added[element],)
-                result = result + total
+                product = scaled(alpha, values[element])
+                result = result + (plus_scaled(product, beta, added[element]),)
         else:
             for element in static_range(width):
-                product = (alpha * values[element],)
-                result = result + product
+                result = result + (scaled(alpha, values[element]),)
         return result
 
     def row_of(row, place):

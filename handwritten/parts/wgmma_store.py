@@ -56,6 +56,8 @@ def make_store(
     from dxgemm.handwritten.parts.intrinsics import (
         load_global,
         load_shared,
+        plus_scaled,
+        scaled,
         store_global,
         store_shared,
     )
@@ -91,7 +93,8 @@ def make_store(
     @cuda.jit(device=True, forceinline=True)
     def sum_pair(alpha, x, y, beta, old):
         c = unpack_pair(kind, old)
-        return pack_pair(kind, alpha * x + beta * c[0], alpha * y + beta * c[1])
+        first = plus_scaled(scaled(alpha, x), beta, c[0])
+        return pack_pair(kind, first, plus_scaled(scaled(alpha, y), beta, c[1]))
 
     @cuda.jit(device=True, forceinline=True)
     def load_element(address):
@@ -171,17 +174,14 @@ def make_store(
                 old = c + int32(line * c_line_bytes + along * item_bytes)
                 x = load_shared(scalar, 4, source, 0)
                 if is_word:
+                    sums = ()
                     if adds_c and beta != 0:
                         z = load_global(scalar, 4, old, 0)
-                        sums = (
-                            scalar(alpha * x[0] + beta * z[0]), scalar(alpha * x[1] + beta * z[1]),
-                            scalar(alpha * x[2] + beta * z[2]), scalar(alpha * x[3] + beta * z[3]),
-                        )  # fmt: skip
+                        for i in static_range(4):
+                            sums = sums + (plus_scaled(scaled(alpha, x[i]), beta, z[i]),)
                     else:
-                        sums = (
-                            scalar(alpha * x[0]), scalar(alpha * x[1]),
-                            scalar(alpha * x[2]), scalar(alpha * x[3]),
-                        )  # fmt: skip
+                        for i in static_range(4):
+                            sums = sums + (scaled(alpha, x[i]),)
                 else:
                     y = load_shared(scalar, 4, source, 16)
                     if takes_no_c and beta == 0:  # else `store_rounded` stores them
@@ -231,9 +231,9 @@ def make_store(
         cuda.syncwarp()  # the chunk before has been read
         for j in static_range(2 * CHUNK_COLS // 8):
             col: int32 = left + 8 * j + 2 * member
-            x = (scalar(alpha * frag[4 * j]), scalar(alpha * frag[4 * j + 1]))
+            x = (scaled(alpha, frag[4 * j]), scaled(alpha, frag[4 * j + 1]))
             x = finish_pair(x, matrix, upper, col, operands[j][0])
-            y = (scalar(alpha * frag[4 * j + 2]), scalar(alpha * frag[4 * j + 3]))
+            y = (scaled(alpha, frag[4 * j + 2]), scaled(alpha, frag[4 * j + 3]))
             y = finish_pair(y, matrix, int32(upper + 8), col, operands[j][1])
             store_shared(start, 16 * j, (pack_pair(kind, x[0], x[1]),))
             store_shared(start, 16 * j + 8 * ROUNDED_BYTES, (pack_pair(kind, y[0], y[1]),))
@@ -287,7 +287,7 @@ def make_store(
                 for i in static_range(0, vector_items, 4):
                     sums = sums + load_shared(scalar, 4, source, 4 * i)
                 for i in static_range(vector_items):
-                    values = values + (scalar(alpha * sums[i]),)
+                    values = values + (scaled(alpha, sums[i]),)
                 if adds_c and beta != 0:
                     if is_word:
                         added = load_global(scalar, 4, old, 0)
@@ -297,7 +297,7 @@ def make_store(
                             added = added + unpack_pair(kind, pairs[i])
                     totals = ()
                     for i in static_range(vector_items):
-                        totals = totals + (scalar(values[i] + beta * added[i]),)
+                        totals = totals + (plus_scaled(values[i], beta, added[i]),)
                     values = totals
                 if along_rows:
                     values = finish_vector(values, matrix, top + row, left + col, operands[step])
@@ -333,11 +333,11 @@ def make_store(
             if row < rows and col < cols and (is_whole or keeps(top + row, left + col)):
                 sums, values = load_shared(scalar, taken, source, 0), ()
                 for i in static_range(taken):
-                    value = scalar(alpha * sums[i])
+                    value = scaled(alpha, sums[i])
                     if adds_c and beta != 0:
                         old = c + row * c_row_bytes + col * c_col_bytes
                         old += i * (c_col_bytes if along_rows else c_row_bytes)
-                        value = scalar(value + beta * load_element(old))
+                        value = plus_scaled(value, beta, load_element(old))
                     values = values + (value,)
                 if along_rows:
                     values = finish(values, matrix, top + row, left + col, extra)
