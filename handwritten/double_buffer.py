@@ -154,4 +154,5 @@ KERNEL = Kernel(
     simulator_configs=(Config(tile_m=16, tile_n=32, tile_k=8, thread_m=4, thread_n=4),),
     variant=layouts_of,
     takes_pairs=True,
+    order_of_sums="fma",
 )

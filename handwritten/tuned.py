@@ -329,4 +329,5 @@ KERNEL = Kernel(
     reductions=Reductions.ALL,
     takes_pairs=True,
     slices_k=True,
+    order_of_sums="fma",
 )

@@ -224,6 +224,7 @@ KERNEL = Kernel(
     tensor_maps=wgmma_layouts.tensor_maps,
     tensor_map_names=wgmma_layouts.TENSOR_MAPS,
     is_persistent=True,
+    order_of_sums="wgmma",
     copies_operands=True,
     takes_triangles=True,
     takes_pairs=True,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
+from contract import misfit
 from known_devices import H200
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
-from dxgemm.choice import batch_invariant
+from dxgemm.choice import batch_invariant, legality, registry
 from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.registry import find_implementation
-from dxgemm.choice.selection import best_of, choose, rank, time_candidates
+from dxgemm.choice.selection import choose, rank, time_candidates
 from dxgemm.compiler import kernel_store
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.problem.define import contiguous_problem, define_problem
@@ -54,17 +57,37 @@ def chosen(problem, implementation=None):
     return candidate.implementation.name, candidate.config, candidate.slices
 
 
+def order_of(problem):
+    """Order of sums of the chosen config, which has no split-K."""
+    name, config, slices = chosen(problem)
+    assert slices == 1
+    return find_implementation(name).order_of_sums(config)
+
+
 @pytest.mark.parametrize("n, k", SIZES)
 @pytest.mark.parametrize("kind", FLOAT_KINDS)
-def test_the_choice_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, kind, n, k):
-    choices = {chosen(problem_of(kind, m, n, k)) for m in ROWS[::16]}
-    choices |= {chosen(problem_of(kind, 33, n, k, batch)) for batch in (2, 1000)}
-    assert len(choices) == 1
-    transposed = {chosen(problem_of(kind, m, n, k, transposed=True)) for m in ROWS[1::16]}
+def test_the_order_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, kind, n, k):
+    orders = {order_of(problem_of(kind, m, n, k)) for m in ROWS[::16]}
+    orders |= {order_of(problem_of(kind, 33, n, k, batch)) for batch in (2, 1000)}
+    assert len(orders) == 1
+    transposed = {order_of(problem_of(kind, m, n, k, transposed=True)) for m in ROWS[1::16]}
     assert len(transposed) == 1
 
 
-def test_the_configs_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatch):
+def test_the_quickest_config_of_the_order_is_taken(configs_of_a_gpu):
+    found = {m: chosen(problem_of("float16", m, 4096, 4096)) for m in (1, 8192)}
+    assert found[1] != found[8192]
+    for m, (name, config, _) in found.items():
+        problem, implementation = problem_of("float16", m, 4096, 4096), find_implementation(name)
+        order, us = implementation.order_of_sums(config), {}
+        (times,) = time_candidates(problem, H200, registry.IMPLEMENTATIONS)
+        for row, row_us in zip(times.columns.rows, times.us, strict=True):
+            if not row.fill and row.implementation.order_of_sums(row.config) == order:
+                us[row.implementation.name, row.config] = row_us
+        assert us[name, config] == min(us.values())
+
+
+def test_the_orders_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatch):
     asked = []
 
     def time_and_count(*arguments):
@@ -72,12 +95,13 @@ def test_the_configs_are_compared_once_for_all_rows(configs_of_a_gpu, monkeypatc
         return time_candidates(*arguments)
 
     monkeypatch.setattr(batch_invariant, "time_candidates", time_and_count)
-    first = chosen(problem_of("float32", 100, 512, 512))
-    count = len(asked)
-    assert count and chosen(problem_of("float32", 101, 512, 512)) == first
-    assert len(asked) == count
-    chosen(problem_of("float32", 101, 512, 768))
-    assert len(asked) == 2 * count
+    first = order_of(problem_of("float32", 100, 512, 512))
+    count = len(asked)  # once for each typical number of rows, and once for these
+    assert count == 1 + len(batch_invariant.TYPICAL_ROWS)
+    assert order_of(problem_of("float32", 101, 512, 512)) == first
+    assert len(asked) == count + 1
+    order_of(problem_of("float32", 101, 512, 768))
+    assert len(asked) == 2 * count + 1
 
 
 def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
@@ -87,18 +111,19 @@ def test_without_it_the_choice_depends_on_rows(configs_of_a_gpu):
 
 @pytest.mark.parametrize("n, k", SIZES)
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_no_other_config_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
+def test_no_other_order_is_quicker_for_every_number_of_rows(give_table, kind, n, k):
     give_table(H200, {})
-
-    def times(implementation, config):
-        problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
-        return [best_of(p, H200, [implementation], (config, 1)).us for p in problems]
-
-    name, config, _ = chosen(problem_of(kind, 77, n, k))
-    implementation = find_implementation(name)
-    mine = times(implementation, config)
-    for other in implementation.configs(KINDS[kind].dtype):
-        assert any(a <= b for a, b in zip(mine, times(implementation, other))), other
+    problems = [problem_of(kind, m, n, k) for m in batch_invariant.TYPICAL_ROWS]
+    least = defaultdict(lambda: [math.inf] * len(problems))
+    for place, problem in enumerate(problems):
+        (times,) = time_candidates(problem, H200, legality.legal_kernels(problem, H200))
+        for row, us in zip(times.columns.rows, times.us.tolist(), strict=True):
+            if not row.fill and row.implementation.is_own:
+                each = least[row.implementation.order_of_sums(row.config)]
+                each[place] = min(each[place], us)
+    mine = least.pop(order_of(problem_of(kind, 77, n, k)))
+    for other in least.values():
+        assert any(a <= b for a, b in zip(mine, other))
 
 
 def test_values_decide_nothing(configs_of_a_gpu):
@@ -151,6 +176,60 @@ def test_explain_and_plan_say_so(home):
     assert "batch invariant" in explained.rule
     assert dxgemm.plan(a, a, batch_invariant=True).explain() == explained
     assert "batch invariant" not in dxgemm.explain(a, a).rule
+
+
+def sharing_an_order():
+    """Each kernel and config that shares its order of sums, after the first of the same order."""
+    for kind in ("float32", "float64", "tf32", "float16", "bfloat16"):
+        first = {}
+        problem = contiguous_problem(KINDS[kind].dtype, 64, 64, 64)
+        problem = replace(problem, precision=KINDS[kind].precision)
+        for implementation in dxgemm.implementations():
+            if implementation.supports(problem):
+                continue
+            for config in implementation.configs(KINDS[kind].dtype):
+                order, name = implementation.order_of_sums(config), implementation.name
+                if isinstance(order, str) and not (kind == "tf32" and order == "fma"):
+                    if order in first:
+                        yield pytest.param(
+                            kind, first[order], (name, config), id=f"{kind}-{order}-{name}-{config}"
+                        )
+                    else:
+                        first[order] = name, config
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind, first, other", [*sharing_an_order()])
+def test_kernels_of_one_order_give_the_same_bits(home, kind, first, other):
+    for name, config in (first, other):
+        implementation = find_implementation(name)
+        if reason := misfit(implementation, config, kind) or implementation.runs_on(H200.arch):
+            pytest.skip(reason)
+    rng, wanted, compared = np.random.default_rng(0), KINDS[kind], 0
+    dtypes = [numpy_dtype(wanted.dtype)] * 2 + [numpy_dtype(wanted.out_dtype)]
+    wide = "float64" if kind == "float64" else "float32"
+    for order, fused in (("row", True), ("row", False), ("col", False)):
+        for m, n, k in ((5, 264, 1000), (300, 264, 1000), (67, 131, 517), (64, 64, 64)):
+            sizes = (m, k), (k, n) if order == "row" else (n, k), (m, n)
+            a, b, c = (home.send(rng.standard_normal(s).astype(t)) for s, t in zip(sizes, dtypes))
+            shift = home.send(rng.standard_normal(n).astype(wide))
+            epilogue = epilogues.bias(shift) | epilogues.gelu if fused else None
+            results = []
+            for implementation in (first, other):
+                out = home.send(np.zeros((m, n) if order == "row" else (n, m), dtypes[2]))
+                try:
+                    dxgemm.gemm(
+                        a, b if order == "row" else b.T, c, 1.3, 0.7,
+                        out=out if order == "row" else out.T, epilogue=epilogue,
+                        precision=wanted.precision, implementation=implementation,
+                    )  # fmt: skip
+                except errors.UnsupportedProblemError:
+                    continue
+                results.append(home.fetch(out).tobytes())
+            if len(results) == 2:
+                compared += 1
+                assert results[0] == results[1], (order, fused, m, n, k)
+    assert compared
 
 
 MOST_ROWS = 6 if simulator_enabled() else 300

@@ -130,6 +130,7 @@ KERNEL = Kernel(
     smaller_first=True,
     tensor_maps=tensor_maps,
     tensor_map_names=wgmma_layouts.TENSOR_MAPS,
+    order_of_sums="wgmma",
     copies_operands=True,
     takes_pairs=True,
     quantises=True,

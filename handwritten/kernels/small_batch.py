@@ -363,4 +363,5 @@ KERNEL = Kernel(
     block_count=block_count,
     tile_count=block_a_tile,
     takes_pairs=True,
+    order_of_sums="fma",
 )

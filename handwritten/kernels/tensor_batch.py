@@ -308,4 +308,5 @@ KERNEL = Kernel(
     block_count=block_count,
     tile_count=block_a_tile,
     takes_pairs=True,
+    order_of_sums="mma",
 )

@@ -375,4 +375,5 @@ KERNEL = Kernel(
     takes_pairs=True,
     quantises=True,
     slices_k=True,
+    order_of_sums="mma",
 )

@@ -141,6 +141,8 @@ class Kernel:
         quantises: True if it stores what an epilogue returns as int8.
         takes_triangles: True if it can compute half a symmetric result: see `triangle`.
         commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
+        order_of_sums: name shared by kernels that add an element's products in the same order by
+            the same instructions: all their configs without clusters give it the same bits.
         slices_k: True if it can leave sums of slices of k to `add_slices` (split-K).
         accuracy: (problem) -> None, or what it keeps of the operands, and a bound on the error.
         device_functions: (config, dtype, *variant, arch) -> external functions to link with.
@@ -170,6 +172,7 @@ class Kernel:
     quantises: bool = False
     takes_triangles: bool = False
     commutes: Callable[[Any], bool] = always
+    order_of_sums: str = ""
     slices_k: bool = False
     accuracy: Callable[[Any], str | None] = any_problem
     device_functions: Callable[..., Any] | None = None

@@ -1,14 +1,17 @@
 """Batch-invariant choice of a kernel: no row depends on the number of rows.
 
 The order in which a kernel adds follows from k and its config alone, except with split-K or where
-the operands' values decide on the arithmetic. So one config serves every number of rows and every
-batch: the config with the smallest worst-case slowdown against the best one.
+the operands' values decide on the arithmetic; and kernels may share it (`order_of_sums`). So one
+order serves every number of rows and every batch: the one with the smallest worst-case slowdown.
+For each number of rows the quickest config of that order is taken.
 Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for batch invariance.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -17,13 +20,13 @@ from dxgemm.choice import legality
 from dxgemm.choice.implementation import Implementation
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.choice.selection import Ranking, rank, time_candidates
+from dxgemm.choice.selection import Ranking, Times, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 
-TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # numbers of rows for which configs are compared
+TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # numbers of rows for which orders are compared
 
 
 @dataclass(frozen=True)
@@ -86,18 +89,20 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     if found is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
         raise UnsupportedProblemError(f"gemm: no batch-invariant implementation fits. {reasons}")
-    chosen, config, ratio = found
-    del rejected[chosen.name]
+    order, sharing, ratio = found
+    times, place = _best_of_order(problem, device, sharing, order)
+    row = times.columns.rows[place]
+    del rejected[row.implementation.name]
     reason = f"{wish}; predicted to take at most {ratio:.3g} times the best, whatever the rows"
-    best = Candidate(chosen, config, note=reason)
+    best = Candidate(row.implementation, row.config, us=float(times.us[place]), note=reason)
     return Ranking((best,), rejected)
 
 
 @lru_cache(maxsize=1024)
 def _best_for_all(
     implementations: tuple[Implementation, ...], samples: tuple[Problem, ...], device: DeviceFacts
-) -> tuple[tuple[Implementation, Any, float] | None, dict[str, str]]:
-    """Find implementation, config and slowdown by `_smallest_slowdown`, and refusals by name.
+) -> tuple[tuple[Hashable, tuple[Implementation, ...], float] | None, dict[str, str]]:
+    """Find the best order of sums, the kernels that have it and its slowdown; refusals by name.
 
     The result is cached: often only the number of rows differs from call to call.
 
@@ -116,14 +121,30 @@ def _best_for_all(
             refused[implementation.name] = refusal
     if not fitting:
         return None, refused
-    times: dict[tuple[Implementation, Any], list[float]] = defaultdict(list)
-    for sample in samples:
+    times: dict[Hashable, list[float]] = defaultdict(lambda: [math.inf] * len(samples))
+    sharing: dict[Hashable, dict[Implementation, None]] = defaultdict(dict)
+    for number, sample in enumerate(samples):
         (found,) = time_candidates(sample, device, fitting)
-        for row, us in zip(found.columns.rows, found.model_us.tolist(), strict=True):
+        for row, us in zip(found.columns.rows, found.us.tolist(), strict=True):
             if not row.fill:
-                times[row.implementation, row.config].append(us)
-    choice, ratio = _smallest_slowdown(times)
-    return (*choice, ratio), refused
+                order = row.implementation.order_of_sums(row.config)
+                times[order][number] = min(times[order][number], us)
+                sharing[order][row.implementation] = None
+    order, ratio = _smallest_slowdown(times)
+    return (order, tuple(sharing[order]), ratio), refused
+
+
+def _best_of_order(
+    problem: Problem, device: DeviceFacts, implementations: Sequence[Implementation], order: Any
+) -> tuple[Times, int]:
+    """Predict the times of some kernels, and find the quickest config that has an order of sums."""
+    (times,) = time_candidates(problem, device, implementations)
+    places = [
+        place
+        for place, row in enumerate(times.columns.rows)
+        if not row.fill and row.implementation.order_of_sums(row.config) == order
+    ]
+    return times, min(places, key=lambda place: times.us[place])
 
 
 def _with_rows(problem: Problem, rows: int) -> Problem:
@@ -138,18 +159,16 @@ def _with_rows(problem: Problem, rows: int) -> Problem:
     return replace(problem, m=rows, batch=1, a=a, b=b, c=out, out=out)
 
 
-def _smallest_slowdown(
-    times: dict[tuple[Implementation, Any], list[float]],
-) -> tuple[tuple[Implementation, Any], float]:
-    """Find the candidate with the smallest worst-case time over the best time, and that ratio."""
+def _smallest_slowdown(times: dict[Hashable, list[float]]) -> tuple[Hashable, float]:
+    """Find the order with the smallest worst-case time over the best time, and that ratio."""
     least = [min(each) for each in zip(*times.values(), strict=True)]
     worst = {
         # One microsecond more: the simulator's times may be 0.
-        choice: max((us + 1) / (best + 1) for us, best in zip(each, least, strict=True))
-        for choice, each in times.items()
+        order: max((us + 1) / (best + 1) for us, best in zip(each, least, strict=True))
+        for order, each in times.items()
     }
-    choice = min(worst, key=lambda entry: worst[entry])
-    return choice, worst[choice]
+    order = min(worst, key=lambda entry: worst[entry])
+    return order, worst[order]
 
 
 def _refusal(implementation: Implementation, problem: Problem) -> str | None:

@@ -6,7 +6,7 @@ Kernel files are imported when first needed, numba never.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -121,6 +121,10 @@ class Implementation(ABC):
     def smaller_first(self) -> bool:
         """True if a config's tile_m lies along the smaller of m and n."""
         return False
+
+    def order_of_sums(self, config: Any) -> Hashable:
+        """Key that configs share, of any kernel, which give an element the same bits."""
+        return self.name, config
 
     def computed(self, problem: Problem) -> Problem:
         """Problem that the kernel computes: with aligned copies of the operands that need one."""
@@ -249,6 +253,10 @@ class KernelFile(Implementation):
     @property
     def smaller_first(self) -> bool:
         return self.kernel.smaller_first
+
+    def order_of_sums(self, config: Any) -> Hashable:
+        name = self.kernel.order_of_sums if config.cluster == 1 else ""
+        return name or super().order_of_sums(config)
 
     def computed(self, problem: Problem) -> Problem:
         return aligned_problem(problem) if self.kernel.copies_operands else problem
