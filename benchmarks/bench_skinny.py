@@ -4,6 +4,8 @@ Each row is the automatic choice. A product reads its weights once, and does lit
 are two fields besides the usual ones: `gbs`, the bytes of operands and result over the time, in
 GB/s; and `read_gbs`, the rate at which CuPy sums as many bytes as float32, measured in the same
 rounds. Weights are n x k, of layers of models and of odd sizes, row-major or column-major.
+
+With `batch_invariant` the choice keeps each row's bits, for one to thousands of rows.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from comparison import (
 )
 from interleave import replay, replay_clock
 
+from dxgemm.choice.batch_invariant import BatchInvariant
+
 CASE_S = 0.08  # of timing a case, unless fewest rounds take longer
 AUTOMATIC, BASELINE, READING = "automatic", "cublas", "read"
 
@@ -40,6 +44,19 @@ LAYERS = [
 ]  # fmt: skip
 ARRANGEMENTS = ("row_col_row", "row_row_row")
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8")
+
+
+INVARIANT_ROWS = (*ROWS, 128, 256, 512, 1024, 2048, 4096, 8192)
+
+
+def list_invariant_cases() -> list[Case]:
+    """Activations of many numbers of rows, times weights as torch stores them."""
+    if SMOKE:
+        return [Case("float16", 2, 6, 5, "row_col_row")]
+    return [
+        Case("bfloat16", m, n, k, "row_col_row")
+        for (n, k), m in product(LAYERS[:3], INVARIANT_ROWS)
+    ]
 
 
 def list_cases() -> list[Case]:
@@ -60,8 +77,18 @@ def timer() -> Timer:
 
 @pytest.mark.parametrize("case", list_cases(), ids=str)
 def bench_few_rows(benchmark: Any, timer: Timer, case: Case) -> None:
+    measure(benchmark, timer, case, None)
+
+
+@pytest.mark.parametrize("case", list_invariant_cases(), ids=str)
+def bench_batch_invariant(benchmark: Any, timer: Timer, case: Case) -> None:
+    measure(benchmark, timer, case, BatchInvariant(None))
+
+
+def measure(benchmark: Any, timer: Timer, case: Case, implementation: Any) -> None:
+    """Time the choice, cuBLAS and a read of as many bytes in turn."""
     trial = Trial(case, timer)
-    attempts = {AUTOMATIC: trial.attempt(None)}
+    attempts = {AUTOMATIC: trial.attempt(implementation)}
     if not SMOKE:
         attempts[BASELINE] = trial.attempt(BASELINE)
     del trial
@@ -75,7 +102,7 @@ def bench_few_rows(benchmark: Any, timer: Timer, case: Case) -> None:
     calls[READING] = reads(case, len(calls[AUTOMATIC]))
     call_s = {name: right[name].call_s if name in right else chosen.call_s for name in calls}
     samples_s = take_turns(calls, call_s, timer, CASE_S)
-    report(benchmark, case, chosen.explanation, samples_s)
+    report(benchmark, case, chosen.explanation, samples_s, implementation is not None)
 
 
 def reads(case: Case, count: int) -> list[Callable[[], object]]:
@@ -85,13 +112,20 @@ def reads(case: Case, count: int) -> list[Callable[[], object]]:
     return [lambda array=array: array.sum(out=totals) for array in arrays]
 
 
-def report(benchmark: Any, case: Case, explanation: Any, samples_s: dict[str, list[float]]) -> None:
+def report(
+    benchmark: Any,
+    case: Case,
+    explanation: Any,
+    samples_s: dict[str, list[float]],
+    is_invariant: bool,
+) -> None:
     """File the row of the automatic choice."""
     own_s, read_s = (statistics.median(samples_s[name]) for name in (AUTOMATIC, READING))
     benchmark.group = str(case)
     benchmark.extra_info.update(
         row(case, AUTOMATIC, explanation and explanation.config, samples_s),
         implementation=explanation and explanation.implementation,
+        batch_invariant=is_invariant,
         gbs=1e-9 * case.bytes_moved / own_s,
         read_gbs=1e-9 * case.bytes_moved / read_s,
     )

@@ -26,7 +26,7 @@ from dxgemm.errors import (
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import ITEM_SIZES
-from dxgemm.problem.problem import Problem, sliced_problem
+from dxgemm.problem.problem import Problem
 from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
 from dxgemm.tuning.workloads import TINY, Workload
@@ -69,13 +69,9 @@ def candidates(
 
 def candidate_specs(problem: Problem, candidate: Candidate) -> list[KernelSpec]:
     """Specs of the kernels of a candidate."""
-    specs = []
-    part = problem
-    if candidate.slices > 1:
-        part = sliced_problem(problem, candidate.slices)
-        specs.append(adding_spec(problem, candidate.slices))
+    specs = [adding_spec(problem, candidate.slices)] if candidate.uses_workspace else []
     if isinstance(candidate.implementation, KernelFile):
-        specs += candidate.implementation.all_specs(candidate.config, part)
+        specs += candidate.implementation.all_specs(candidate.config, candidate.part_of(problem))
     return specs
 
 
