@@ -39,6 +39,7 @@ COLORS = {
     "tensor_tile": ("#1f7a6d", "#5cc4b5"),
     "shifted_tile": ("#b5651d", "#e09a5c"),
     "skinny_wgmma": ("#7a5ba6", "#b49bd6"),
+    "skinny_shifted": ("#a65b8f", "#d99bc6"),
     "skinny_fma": ("#4f6d9e", "#93aedb"),
     # Precisions; those that are not here are drawn in the ink of the page.
     "emulated": ("#009e73", "#2fc79b"),

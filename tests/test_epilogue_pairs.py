@@ -19,7 +19,7 @@ FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
 TAKE_PAIRS = {
     "vectorized", "conflict_free", "warp_tile", "double_buffer", "async_copy", "ping_pong", "tuned",
     "tensor_core", "tensor_core_tf32", "wgmma", "small_batch", "tensor_batch", "tensor_tile",
-    "shifted_tile", "half_batch", "widening_tile", "skinny_wgmma", "skinny_fma",
+    "shifted_tile", "half_batch", "widening_tile", "skinny_wgmma", "skinny_shifted", "skinny_fma",
 }  # fmt: skip
 # Whole tiles, edges on every side, one pair alone, one row; never square.
 SIZES = [(16, 32, 4), (4, 6, 3), (5, 2, 2), (1, 10, 3)]

@@ -182,6 +182,7 @@ def test_bad_calls_write_nothing(make):
         return
     assert {entry.name for entry in QUANTISE} == {
         "wgmma",
+        "skinny_shifted",
         "skinny_wgmma",
         "tensor_tile",
         "shifted_tile",

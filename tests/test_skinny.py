@@ -10,7 +10,7 @@ import pytest
 import dxgemm
 from dxgemm.choice.registry import find_implementation
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import skinny_fma, skinny_wgmma
+from dxgemm.handwritten.kernels import skinny_fma, skinny_shifted, skinny_wgmma
 from dxgemm.handwritten.kernels.skinny_wgmma import block_count, result_tile, supports, tensor_maps
 from dxgemm.handwritten.parts import intrinsics
 from dxgemm.problem.define import contiguous_problem
@@ -21,14 +21,14 @@ CONFIGS = skinny_wgmma.KERNEL.configs
 WIDEST = CONFIGS[0]
 NAMED = [
     (name, config)
-    for name in ("skinny_wgmma", "skinny_fma")
+    for name in ("skinny_wgmma", "skinny_fma", "skinny_shifted")
     for config in find_implementation(name).kernel.configs
 ]
 
 
 def test_the_larger_operand_is_the_left_factor():
     rows, columns = (contiguous_problem("float16", *s, 64) for s in ((8, 200), (200, 8)))
-    assert result_tile(WIDEST, rows) == (32, 64) and result_tile(WIDEST, columns) == (64, 32)
+    assert result_tile(WIDEST, rows) == (64, 64) and result_tile(CONFIGS[-1], columns) == (64, 8)
     split = CONFIGS[-1]
     assert block_count(split, rows) == block_count(split, columns) == 4 * 8
 
@@ -109,6 +109,41 @@ def test_threads_find_all_columns_of_a_panel_in_its_swizzle(monkeypatch, few, is
             assert frag == tuple((col, 4 * k_group + kk) for kk in range(4) for col in columns)
 
 
+def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():
+    problem = contiguous_problem("float16", 8, 201, 65)
+    assert skinny_shifted.variant(skinny_shifted.KERNEL.configs[0], problem) == ("b", "k", "mn")
+    across = replace(problem, a=Strides(0, 1, 8))
+    assert skinny_shifted.variant(skinny_shifted.KERNEL.configs[0], across) == ("b", "any", "mn")
+    assert skinny_shifted.supports(across) is None
+    apart = replace(problem, b=Strides(0, 402, 2))
+    assert "not contiguous along its rows or columns" in skinny_shifted.supports(apart)
+    bytes_across = contiguous_problem("int8", 8, 201, 65)
+    assert "not contiguous along k" in skinny_shifted.supports(bytes_across)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("config", skinny_shifted.KERNEL.configs, ids=str)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_rows_of_odd_width_are_exact(hopper, home, dtype, config):
+    rng = np.random.default_rng(0)
+    rounded = numpy_dtype("int32" if dtype == "int8" else dtype)
+    for few, many, k in ((1, 65, 1), (config.few, 201, 1041), (7, 999, 4097), (67, 131, 513)):
+        for m, n in ((few, many), (many, few)):
+            a, b = (
+                rng.integers(-2, 3, size).astype(numpy_dtype(dtype)) for size in ((m, k), (k, n))
+            )
+            exact = (a.astype(float) @ b.astype(float)).astype(rounded)
+            for a_sent in (home.send(a), home.send(a.T.copy()).T):
+                for b_sent in (home.send(b), home.send(b.T.copy()).T):
+                    chosen = "skinny_shifted", config
+                    try:
+                        result = dxgemm.gemm(a_sent, b_sent, implementation=chosen)
+                    except dxgemm.errors.UnsupportedProblemError:
+                        assert dtype == "int8"
+                        continue
+                    assert (home.fetch(result) == exact).all(), (m, n, k)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("name", "config"), NAMED, ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32"])
@@ -126,7 +161,11 @@ def test_every_config_is_exact_in_every_layout(hopper, home, dtype, name, config
             for a_sent in (home.send(a), home.send(a.T.copy()).T):
                 for b_sent in (home.send(b), home.send(b.T.copy()).T):
                     chosen = name, config
-                    result = home.fetch(dxgemm.gemm(a_sent, b_sent, implementation=chosen))
+                    try:
+                        result = home.fetch(dxgemm.gemm(a_sent, b_sent, implementation=chosen))
+                    except dxgemm.errors.UnsupportedProblemError:
+                        assert (name, dtype) == ("skinny_shifted", "int8")
+                        continue
                     assert (result.astype(float) == exact).all()
 
 

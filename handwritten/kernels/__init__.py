@@ -3,6 +3,7 @@
 small_batch, tensor_batch   batches of small matrices
 half_batch                  the same in float16 and bfloat16
 skinny_wgmma, skinny_fma    few rows or columns, in half precision and int8, in float32
+skinny_shifted              the first of them, rows of odd width
 grouped                     problems of different sizes in one launch
 group_offsets               the table of a group whose sizes lie on the device
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on

@@ -24,6 +24,7 @@ from dxgemm.handwritten.parts.skinny_frame import (
     Consumer,
     block_count,
     make_skinny_kernel,
+    make_tma_producer,
     result_tile,
     tensor_maps,
     variant,
@@ -197,7 +198,7 @@ def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) ->
 
 
 KERNEL = Kernel(
-    make_kernel=partial(make_skinny_kernel, make_consumer),
+    make_kernel=partial(make_skinny_kernel, make_consumer, make_tma_producer),
     configs=(
         Config(16, panels=4, stages=2),
         Config(16, panels=4, stages=2, split_k=4),

@@ -23,6 +23,7 @@ from dxgemm.handwritten.parts.skinny_frame import (
     Consumer,
     block_count,
     make_skinny_kernel,
+    make_tma_producer,
     result_tile,
     tensor_maps,
     variant,
@@ -106,9 +107,12 @@ def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) ->
 
 
 KERNEL = Kernel(
-    make_kernel=partial(make_skinny_kernel, make_consumer),
+    make_kernel=partial(make_skinny_kernel, make_consumer, make_tma_producer),
     # Blocks of several share an SM, but for the first of each width.
     configs=(
+        Config(64, panels=2, stages=5),
+        Config(64, panels=2, stages=3),
+        Config(64, panels=2, stages=3, split_k=8),
         Config(32, panels=4, stages=4),
         Config(32, panels=2, stages=4),
         Config(32, panels=2, stages=4, split_k=8),

@@ -4,7 +4,7 @@ Each intrinsic is one PTX instruction, or one and what it needs beside it. Share
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, expect_bytes, arrive, wait_barrier
+    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, wait_barrier
     TMA          tensor_map, prefetch_tensor_map, copy_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,
@@ -56,6 +56,8 @@ init_barrier = _statement(
 )
 # Barriers just initialised become known to TMA.
 publish_barriers = _statement("fence.mbarrier_init.release.cluster;", "")
+# What a thread wrote to shared memory becomes known to wgmma.
+publish_shared = _statement("fence.proxy.async.shared::cta;", "")
 # sync_warpgroup(number): wait for the 128 threads that name this barrier, 1 to 15.
 sync_warpgroup = _statement("barrier.sync $0, 128;", "r", types.int32)
 # expect_bytes(barrier, count): arrive, and let the phase wait for as many bytes by TMA.

@@ -1,4 +1,4 @@
-"""The frame of kernels for few rows or columns: TMA fills a ring, a warpgroup computes out of it.
+"""The frame of kernels for few rows or columns: a ring is filled, a warpgroup computes out of it.
 
 The time is that of reading the larger operand once. So it is the left factor, x, of whose rows a
 block takes 64; the few rows or columns are those of the right one, y. A stage holds several panels,
@@ -7,7 +7,8 @@ latency. The blocks of a thread-block cluster share the k of a tile and add up t
 shared memory, in the order of their ranks.
 
 A panel of x is 64 rows of 128 bytes, one of y as many rows as the tile has columns; if y is
-MN-major, its rows are as wide as the tile has columns, and so is TMA's swizzle of them.
+MN-major, its rows are as wide as the tile has columns, and so is TMA's swizzle of them. One thread
+has TMA fill the ring, or a kernel brings a producer of its own.
 Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecialized`, with operands swapped.
 """
 
@@ -51,16 +52,20 @@ class Config(BaseConfig):
     split_k: int = 1
 
     dynamic_smem = True
-    threads = WARPGROUP + 32
+    producers = 32  # threads that fill the ring; of those for TMA one does
     partial_tiles = 1  # that a block's threads leave to be added up
 
     def complaints(self) -> Iterator[str]:
-        if self.few not in (8, 16, 32):
-            yield "a tile has 8, 16 or 32 columns, as many as are a swizzle's width"
+        if self.few not in (8, 16, 32, 64):
+            yield "a tile has 8, 16, 32 or 64 columns, as many as are a swizzle's width"
         if self.smem_bytes("float32") > SMEM_BYTES_PER_BLOCK:
             yield f"{self.smem_bytes('float32')} bytes of shared memory"
         if self.partial_tiles * self.sums_bytes > self.stages * self.stage_bytes:
             yield "sums take the place of the stages"
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP + self.producers
 
     @property
     def cluster(self) -> int:
@@ -97,6 +102,19 @@ class Config(BaseConfig):
     def __str__(self) -> str:
         tile = f"{self.few}x{TILE} panels {self.panels} stages {self.stages}"
         return tile + (f" split {self.split_k}" if self.split_k > 1 else "")
+
+
+class Producer(NamedTuple):
+    """Device function of the threads behind the warpgroup.
+
+    Attributes:
+        produce: (thread, smem, full, empty, a, b, matrix, x, y, x_count, y_count, k, depth, left)
+            fills a stage for each that is left, from k = depth on.
+        arrivals: arrivals that fill a stage.
+    """
+
+    produce: Callable[..., None]
+    arrivals: int
 
 
 class Consumer(NamedTuple):
@@ -171,41 +189,85 @@ def make_add_partial_tiles(config: Config) -> Callable[..., None]:
     return device_function(unroll(add_partial_tiles))
 
 
+def make_tma_producer(
+    config: Config, dtype: str, large: str, x_innermost: str, y_innermost: str
+) -> Producer:
+    """The producer of which one thread has TMA fetch panel after panel."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.hopper import tensor_map
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    large_is_a = large == "a"
+    x_across, y_across = x_innermost == "mn", y_innermost == "mn"
+    x_map, y_map = wgmma_layouts.TENSOR_MAPS if large_is_a else wgmma_layouts.TENSOR_MAPS[::-1]
+    panels, stage_bytes, tile_k = config.panels, config.stage_bytes, config.tile_k(dtype)
+    panel_k = tile_k // panels
+    x_panel_bytes, y_panel_bytes = TILE * ROW_BYTES, config.few * ROW_BYTES
+    y_smem = panels * x_panel_bytes
+    corner, after = make_corner(), make_after(config.stages)
+    fetch_x = make_fetch_operand(TILE, panel_k, x_across)
+
+    def produce(
+        thread, smem, full, empty, a, b, matrix, x, y, x_count, y_count, k, depth, left
+    ):  # fmt: skip
+        x_batch, y_batch = (a.batch, b.batch) if large_is_a else (b.batch, a.batch)
+        if thread == 0:
+            x_matrix: int32 = matrix if x_batch != 0 else 0
+            y_matrix: int32 = matrix if y_batch != 0 else 0
+            stage: int32 = 0
+            parity: int32 = 0
+            while left > 0:
+                barrier: int32 = full + 8 * stage
+                target: int32 = smem + stage * stage_bytes
+                hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                hopper.expect_bytes(barrier, stage_bytes)
+                for panel in static_range(panels):
+                    at: int32 = depth + panel * panel_k
+                    x_at: int32 = target + panel * x_panel_bytes
+                    y_at: int32 = target + (y_smem + panel * y_panel_bytes)
+                    fetch_x(x_at, barrier, x, at, tensor_map(x_map), x_matrix)
+                    y_corner = corner(y_across, y, at, y_matrix)
+                    hopper.copy_box(y_at, tensor_map(y_map), barrier, y_corner)
+                depth = int32(depth + tile_k)
+                left = int32(left - 1)
+                stage, parity = after(stage, parity)
+
+    return Producer(device_function(unroll(produce)), arrivals=1)
+
+
 def make_skinny_kernel(
-    make_consumer: Callable[..., Consumer], config: Config, dtype: str, large: str,
-    a_innermost: str, b_innermost: str, out_dtype: str | None = None, epilogue: Any = None,
+    make_consumer: Callable[..., Consumer], make_producer: Callable[..., Producer],
+    config: Config, dtype: str, large: str, a_innermost: str, b_innermost: str,
+    out_dtype: str | None = None, epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config and one layout, as a Python function to compile.
 
     Args:
         make_consumer: (config, dtype, and for x and y True if MN-major) -> the `Consumer`.
+        make_producer: (config, dtype, large, layouts of x and y) -> the `Producer`.
         large: operand that is the left factor, "a" or "b".
-        a_innermost, b_innermost: layouts of a and b, as `wgmma` has them.
+        a_innermost, b_innermost: layouts of a and b: "mn" if MN-major, otherwise another name.
     """
     from numba import cuda, int32, uint8
 
-    from dxgemm.handwritten.parts import hopper
-    from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import cluster_arrive, divide, shared_address
-    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     large_is_a = large == "a"
     innermosts = (a_innermost, b_innermost) if large_is_a else (b_innermost, a_innermost)
     x_across, y_across = (innermost == "mn" for innermost in innermosts)
-    x_map, y_map = wgmma_layouts.TENSOR_MAPS if large_is_a else wgmma_layouts.TENSOR_MAPS[::-1]
-    few, split_k, panels, stages = config.few, config.split_k, config.panels, config.stages
+    few, split_k, stages = config.few, config.split_k, config.stages
     tile_k = config.tile_k(dtype)
-    panel_k = tile_k // panels
-    x_panel_bytes, y_panel_bytes = TILE * ROW_BYTES, few * ROW_BYTES
-    y_smem, stage_bytes = panels * x_panel_bytes, config.stage_bytes
-    barriers_smem = stages * stage_bytes
+    barriers_smem = stages * config.stage_bytes
     buffer_smem = barriers_smem + 16 * stages
-    begin, consume, put, arrivals = make_consumer(config, dtype, x_across, y_across)
-    init_ring = make_init_ring(stages, arrivals)
+    begin, consume, put, frees = make_consumer(config, dtype, x_across, y_across)
+    produce, fills = make_producer(config, dtype, large, *innermosts)
+    init_ring = make_init_ring(stages, frees, fills)
     partial_tiles = config.partial_tiles
     add_partial_tiles = make_add_partial_tiles(config)
-    corner, after = make_corner(), make_after(stages)
-    fetch_x = make_fetch_operand(TILE, panel_k, x_across)
     store_tile = make_store(
         TILE, few, config.threads, split_k, large_is_a, SUMS_ROW,
         ADDED_DTYPES.get(dtype, "float32"), out_dtype or dtype, epilogue,
@@ -217,11 +279,9 @@ def make_skinny_kernel(
         if large_is_a:
             x_count: int32 = m
             y_count: int32 = n
-            x_batch, y_batch = a.batch, b.batch
         else:
             x_count = n
             y_count = m
-            x_batch, y_batch = b.batch, a.batch
         tiles_x: int32 = (x_count + TILE - 1) // TILE
         tiles_y: int32 = (y_count + few - 1) // few
         block: int32 = cuda.blockIdx.x
@@ -248,29 +308,14 @@ def make_skinny_kernel(
         if split_k > 1:
             cluster_arrive()
 
-        # --- Main loop: the producer, one thread, and the consumer, a warpgroup ---
+        # --- Main loop: the producer, and the consumer, a warpgroup ---
         sums = begin()
-        if thread == WARPGROUP:
-            x_matrix: int32 = matrix if x_batch != 0 else 0
-            y_matrix: int32 = matrix if y_batch != 0 else 0
-            stage: int32 = 0
-            parity: int32 = 0
-            while left > 0:
-                barrier: int32 = full + 8 * stage
-                target: int32 = smem + stage * stage_bytes
-                hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-                hopper.expect_bytes(barrier, stage_bytes)
-                for panel in static_range(panels):
-                    at: int32 = depth + panel * panel_k
-                    x_at: int32 = target + panel * x_panel_bytes
-                    y_at: int32 = target + (y_smem + panel * y_panel_bytes)
-                    fetch_x(x_at, barrier, x, at, tensor_map(x_map), x_matrix)
-                    y_corner = corner(y_across, y, at, y_matrix)
-                    hopper.copy_box(y_at, tensor_map(y_map), barrier, y_corner)
-                depth += tile_k
-                left -= 1
-                stage, parity = after(stage, parity)
-        elif thread < WARPGROUP:
+        if thread >= WARPGROUP:
+            produce(
+                int32(thread - WARPGROUP), smem, full, empty, a, b, matrix, x, y, x_count, y_count,
+                k, depth, left,
+            )  # fmt: skip
+        else:
             sums = consume(sums, smem, full, empty, thread, left)
         cuda.syncwarp()
         cuda.syncthreads()

@@ -73,10 +73,11 @@ def make_tile_map(
     return make_locate(tile_m, tile_n, swizzle_rows), count_all
 
 
-def make_init_ring(stages: int, arrivals: int) -> Callable[..., Any]:
+def make_init_ring(stages: int, frees: int, fills: int = 1) -> Callable[..., Any]:
     """A device function: (full, empty) -> initialize the barriers of all stages, by one thread.
 
-    One thread fills a stage, and so many arrivals free it.
+    Args:
+        frees, fills: arrivals that free and that fill a stage.
     """
     from numba import cuda
 
@@ -87,8 +88,8 @@ def make_init_ring(stages: int, arrivals: int) -> Callable[..., Any]:
     @unroll
     def init_ring(full, empty):
         for slot in static_range(stages):
-            init_barrier(full + 8 * slot, 1)
-            init_barrier(empty + 8 * slot, arrivals)
+            init_barrier(full + 8 * slot, fills)
+            init_barrier(empty + 8 * slot, frees)
         publish_barriers()
 
     return init_ring

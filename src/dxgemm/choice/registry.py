@@ -59,10 +59,14 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "skinny_wgmma",
         "few rows or columns on tensor cores, the large operand read once, by TMA",
-        candidate_for=(),
         multiplies=TENSOR,
     ),
-    Handwritten("skinny_fma", "few rows or columns in float32, the same", candidate_for=()),
+    Handwritten(
+        "skinny_shifted",
+        "the same for rows at any address",
+        multiplies=TENSOR,
+    ),
+    Handwritten("skinny_fma", "few rows or columns in float32, by TMA"),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten(
         "tensor_batch",
