@@ -112,8 +112,8 @@ def make_kernel(
     right = make_line_tile(
         "k16" if b_is_k_major else "x16", "right", tile_n, WARP_TILE, threads, ITEM_BYTES
     )
-    _, a_first, a_place, start_a, _, _, a_lane, read_a, a_xor, a_add = left
-    _, b_first, b_place, start_b, _, _, b_lane, read_b, b_xor, b_add = right
+    _, a_first, a_place, start_a, _, _, a_lane, read_a, a_xor, a_add, _ = left
+    _, b_first, b_place, start_b, _, _, b_lane, read_b, b_xor, b_add, _ = right
     a_tile, b_tile = tile_m * LINE_BYTES, tile_n * LINE_BYTES  # bytes of a part
     b_start, stage_bytes = PARTS * a_tile, config.stage_bytes
     ring_bytes = stages * stage_bytes

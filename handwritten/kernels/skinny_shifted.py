@@ -1,8 +1,8 @@
 """Few rows or columns in half precision and int8 at any address, such as those of odd width.
 
 Idea: `skinny_wgmma`, whose ring threads fill where TMA cannot: its rows begin at multiples of 16
-bytes. Two warpgroups take turns. Each has a stage in its registers, on its way from memory, while
-the other writes one to shared memory, shifted (line_tiles.py), in the order of TMA's swizzle.
+bytes. Warpgroups take turns. Each has a stage in its registers, on its way from memory, while the
+others write theirs to shared memory, shifted (line_tiles.py), in the order of TMA's swizzle.
 Layout: a (m, k), b (k, n), any batch; the larger operand row- or column-major, int8 with
 neighbouring k; the other one, c and out (m, n) with any strides.
 Constraints: compute capability 9.0.
@@ -18,7 +18,7 @@ from typing import Any
 from dxgemm.handwritten.kernels.skinny_wgmma import make_consumer
 from dxgemm.handwritten.parts import skinny_frame
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.line_tiles import CHUNKS, layout
+from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, CHUNKS, layout
 from dxgemm.handwritten.parts.skinny_frame import (
     TILE,
     Producer,
@@ -30,16 +30,19 @@ from dxgemm.handwritten.parts.skinny_frame import (
 from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
 
-WARPGROUPS = 2  # that fill the ring
 WARPS = WARPGROUP // 32
 LINE_LAYOUTS = {"k": "k", "mn": "x", "any": "any"}  # as line_tiles calls them
 
 
 @dataclass(frozen=True)
 class Config(skinny_frame.Config):
-    """A `skinny_frame.Config` whose ring two warpgroups fill."""
+    """A `skinny_frame.Config` whose ring so many warpgroups fill."""
 
-    producers = WARPGROUPS * WARPGROUP
+    warpgroups: int = 2
+
+    @property
+    def producers(self) -> int:
+        return self.warpgroups * WARPGROUP
 
 
 def innermost(problem: Any, name: str) -> str:
@@ -85,11 +88,16 @@ def make_producer(
     stage_bytes, tile_k = config.stage_bytes, config.tile_k(dtype)
     panel_k = tile_k // panels
     x_panel, y_panel = TILE * ROW_BYTES, few * ROW_BYTES
-    y_threads = min(WARPGROUP, few * CHUNKS)
+    y_threads, y_ahead = min(WARPGROUP, few * CHUNKS), max(few - WARPGROUP // CHUNKS, 0)
+    step, warpgroups = config.warpgroups * tile_k, config.warpgroups
+    # Where a stage and so much behind it lie inside, so do the vectors around its chunks.
+    x_whole, k_whole = TILE + CHUNK_BYTES // item_bytes, tile_k + CHUNK_BYTES // item_bytes
     x_tile = make_line_tile(LINE_LAYOUTS[x_innermost], "left", TILE, 16, WARPGROUP, item_bytes)
     y_tile = make_line_tile(LINE_LAYOUTS[y_innermost], "left", few, 16, y_threads, item_bytes)
     x_first, x_place, load_x, put_x = x_tile.first, x_tile.place, x_tile.load, x_tile.put
     y_first, y_place, load_y, put_y = y_tile.first, y_tile.place, y_tile.load, y_tile.put
+    load_x_inside, load_y_inside = x_tile.load_inside, y_tile.load_inside
+    y_in_lines = load_y_inside is not None
 
     def extent(operand, matrix, step, k_step, count, k):
         """Addresses between which a matrix lies, and that of its first element."""
@@ -130,36 +138,49 @@ def make_producer(
         left = int32(left - warpgroup)
         while left > 0:
             x_chunks, y_chunks = (), ()
-            for panel in static_range(panels):
-                x_chunks = x_chunks + (
-                    load_x(
-                        x_source + panel * panel_k * x_k_step, x_step, x_k_step, x_left,
-                        int32(k_left - panel * panel_k - own_x_k), x_begin, x_end,
-                    ),
-                )  # fmt: skip
-            for panel in static_range(panels):
-                y_chunks = y_chunks + (
-                    load_y(
-                        y_source + panel * panel_k * y_k_step, y_step, y_k_step, y_left,
-                        int32(k_left - panel * panel_k - own_y_k), y_begin, y_end,
-                    ),
-                )  # fmt: skip
+            is_inside = k_left >= k_whole
+            if is_inside and x_count - x >= x_whole and x_source - CHUNK_BYTES >= x_begin:
+                for panel in static_range(panels):
+                    at = x_source + panel * panel_k * x_k_step
+                    x_chunks = x_chunks + (load_x_inside(at, x_step, x_k_step),)
+            else:
+                for panel in static_range(panels):
+                    x_chunks = x_chunks + (
+                        load_x(
+                            x_source + panel * panel_k * x_k_step, x_step, x_k_step, x_left,
+                            int32(k_left - panel * panel_k - own_x_k), x_begin, x_end,
+                        ),
+                    )  # fmt: skip
+            if (
+                y_in_lines and is_inside and y_left > y_ahead and y_source - CHUNK_BYTES >= y_begin
+            ):  # fmt: skip
+                for panel in static_range(panels):
+                    at = y_source + panel * panel_k * y_k_step
+                    y_chunks = y_chunks + (load_y_inside(at, y_step, y_k_step),)
+            else:
+                for panel in static_range(panels):
+                    y_chunks = y_chunks + (
+                        load_y(
+                            y_source + panel * panel_k * y_k_step, y_step, y_k_step, y_left,
+                            int32(k_left - panel * panel_k - own_y_k), y_begin, y_end,
+                        ),
+                    )  # fmt: skip
             hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
-            at: int32 = stage * stage_bytes
+            ring: int32 = stage * stage_bytes
             for panel in static_range(panels):
-                put_x(int32(x_target + at + panel * x_panel), x_chunks[panel])
+                put_x(int32(x_target + ring + panel * x_panel), x_chunks[panel])
             if thread < y_threads:
                 for panel in static_range(panels):
-                    put_y(int32(y_target + at + panel * y_panel), y_chunks[panel])
+                    put_y(int32(y_target + ring + panel * y_panel), y_chunks[panel])
             hopper.publish_shared()
             cuda.syncwarp()
             if thread % 32 == 0:
                 hopper.arrive(int32(full + 8 * stage))
-            x_source += WARPGROUPS * tile_k * x_k_step
-            y_source += WARPGROUPS * tile_k * y_k_step
-            k_left = int32(k_left - WARPGROUPS * tile_k)
-            left = int32(left - WARPGROUPS)
-            stage = int32(stage + WARPGROUPS)
+            x_source += step * x_k_step
+            y_source += step * y_k_step
+            k_left = int32(k_left - step)
+            left = int32(left - warpgroups)
+            stage = int32(stage + warpgroups)
             if stage >= stages:
                 stage = int32(stage - stages)
                 parity = int32(parity ^ 1)
@@ -170,12 +191,13 @@ def make_producer(
 KERNEL = Kernel(
     make_kernel=partial(make_skinny_kernel, make_consumer, make_producer),
     configs=(
-        Config(32, panels=2, stages=6),
-        Config(32, panels=2, stages=6, split_k=2),
-        Config(32, panels=2, stages=6, split_k=8),
-        Config(8, panels=2, stages=6),
-        Config(8, panels=2, stages=6, split_k=2),
-        Config(8, panels=2, stages=6, split_k=8),
+        Config(32, panels=1, stages=9, warpgroups=3),
+        Config(32, panels=1, stages=9, warpgroups=3, split_k=2),
+        Config(32, panels=1, stages=9, warpgroups=3, split_k=8),
+        Config(8, panels=1, stages=8, warpgroups=4),
+        Config(8, panels=1, stages=8, warpgroups=4, split_k=2),
+        Config(8, panels=1, stages=8, warpgroups=4, split_k=4),
+        Config(8, panels=1, stages=8, warpgroups=4, split_k=8),
     ),
     dtypes=("float16", "bfloat16", "int8"),
     only_arch=90,

@@ -171,8 +171,8 @@ def make_tile_kernel(
     sums_m = WARP_N // 8 * 4  # of 16 rows, in a lane
     left = make_line_tile(a_layout, "left", tile_m, warp_m, threads, item_bytes)
     right = make_line_tile(b_layout, "right", tile_n, WARP_N, threads, item_bytes)
-    a_is_async, a_first, a_place, start_a, load_a, put_a, a_lane, read_a, a_xor, a_add = left
-    b_is_async, b_first, b_place, start_b, load_b, put_b, b_lane, read_b, b_xor, b_add = right
+    a_is_async, a_first, a_place, start_a, load_a, put_a, a_lane, read_a, a_xor, a_add, _ = left
+    b_is_async, b_first, b_place, start_b, load_b, put_b, b_lane, read_b, b_xor, b_add, _ = right
     a_bytes, stage_bytes = tile_m * LINE_BYTES, config.stage_bytes
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16

@@ -52,6 +52,8 @@ class LineTile(NamedTuple):
         read: (address, offset) -> the fragments of 16 x and one step.
         xor, add: tables by step and by 16 x: the lane's address is XORed with the one, and the
             other is added, to get from the first fragments to these.
+        load_inside: (source, x_step, k_step) is `load` where the thread's chunks, and the aligned
+            vectors around them, lie inside the operand; None if the layout is "any" or "x4".
     """
 
     is_async: bool
@@ -64,6 +66,7 @@ class LineTile(NamedTuple):
     read: Callable[..., Any]
     xor: tuple[tuple[int, ...], ...]
     add: tuple[tuple[int, ...], ...]
+    load_inside: Callable[..., Any] | None
 
 
 def layout(problem: Any, name: str) -> str:
@@ -160,6 +163,7 @@ def make_line_tile(
     from dxgemm.handwritten.parts.intrinsics import (
         copy_async_part,
         device_function,
+        load_global,
         store_shared,
     )
     from dxgemm.handwritten.parts.line_intrinsics import (
@@ -312,6 +316,16 @@ def make_line_tile(
                 chunks = chunks + load_vectors(at, inside, begin, end)
         return chunks
 
+    def load_inside(source, x_step, k_step):
+        chunks = ()
+        for number in static_range(passes):
+            at = source + (ahead_x[number] * x_step + ahead_k[number] * k_step)
+            shift: int32 = at & (CHUNK_BYTES - 1)
+            vector = at - shift
+            words = load_global(int32, 4, vector, 0) + load_global(int32, 4, vector, 16)
+            chunks = chunks + words + (shift,)
+        return chunks
+
     def put(target, chunks):
         for number in static_range(passes):
             to = int32(target ^ pass_xor[number])
@@ -342,4 +356,5 @@ def make_line_tile(
     return LineTile(
         is_async, device(first), device(place), device(start), device(load),
         device(put), device(lane_place), device(read), xor, add,
+        None if layout == "any" or turns_bytes else device(load_inside),
     )  # fmt: skip

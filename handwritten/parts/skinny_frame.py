@@ -58,6 +58,8 @@ class Config(BaseConfig):
     def complaints(self) -> Iterator[str]:
         if self.few not in (8, 16, 32, 64):
             yield "a tile has 8, 16, 32 or 64 columns, as many as are a swizzle's width"
+        if self.few * TILE % self.split_k:
+            yield "the blocks of a cluster add up equal shares of a tile"
         if self.smem_bytes("float32") > SMEM_BYTES_PER_BLOCK:
             yield f"{self.smem_bytes('float32')} bytes of shared memory"
         if self.partial_tiles * self.sums_bytes > self.stages * self.stage_bytes:
