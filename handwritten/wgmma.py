@@ -125,8 +125,8 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
+    from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.parts.wgmma_store import make_store_triangle
 
     kind = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32"}[dtype]
     tile_m, tile_n, consumers = config.tile_m, config.tile_n, config.consumers

@@ -25,6 +25,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from dxgemm.handwritten.parts.chunk_store import (
+    CHUNK_COLS,
+    LONGEST_LINE,
+    STORE_BYTES,
+    make_store_chunk,
+)
 from dxgemm.handwritten.parts.emulated_mainloop import make_mainloop
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES, parts_layout
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, Reductions, never
@@ -33,8 +39,6 @@ from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, WARPGROUP
 
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
 WARP = 32
-LONGEST_LINE = 2**23  # elements: 32 lines of the result, in bytes, must fit 32 bits
-CHUNK_BYTES = 2560  # of a warp's result on its way through shared memory, see wgmma_store.py
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 
 
@@ -96,7 +100,7 @@ class Config(BaseConfig):
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""
         ring = 1024 + self.stages * self.stage_bytes
-        return ring + self.consumers * 4 * CHUNK_BYTES + self.stages * 16
+        return ring + self.consumers * 4 * STORE_BYTES + self.stages * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
         """Bytes of two of a thread's three sums; the producer leaves registers for the third."""
@@ -173,7 +177,6 @@ def make_kernel(
     from dxgemm.handwritten.parts.scale_back import make_scale_back
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_locate, make_produce
-    from dxgemm.handwritten.parts.wgmma_store import CHUNK_COLS, make_store
     from dxgemm.handwritten.wgmma import make_fill
 
     scheme = SCHEMES[scheme_name]
@@ -183,15 +186,13 @@ def make_kernel(
     tile_k = ROW_BYTES // scheme.item_bytes
     stages, consumers = config.stages, config.consumers
     chunks_smem = stages * config.stage_bytes
-    full_smem = chunks_smem + consumers * 4 * CHUNK_BYTES
+    full_smem = chunks_smem + consumers * 4 * STORE_BYTES
     empty_smem = full_smem + 8 * stages
     chunks, moves_registers = tile_n // CHUNK_COLS, config.launch_registers > 0
     a_parameter, b_parameter = TENSOR_MAPS
     fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
-    store_vectors, _, _, store_elements, read_chunk, store_finished = make_store(
-        "float32", True, False, True, epilogue
-    )
-    is_fused = bool(epilogue.stages)
+    finish = epilogue if epilogue.stages else None
+    read_chunk, store_chunk, store_elements = make_store_chunk("float32", True, False, True, finish)
     is_reduced = epilogue.reduction is not None
     partials, counted = len(epilogue.stage_operands), epilogue.reduction.count if is_reduced else 1
     row_factors = len(epilogue.operands) - 3  # its place in `extra`
@@ -243,7 +244,7 @@ def make_kernel(
             if moves_registers:
                 limit_registers("inc", CONSUMER_REGISTERS)
             lane: int32 = thread % WARP
-            chunk_smem: int32 = smem + chunks_smem + thread // WARP * CHUNK_BYTES
+            chunk_smem: int32 = smem + chunks_smem + thread // WARP * STORE_BYTES
             out_address, c_address = global_address(out.data), global_address(c.data)
             out_row_bytes, out_col_bytes = out.row * 4, out.col * 4
             c_row_bytes, c_col_bytes = c.row * 4, c.col * 4
@@ -295,24 +296,18 @@ def make_kernel(
                 else:
                     for chunk in static_range(chunks):
                         left: int32 = col + chunk * CHUNK_COLS
-                        if is_fused and has_vectors:
+                        if has_vectors:
                             operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                         frag = scale_back(
                             total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
                             at + chunk * CHUNK_COLS,
                         )  # fmt: skip
                         if has_vectors:
-                            if is_fused:
-                                store_finished(
-                                    frag, chunk_smem, lane, rows, cols,
-                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                    operands, matrix, top, left,
-                                )  # fmt: skip
-                            else:
-                                store_vectors(
-                                    frag, chunk_smem, lane, rows, cols,
-                                    alpha, beta, c_at, c_line_bytes, out_at, out_line_bytes,
-                                )  # fmt: skip
+                            store_chunk(
+                                frag, chunk_smem, lane, rows, cols, alpha, beta,
+                                c_at, c_line_bytes, out_at, out_line_bytes, operands,
+                                matrix, top, left,
+                            )  # fmt: skip
                         else:
                             store_elements(
                                 frag, chunk_smem, lane, rows, cols, alpha,

@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import emulated_float32
-from dxgemm.handwritten.kernels.tensor_tile import STORE_BYTES, SWIZZLE_ROWS
+from dxgemm.handwritten.kernels.tensor_tile import SWIZZLE_ROWS
+from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.emulation import PADDING, SCHEMES
 from dxgemm.handwritten.parts.kernel import BaseConfig, Reductions, no_maps
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES, LINE_BYTES, STEPS

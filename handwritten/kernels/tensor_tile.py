@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 from dxgemm.handwritten.parts.line_tiles import LINE_BYTES, STEPS, layout
 from dxgemm.handwritten.parts.operands import ITEM_BYTES
 
 SWIZZLE_ROWS = 8  # rows of tiles that are computed together, so that they share what is in L2
-WARP_N = 64  # columns of a warp: two chunks of `wgmma_store`
-STORE_BYTES = 2560  # of a warp's part of the result in shared memory
+WARP_N = 64  # columns of a warp: two chunks of `chunk_store`
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ operands, widening, cached_copy   layouts of operands, conversion of elements, c
 tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
 group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
-tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of wgmma
+tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of a tile
+chunk_store, rounded_store        that store, by chunk: through shared memory as sums, or rounded
+triangle, triangle_store          tiles of symmetric results, and their mirror images
 skinny_frame, skinny_store        few rows: the ring and its producer, sums of a cluster
 tile_store, mma_store             stores of the accumulators to the result
 epilogue, elementary              the caller's function, and the functions it may call

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from dxgemm.handwritten.parts import tile_store
+from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
-from dxgemm.handwritten.parts.wgmma_store import WARP_BYTES
 
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
@@ -246,8 +246,8 @@ class WgmmaConfig(BaseConfig):
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a warp's part of the result in shared memory, see `wgmma_store`."""
-        return WARP_BYTES
+        """Bytes of a warp's part of the result in shared memory, see `chunk_store`."""
+        return STORE_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""

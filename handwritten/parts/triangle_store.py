@@ -1,0 +1,66 @@
+"""The store of a tile of a symmetric result: as it lies, as its mirror image, or both.
+
+A mirror image is the same tile in the transposed result. So each is a `make_store_tile` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dxgemm.handwritten.parts.triangle import OTHER, stores
+from dxgemm.handwritten.parts.wgmma_store import make_store_tile
+
+
+def make_store_triangle(
+    tile_n: int,
+    out_dtype: str,
+    along_rows: bool,
+    rows_are_split: bool,
+    triangle: str,
+    epilogue: Any = None,
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """`make_store_tile` for a tile of a symmetric result, stored as `triangle.stores` says.
+
+    Args:
+        along_rows: False if the result is the transposed product.
+        triangle: triangles of the result that are written; "" for all of another result.
+    """
+    if not triangle:
+        return make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+    kinds = stores(triangle if along_rows else OTHER[triangle])
+    from numba import cuda
+
+    from dxgemm.handwritten.parts.intrinsics import opaque
+    from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
+
+    made = tuple(
+        make_store_tile(
+            tile_n, out_dtype, along_rows is not is_mirrored, rows_are_split, epilogue, least=least
+        )
+        for is_mirrored, least in kinds
+    )
+    are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
+    store_tiles = tuple(store_tile for _, store_tile in made)
+    allows_vectors, _ = make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+
+    @cuda.jit(device=True, forceinline=True)
+    @unroll
+    def store_tile(
+        acc, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta, c, out, extra
+    ):
+        # The sums stay in their registers for two stores. What these need beside them is computed
+        # there, not kept from tile to tile.
+        for i in static_range(len(store_tiles)):
+            lane, chunk_smem, matrix = opaque(lane), opaque(chunk_smem), opaque(matrix)
+            top, col, n = opaque(top), opaque(col), opaque(n)
+            c_row, c_col, out_row, out_col = c.row, c.col, out.row, out.col
+            if are_mirrored[i]:
+                c_row, c_col, out_row, out_col = c.col, c.row, out.col, out.row
+            store_tiles[i](
+                acc, chunk_smem, lane, matrix, top, col, n, n, has_vectors, alpha, beta,
+                Operand(c.data, opaque(c.batch), opaque(c_row), opaque(c_col)),
+                Operand(out.data, opaque(out.batch), opaque(out_row), opaque(out_col)), extra,
+            )  # fmt: skip
+
+    return allows_vectors, store_tile
