@@ -1,0 +1,27 @@
+"""dxgemm as operators of PyTorch: differentiable, and opaque to `torch.compile`.
+
+    import dxgemm.torch
+    y = dxgemm.torch.linear(x, weight, bias, activation="gelu")    # one kernel
+    c = dxgemm.torch.gemm(a, b, c, alpha=0.5)
+    with dxgemm.torch.batch_invariant():
+        y = model(x)                                               # torch's own products
+
+The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `matmul` and `gemm_grouped`.
+Each computes a new tensor and never returns one that shares memory with an operand.
+"""
+
+from __future__ import annotations
+
+from dxgemm import errors
+
+try:
+    import torch  # noqa: F401
+except ImportError as error:
+    raise errors.MissingPackageError(
+        f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
+    ) from error
+
+from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul
+from dxgemm.torch.routing import batch_invariant
+
+__all__ = ["Linear", "batch_invariant", "gemm", "gemm_grouped", "linear", "matmul"]

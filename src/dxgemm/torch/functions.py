@@ -1,0 +1,200 @@
+"""The functions of `dxgemm.torch`, and the module `Linear`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dxgemm import errors
+from dxgemm.torch.activations import find_activation
+from dxgemm.torch.linear_operators import linear_keep_operator, linear_operator
+from dxgemm.torch.operands import cast_operand, refuse_tensor
+from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+    *,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """activation(x @ weight.T + bias), as `torch.nn.functional.linear`, in one kernel.
+
+    Args:
+        x: (..., k), float32, float64, float16 or bfloat16.
+        weight: (n, k), dtype of x, any strides.
+        bias: (n,), dtype of x; None for none.
+        activation: None, "relu", "gelu" (with erf), "gelu_tanh", "silu", "sigmoid" or "tanh".
+        batch_invariant: True gives each row of the result, and of the gradient of x, the same
+            bits, however many rows x has.
+
+    Returns:
+        A new tensor (..., n), contiguous, dtype of x.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        ValueError: there is no such activation.
+        DxgemmError: any error that `dxgemm.gemm` raises.
+
+    Notes:
+        Runs on torch's current stream and does not synchronise. Differentiable in backward mode,
+        also twice; dxgemm computes those products too. The derivatives of gelu, gelu_tanh and silu
+        need the activation's input, which the kernel stores if a gradient is needed. Under
+        `torch.autocast` operands are cast like those of `torch.nn.functional.linear`.
+    """
+    x, weight = cast_operand("linear: x", x), cast_operand("linear: weight", weight)
+    if bias is not None:
+        bias = cast_operand("linear: bias", bias)
+    if activation is not None and not find_activation(activation).reads_output:
+        operands = [operand for operand in (x, weight, bias) if operand is not None]
+        if torch.is_grad_enabled() and any(operand.requires_grad for operand in operands):
+            return linear_keep_operator(x, weight, bias, activation, batch_invariant)[0]
+    return linear_operator(x, weight, bias, activation, batch_invariant)
+
+
+def gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    *,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """alpha * a @ b + beta * c, like `torch.addmm` and `torch.baddbmm`.
+
+    Args:
+        a: (m, k) or (batch, m, k), float32, float64, float16 or bfloat16, any strides.
+        b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
+            the batch.
+        c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
+        alpha, beta: real numbers. beta is ignored if there is no c.
+        batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
+
+    Returns:
+        A new tensor (m, n) or (batch, m, n), contiguous, dtype of a.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        ScalarError: alpha or beta is a tensor, or overflows the accumulator's dtype.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: any error that `dxgemm.gemm` raises.
+
+    Notes:
+        beta == 0 never reads c, alpha == 0 never reads a and b. Streams, gradients and autocast
+        work as in `linear`. There is no gradient with respect to alpha and beta.
+    """
+    a, b = cast_operand("gemm: a", a), cast_operand("gemm: b", b)
+    if c is not None:
+        c = cast_operand("gemm: c", c)
+    refuse_tensor("gemm: alpha", alpha)
+    refuse_tensor("gemm: beta", beta)
+    return gemm_operator(a, b, c, alpha, beta, batch_invariant)
+
+
+def matmul(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, batch_invariant: bool = False
+) -> torch.Tensor:
+    """alpha * a @ b, for tensors of the dimensions that `torch.matmul` takes.
+
+    Args:
+        a: (..., m, k), or a vector (k,), float32, float64, float16 or bfloat16, any strides.
+        b: (..., k, n), or a vector (k,), dtype of a. The leading dimensions of a and b broadcast
+            against each other.
+        alpha: a real number.
+        batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
+
+    Returns:
+        A new tensor (..., m, n), contiguous, dtype of a; without m where a is a vector and without
+        n where b is.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the other.
+        ScalarError: alpha is a tensor, or overflows the accumulator's dtype.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: any error that `dxgemm.matmul` raises.
+
+    Notes:
+        Streams, gradients and autocast work as in `linear`. There is no gradient with respect to
+        alpha.
+    """
+    a, b = cast_operand("matmul: a", a), cast_operand("matmul: b", b)
+    refuse_tensor("matmul: alpha", alpha)
+    return matmul_operator(a, b, alpha, batch_invariant)
+
+
+def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Products of the groups that offsets share out, in one launch, as torch's grouped product.
+
+    Args:
+        a, b: (total, k) and (groups, k, n), with groups of rows; (groups, m, k) and (k, total),
+            with groups of columns; or (m, total) and (total, n), with groups of the inner
+            dimension. float32, float64, float16 or bfloat16, any strides.
+        offsets: (groups,), int32 or int64, on the device of a and b, which alone reads them: the
+            last index of each group plus one. They must not decrease.
+
+    Returns:
+        A new tensor (total, n), (m, total) or (groups, m, n), contiguous, dtype of a. What belongs
+        to no group is 0.
+
+    Raises:
+        ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
+            does not fit the others.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        DxgemmError: any error that `dxgemm.gemm_grouped` raises.
+
+    Notes:
+        Streams, gradients and autocast work as in `linear`. The gradients are groups by the same
+        offsets.
+    """
+    a, b = cast_operand("gemm_grouped: a", a), cast_operand("gemm_grouped: b", b)
+    if not isinstance(offsets, torch.Tensor):
+        raise errors.ArrayTypeError(
+            f"gemm_grouped: offsets is a {type(offsets).__name__}; pass a tensor."
+        )
+    return grouped_operator(a, b, offsets)
+
+
+class Linear(torch.nn.Linear):
+    """`torch.nn.Linear` with a fused activation: `linear` of its weight and bias.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as `torch.nn.Linear` takes them.
+        activation, batch_invariant: as `linear` takes them.
+
+    Raises:
+        ValueError: there is no such activation.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        activation: str | None = None,
+        batch_invariant: bool = False,
+    ) -> None:
+        if activation is not None:
+            find_activation(activation)
+        super().__init__(in_features, out_features, bias, device, dtype)
+        self.activation = activation
+        self.batch_invariant = batch_invariant
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(
+            input, self.weight, self.bias, self.activation, batch_invariant=self.batch_invariant
+        )
+
+    def extra_repr(self) -> str:
+        text = f"{super().extra_repr()}, activation={self.activation!r}"
+        return f"{text}, batch_invariant=True" if self.batch_invariant else text

@@ -1,0 +1,61 @@
+"""Operands of the operators: casts, checks, and shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.autograd.forward_ad import unpack_dual
+
+from dxgemm import errors
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def cast_operand(label: str, operand: Any) -> torch.Tensor:
+    """Cast a tensor to the dtype of `torch.autocast`, unless it is float64.
+
+    `torch.library.register_autocast` cannot do this: it fixes one dtype at registration.
+    """
+    if not isinstance(operand, torch.Tensor):
+        raise errors.ArrayTypeError(f"{label} is a {type(operand).__name__}; pass a tensor.")
+    if unpack_dual(operand).tangent is not None:  # an operator would drop it without a word
+        raise errors.UnsupportedProblemError(
+            f"{label} has a tangent; there are no derivatives in forward mode, use backward mode."
+        )
+    device = operand.device.type
+    is_cast = operand.is_floating_point() and operand.dtype != torch.float64
+    if is_cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return operand.to(torch.get_autocast_dtype(device))
+    return operand
+
+
+def refuse_tensor(label: str, number: Any) -> None:
+    """Raise if what must be a number is a tensor."""
+    if isinstance(number, torch.Tensor):
+        name = label.split()[-1]
+        raise errors.ScalarError(f"{label} is a tensor; pass a number: {name}.item().")
+
+
+def check_operands(call: str, **operands: torch.Tensor | None) -> None:
+    """Raise unless the operands have one dtype, of `DTYPES`, and are on one device."""
+    given = {name: operand for name, operand in operands.items() if operand is not None}
+    dtypes = {operand.dtype for operand in given.values()}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        listed = ", ".join(f"{name} is {operand.dtype}" for name, operand in given.items())
+        known = ", ".join(map(str, DTYPES))
+        raise errors.DtypeError(f"{call}: {listed}; convert them to one of {known}.")
+    if len({operand.device for operand in given.values()}) > 1:
+        listed = ", ".join(f"{name} is on {operand.device}" for name, operand in given.items())
+        raise errors.DeviceMismatchError(f"{call}: {listed}; move them to one device.")
+
+
+def list_shapes(**operands: torch.Tensor) -> str:
+    """List shapes for a message."""
+    return ", ".join(f"{name} is {tuple(operand.shape)}" for name, operand in operands.items())
+
+
+def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
+    """Reshape (..., k) to (rows, k)."""
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])

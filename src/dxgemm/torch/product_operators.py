@@ -1,0 +1,200 @@
+"""The operators `gemm`, `matmul` and `gemm_grouped` of torch: fake results and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import dxgemm
+from dxgemm import errors
+from dxgemm.torch.operands import as_matrix, check_operands, list_shapes
+
+
+def _empty_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: float,
+    beta: float,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """Check the operands of `gemm` and allocate its result."""
+    check_operands("gemm", a=a, b=b, c=c)
+    if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-1] != b.shape[-2]:
+        raise errors.ShapeError(
+            f"gemm: {list_shapes(a=a, b=b)}; they must be (m, k) and (k, n), or batches of them."
+        )
+    try:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise errors.ShapeError(
+            f"gemm: {list_shapes(a=a, b=b)}; their batches must be equal, or 1 to be broadcast."
+        ) from None
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if c is not None and not _broadcasts_to(c.shape, shape):
+        raise errors.ShapeError(
+            f"gemm: {list_shapes(a=a, b=b, c=c)}; c must broadcast to {tuple(shape)}."
+        )
+    return a.new_empty(shape)
+
+
+def _broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(size in (1, other) for size, other in pairs)
+
+
+@torch.library.custom_op("dxgemm::gemm", mutates_args=())
+def gemm_operator(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: float,
+    beta: float,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    out = _empty_product(a, b, c, alpha, beta)
+    if c is None:
+        dxgemm.gemm(a, b, alpha=alpha, out=out, batch_invariant=batch_invariant)
+    else:
+        dxgemm.gemm(
+            a, b, c.expand(out.shape), alpha, beta, out=out, batch_invariant=batch_invariant
+        )
+    return out
+
+
+def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, c, ctx.alpha, ctx.beta, ctx.batch_invariant = inputs
+    ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a, b and c, summed where they were broadcast."""
+    a, b = ctx.saved_tensors
+    a_shape, b_shape, c_shape = ctx.shapes
+    needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
+    grad_a = grad_b = grad_c = None
+    if needs_a:
+        grad_a = gemm_operator(grad, b.mT, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
+            a_shape
+        )
+    if needs_b:
+        grad_b = gemm_operator(a.mT, grad, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
+            b_shape
+        )
+    if needs_c:
+        grad_c = ctx.beta * grad.sum_to_size(c_shape)
+    return grad_a, grad_b, grad_c, None, None, None
+
+
+gemm_operator.register_fake(_empty_product)
+gemm_operator.register_autograd(_gemm_backward, setup_context=_save_gemm)
+
+
+def _empty_matmul(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
+) -> torch.Tensor:
+    """Check the operands of `matmul` and allocate its result."""
+    check_operands("matmul", a=a, b=b)
+    if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2:][0]:
+        raise errors.ShapeError(
+            f"matmul: {list_shapes(a=a, b=b)}; they must be (..., m, k) or (k,), and (..., k, n) "
+            "or (k,)."
+        )
+    try:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise errors.ShapeError(
+            f"matmul: {list_shapes(a=a, b=b)}; but for the last two, dimensions must be equal, or "
+            "1 to be broadcast."
+        ) from None
+    cols = b.shape[-1:] if b.ndim > 1 else ()
+    return a.new_empty((*batch, *a.shape[-2:-1], *cols))
+
+
+@torch.library.custom_op("dxgemm::matmul", mutates_args=())
+def matmul_operator(
+    a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
+) -> torch.Tensor:
+    out = result = _empty_matmul(a, b)
+    if a.ndim > 2 and b.ndim < 3 and a.is_contiguous():
+        # One product of all rows reads b once, where one of each matrix would read it again.
+        a = as_matrix(a)
+        result = out.view(len(a), *b.shape[1:])
+    dxgemm.matmul(a, b, out=result, alpha=alpha, batch_invariant=batch_invariant)
+    return out
+
+
+def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, ctx.alpha, ctx.batch_invariant = inputs
+    ctx.shapes = a.shape, b.shape
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a and b, summed where they were broadcast; vectors are matrices meanwhile."""
+    a, b = ctx.saved_tensors
+    a_shape, b_shape = ctx.shapes
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    if len(b_shape) == 1:
+        grad, b = grad.unsqueeze(-1), None if b is None else b.unsqueeze(-1)
+    if len(a_shape) == 1:
+        grad, a = grad.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
+    grad_a = grad_b = None
+    if needs_a:
+        grad_a = matmul_operator(grad, b.mT, ctx.alpha, ctx.batch_invariant)
+        grad_a = grad_a.sum_to_size(a_shape if len(a_shape) > 1 else (1, *a_shape))
+        grad_a = grad_a.reshape(a_shape)
+    if needs_b:
+        if len(b_shape) < 3:  # the product itself sums over the batch
+            a, grad = as_matrix(a), as_matrix(grad)
+        grad_b = matmul_operator(a.mT, grad, ctx.alpha, ctx.batch_invariant)
+        grad_b = grad_b.sum_to_size(b_shape if len(b_shape) > 1 else (*b_shape, 1))
+        grad_b = grad_b.reshape(b_shape)
+    return grad_a, grad_b, None, None
+
+
+matmul_operator.register_fake(_empty_matmul)
+matmul_operator.register_autograd(_matmul_backward, setup_context=_save_matmul)
+
+
+def _empty_group(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    """Check the operands of `gemm_grouped` and allocate its result."""
+    check_operands("gemm_grouped", a=a, b=b)
+    dimensions = a.ndim, b.ndim
+    if dimensions not in ((2, 3), (3, 2), (2, 2)) or a.shape[-1] != b.shape[-2]:
+        raise errors.ShapeError(
+            f"gemm_grouped: {list_shapes(a=a, b=b)}; they must be (total, k) and (groups, k, n), "
+            "(groups, m, k) and (k, total), or (m, total) and (total, n)."
+        )
+    groups = offsets.shape[:1] if dimensions == (2, 2) else ()
+    return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
+
+
+@torch.library.custom_op("dxgemm::gemm_grouped", mutates_args=())
+def grouped_operator(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    out = _empty_group(a, b, offsets).zero_()
+    dxgemm.gemm_grouped(a, b, out=out, offsets=offsets)
+    return out
+
+
+def _save_group(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, offsets = inputs
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, offsets)
+
+
+def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of a and b: what was shared out by the offsets is so again."""
+    a, b, offsets = ctx.saved_tensors
+    needs_a, needs_b, *_ = ctx.needs_input_grad
+    grad_a = grouped_operator(grad, b.mT, offsets) if needs_a else None
+    grad_b = grouped_operator(a.mT, grad, offsets) if needs_b else None
+    return grad_a, grad_b, None
+
+
+grouped_operator.register_fake(_empty_group)
+grouped_operator.register_autograd(_group_backward, setup_context=_save_group)
