@@ -197,14 +197,14 @@ def make_kernel(
     store = make_store(a_is_left, dtype)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
     # If the result is the transposed product, its upper triangle is the product's lower one.
-    stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored])
+    stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored], epilogue)
     stores_through_smem = tuple(
-        make_store_through_smem(config, a_is_left is not is_mirrored, dtype, epilogue, least)
-        for is_mirrored, least in stores
+        make_store_through_smem(config, a_is_left is not is_mirrored, dtype, epilogue, side)
+        for is_mirrored, side in stores
     )
-    (is_mirrored, least), is_whole = stores[0], not stored
+    (is_mirrored, side), is_whole = stores[0], not stored
     is_direct = split_k == 1 and epilogue is None and not is_mirrored
-    _, keeps_tile = triangle.make_keeps(triangle.side_of(False, least))
+    _, keeps_tile = triangle.make_keeps(side)
     # The blocks of a cluster ask for a part of the tile's rows each.
     shared_rows = (tile_left if a_is_left else tile_right) // split_k
     prefetch = make_prefetch(epilogue, shared_rows, tile_right if a_is_left else tile_left, threads)
@@ -442,9 +442,8 @@ def make_kernel(
         out_fits = out_pair == 1 and (out_tile | out_step) % (2 * item_bytes) == 0
         c_fits = beta == 0 or (c_pair == 1 and (c_tile | c_step) % (2 * item_bytes) == 0)
         is_full = rows_inside == tile_left and cols_inside == tile_right
-        if not is_whole:  # c is added to what shared memory holds, to round alike on both sides
-            is_full = is_full and beta == 0
-            is_full = is_full and keeps_tile(tile_row, tile_col, tile_left, tile_right)
+        if not is_whole:
+            is_full = is_full and keeps_tile(tile_row, tile_col, tile_left, tile_right, beta)
         for copy in static_range(len(stores_through_smem)):
             if copy == 0 and is_direct and is_full and out_fits and c_fits:
                 out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)

@@ -141,7 +141,7 @@ def make_kernel(
         tile_store.make_store_tile(
             config, row_width, row_group, col_group, dtype, epilogue, split_k, *how
         )
-        for how in triangle.stores(stored)
+        for how in triangle.stores(stored, epilogue)
     )
 
     @gemm_kernel

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.triangle import make_keeps, side_of
+from dxgemm.handwritten.parts.triangle import Side, make_keeps
 
 CHUNK_COLS = 32
 SPLIT_ROWS = 24  # from the first row to the last of a chunk whose rows are split
@@ -29,7 +29,7 @@ def make_store_chunk(
     has_edges: bool,
     epilogue: Any = None,
     acc_dtype: str = "float32",
-    least: int | None = None,
+    side: Side | None = None,
 ) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """The device functions that store a chunk of a warp's result, as vectors or as elements.
 
@@ -45,7 +45,7 @@ def make_store_chunk(
         epilogue: None, or a `Fusion`, which is applied.
         acc_dtype: dtype of the sums, alpha and beta: "float32" or "int32". int32 that an epilogue
             turns into floats get no c.
-        least: least row - column of an element that store_elements writes; None for all.
+        side: elements that store_elements writes; None for all.
 
     Returns:
         read_chunk, which reads the epilogue's operands ahead; store_chunk, which takes them and
@@ -84,9 +84,9 @@ def make_store_chunk(
     finish = make_finish(epilogue, acc_dtype, result, taken, rounds)
     read = make_read(epilogue, vector_items)
     finish_vector = make_finish(epilogue, acc_dtype, result, vector_items, rounds, is_read=True)
-    is_whole = least is None
+    is_whole = side is None
     takes_no_c = not (along_rows and is_whole)  # 16-bit rows without c are for `store_rounded`
-    keeps, _ = make_keeps(side_of(False, least))
+    keeps, _ = make_keeps(side)
     write_chunk, place = make_write_chunk(along_rows, rows_are_split)
 
     @cuda.jit(device=True, forceinline=True)

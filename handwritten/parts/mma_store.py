@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten.parts.triangle import side_of
+from dxgemm.handwritten.parts.triangle import Side, mirrored
 
 
 def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def make_store(pairs_in_rows: bool, dtype: str) -> Callable[..., Any]:
 
 
 def make_store_through_smem(
-    config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any, least: int | None = None
+    config: Any, pairs_in_rows: bool, dtype: str, epilogue: Any, side: Side | None = None
 ) -> Any:
     """A device function that adds up a cluster's sums, finishes and writes them (`tile_store`).
 
@@ -61,7 +61,7 @@ def make_store_through_smem(
         config: a `Config` of `tensor_core`.
         pairs_in_rows: True if that product is the result; else it is its transpose.
         epilogue: None, or a `Fusion`.
-        least: least row - column of the product that is written; None for all.
+        side: elements of the product that are written; None for all.
     """
     from numba import cuda, int32
 
@@ -88,7 +88,7 @@ def make_store_through_smem(
     allows_vectors = make_allows_vectors(dtype)
     store_from_smem = make_store_from_smem(
         tile_m, tile_n, config.threads, split_k, dtype, epilogue=epilogue,
-        side=side_of(not pairs_in_rows, least),
+        side=side if pairs_in_rows else mirrored(side),
     )  # fmt: skip
 
     def store_through_smem(

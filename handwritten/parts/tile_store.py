@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.triangle import Side, make_keeps, side_of
+from dxgemm.handwritten.parts.triangle import Side, make_keeps, mirrored
 
 ROW_PADDING_BYTES = 16  # keeps rows apart in the banks and aligned for 16-byte accesses
 
@@ -179,7 +179,7 @@ def make_store_from_smem(
         if not is_stored:
             is_vector = is_vector or beta == 0
         if not is_whole:
-            is_vector = is_vector and keeps_tile(tile_row, tile_col, tile_m, tile_n)
+            is_vector = is_vector and keeps_tile(tile_row, tile_col, tile_m, tile_n, beta)
         if groups > 0 and is_vector and tile_row + tile_m <= m and tile_col + tile_n <= n:
             smem_row: int32 = rank * rows + first // row_vectors
             smem_vector: int32 = first % row_vectors
@@ -322,7 +322,7 @@ def make_store_tile(
     epilogue: Any = None,
     split_k: int = 1,
     is_mirrored: bool = False,
-    least: int | None = None,
+    side: Side | None = None,
 ) -> Callable[..., Any]:
     """A device function: scale the accumulators of a block, finish them, and write them.
 
@@ -333,7 +333,7 @@ def make_store_tile(
 
     Args:
         config: has the extents of a block's and a thread's tile, and the threads of a block.
-        is_mirrored, least: see `triangle.stores`.
+        is_mirrored, side: see `triangle.stores`.
     """
     from numba import cuda, int32
 
@@ -354,7 +354,7 @@ def make_store_tile(
     thread_m, thread_n = config.thread_m, config.thread_n
     col_vectors = thread_n // width
     allows_vectors = make_allows_vectors(dtype)
-    side = side_of(is_mirrored, least)
+    side = mirrored(side) if is_mirrored else side
     is_whole = side is None
     _, keeps_tile = make_keeps(side)
     # An epilogue works on the tile in shared memory: written out for each element that a thread
@@ -374,7 +374,7 @@ def make_store_tile(
         is_vector = allows_vectors(beta, c, c_start, out, out_start)
         is_inside = tile_row + tile_m <= m and tile_col + tile_n <= n
         if not is_whole:
-            is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n)
+            is_inside = is_inside and keeps_tile(tile_row, tile_col, tile_m, tile_n, beta)
         if is_direct and is_inside and is_vector:
             out_first = out_start + (tile_row + thread_row) * out.row + tile_col + thread_col
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col

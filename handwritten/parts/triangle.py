@@ -22,46 +22,56 @@ OTHER = {"": "", "both": "both", "lower": "upper", "upper": "lower"}  # of the t
 
 
 class Side(NamedTuple):
-    """Elements on one side of a diagonal: those with order * (row - column) >= least."""
+    """Elements on one side of a diagonal: those with order * (row - column) >= least.
+
+    Attributes:
+        repeats: True if the others may be stored too, unless c is read: another store writes the
+            same bits there.
+    """
 
     order: int
     least: int
+    repeats: bool = False
 
 
-def stores(triangle: str) -> tuple[tuple[bool, int | None], ...]:
-    """Stores of a tile: True for its mirror image, and the least row - column that is written.
+def stores(triangle: str, epilogue: Any = None) -> tuple[tuple[bool, Side | None], ...]:
+    """Stores of a tile: True for its mirror image, and the elements of the tile that it writes.
 
-    The latter is of the tile as it was computed; None writes all of it, as without a triangle. The
-    diagonal is stored once.
+    None are all of them, as without a triangle. A tile that the diagonal crosses has equal elements
+    on both sides of it, so that each of its two stores may write all of it, which is quicker. With
+    c, or an epilogue that may read what it replaces, an element is stored once.
     """
-    written: dict[str, tuple[tuple[bool, int | None], ...]] = {
-        "both": ((False, 0), (True, 1)),
-        "lower": ((False, 0),),
-        "upper": ((True, 0),),
+    repeats = epilogue is None
+    written: dict[str, tuple[tuple[bool, Side | None], ...]] = {
+        "both": ((False, Side(1, 0, repeats)), (True, Side(1, 1, repeats))),
+        "lower": ((False, Side(1, 0)),),
+        "upper": ((True, Side(1, 0)),),
     }
     return written.get(triangle, ((False, None),))
 
 
-def side_of(is_mirrored: bool, least: int | None) -> Side | None:
-    """Side that a store of `stores` writes to; None for all."""
-    return None if least is None else Side(-1 if is_mirrored else 1, least)
+def mirrored(side: Side | None) -> Side | None:
+    """The same elements, seen in the mirror image."""
+    return side and side._replace(order=-side.order)
 
 
 def make_keeps(side: Side | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Device functions: True if an element is to be stored, and if a whole tile is.
+    """Device functions: True if an element is to be stored, and if a whole tile may be.
 
-    The first takes (row, column), the second the tile's first row and column and its extents. None
-    stores everything.
+    The first takes (row, column), the second the tile's first row and column, its extents and beta.
+    None stores everything.
     """
     from dxgemm.handwritten.parts.intrinsics import device_function
     from dxgemm.handwritten.parts.unroll import unroll
 
-    order, least = side or (0, 0)
+    order, least, repeats = side or (0, 0, False)
 
     def keeps(row, col):
         return order * (row - col) >= least
 
-    def keeps_tile(row, col, rows, cols):
+    def keeps_tile(row, col, rows, cols, beta):
+        if repeats and beta == 0:
+            return True
         if order > 0:
             return row - (col + cols - 1) >= least
         return col - (row + rows - 1) >= least

@@ -28,7 +28,7 @@ def make_store_triangle(
     """
     if not triangle:
         return make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
-    kinds = stores(triangle if along_rows else OTHER[triangle])
+    kinds = stores(triangle if along_rows else OTHER[triangle], epilogue)
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import opaque
@@ -36,9 +36,9 @@ def make_store_triangle(
 
     made = tuple(
         make_store_tile(
-            tile_n, out_dtype, along_rows is not is_mirrored, rows_are_split, epilogue, least=least
+            tile_n, out_dtype, along_rows is not is_mirrored, rows_are_split, epilogue, side=side
         )
-        for is_mirrored, least in kinds
+        for is_mirrored, side in kinds
     )
     are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
     store_tiles = tuple(store_tile for _, store_tile in made)

@@ -23,7 +23,7 @@ from dxgemm.handwritten.parts.rounded_store import (
     make_store_rounded,
     make_store_turned,
 )
-from dxgemm.handwritten.parts.triangle import make_keeps, side_of
+from dxgemm.handwritten.parts.triangle import Side, make_keeps
 
 
 def reads_lines(epilogue: Any) -> bool:
@@ -42,7 +42,7 @@ def make_store_tile(
     rows_are_split: bool,
     epilogue: Any = None,
     acc_dtype: str = "float32",
-    least: int | None = None,
+    side: Side | None = None,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
@@ -62,9 +62,9 @@ def make_store_tile(
     chunks, pairs = tile_n // CHUNK_COLS, tile_n // PAIR_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows
-    is_fused, is_whole = epilogue is not None, least is None
+    is_fused, is_whole = epilogue is not None, side is None
     read_chunk, store_chunk, store_elements = make_store_chunk(
-        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, least
+        out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, side
     )
     read_pairs, store_rounded = make_store_rounded(out_dtype, epilogue, acc_dtype)
     rounds_first = out_bytes == 2 and along_rows
@@ -72,7 +72,8 @@ def make_store_tile(
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
     store_turned = make_store_turned(out_dtype, tile_n)
     is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
-    _, keeps_tile = make_keeps(side_of(False, least))
+    _, keeps_tile = make_keeps(side)
+    least = side.least if side else 0
 
     @cuda.jit(device=True, forceinline=True)
     def fits(operand):
@@ -119,10 +120,10 @@ def make_store_tile(
         if not has_edges:
             are_vectors = are_vectors and rows >= SPLIT_ROWS and cols >= tile_n
         if not is_whole:
-            are_vectors = are_vectors and keeps_tile(top, col, SPLIT_ROWS, tile_n)
+            are_vectors = are_vectors and keeps_tile(top, col, SPLIT_ROWS, tile_n, beta)
         if is_turned:
             above: int32 = (cuda.threadIdx.x & 127) // LANES * 16  # rows of the warps before
-            turns = has_vectors and beta == 0 and keeps_tile(top - above, col, 64, tile_n)
+            turns = has_vectors and beta == 0 and keeps_tile(top - above, col, 64, tile_n, beta)
 
         def store_pairs():
             """Store two chunks at a time, rounded first."""
@@ -170,7 +171,8 @@ def make_store_tile(
             """Store each chunk as it allows: as vectors, by elements, or not at all."""
             for chunk in static_range(chunks):
                 left: int32 = col + chunk * CHUNK_COLS
-                if not is_whole and has_vectors and keeps_tile(top, left, SPLIT_ROWS, CHUNK_COLS):
+                keeps_chunk = keeps_tile(top, left, SPLIT_ROWS, CHUNK_COLS, beta)
+                if not is_whole and has_vectors and keeps_chunk:
                     # Of a tile that the diagonal crosses, a chunk that it does not cross.
                     operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                     store_chunk(
