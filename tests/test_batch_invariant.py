@@ -288,6 +288,8 @@ def test_a_row_has_the_same_bits_alone_and_in_batches(home, kind, n):
         for m in (1, MOST_ROWS):
             together = compute(a[:count, :m], b[:count])
             assert together.tobytes() == alone[:count, :m].tobytes(), (count, m)
+        rows = compute(a[:count, :1], b[0])
+        assert rows[1].tobytes() == compute(a[1, :1], b[0]).tobytes(), count
         shared = compute(a[:count], b[0])
         assert shared[0].tobytes() == alone[0].tobytes(), count
         assert shared[1].tobytes() == compute(a[1], b[0]).tobytes(), count

@@ -32,14 +32,21 @@ from dxgemm.choice.model import (
 )
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.residual import MOST, UNIT, candidate_features, problem_features
-from dxgemm.choice.selection import all_rows, choose, rank, speed_of, speeds_from
+from dxgemm.choice.selection import (
+    all_rows,
+    choose,
+    rank,
+    refuses_by_name,
+    speed_of,
+    speeds_from,
+)
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
-from dxgemm.problem.problem import aligned_problem
+from dxgemm.problem.problem import aligned_problem, flattened
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads
 
 PACKAGED = tables.PACKAGED  # fixtures put others in its place
@@ -254,6 +261,24 @@ def test_a_problem_may_be_empty(configs_of_a_gpu, m, n, k, batch):
         assert all(math.isfinite(candidate.us) for candidate in candidates)
     # What a kernel computes does not depend on whether there is anything to compute.
     assert choose(problem(m, n, k, "int8", batch), H200, "pipeline_tma").config
+
+
+def test_rows_of_all_matrices_are_never_predicted_to_take_longer(configs_of_a_gpu):
+    for dtype in ("float32", "float64", "float16", "int8"):
+        for batch, m, n, k in ((32, 1, 4096, 4096), (8, 16, 1024, 4096), (1000, 33, 64, 64)):
+            shared = problem(m, n, k, dtype, batch)
+            shared = replace(shared, b=shared.b._replace(batch=0))
+            flat = flattened(shared)
+            assert flat == problem(batch * m, n, k, dtype)
+            assert choose(flat, H200).us <= choose(shared, H200).us
+
+
+def test_a_kernel_of_one_size_is_asked_by_name_for_a_batch_of_it():
+    shared = problem(96, 96, 96, batch=2)
+    shared = replace(shared, b=shared.b._replace(batch=0))
+    assert not refuses_by_name(shared, "block_batch")
+    assert refuses_by_name(flattened(shared), "block_batch")
+    assert not refuses_by_name(flattened(shared), ("small_batch", None))
 
 
 def test_in_the_simulator_nothing_waits_at_barriers():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice.emulation_parts import parts_of_problem
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.problem import flattened, oriented
 from dxgemm.testing.inputs import operands
 
 
@@ -78,6 +81,20 @@ def test_native_products_answer_where_parts_are_not_multiplied(home, dtype, prec
     explanation = dxgemm.explain(a, prepared)
     assert (explanation.precision, explanation.fallback) == (precision, None)
     assert f"{precision} permitted" in str(explanation)
+
+
+@pytest.mark.parametrize("m, n, k", [(1, 5, 7), (3, 1, 64), (40, 64, 7), (1, 1, 64)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_all_rows_of_a_batch_take_the_parts_that_one_row_takes(dtype, m, n, k):
+    """`prepare` makes the parts of b for a single row."""
+    row, batch = (
+        contiguous_problem(dtype, *s, precision="emulated") for s in ((1, n, k), (m, n, k, 4))
+    )
+    oriented_b = "a" if batch.is_transposed else "b"
+    shared = replace(batch, **{oriented_b: getattr(batch, oriented_b)._replace(batch=0)})
+    flat = oriented(flattened(shared))
+    assert flat.batch == 1
+    assert parts_of_problem(flat)["a" if flat.is_transposed else "b"] == parts_of_problem(row)["b"]
 
 
 def test_what_cannot_be_prepared(home):

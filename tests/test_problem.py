@@ -10,8 +10,8 @@ import pytest
 
 from dxgemm import errors
 from dxgemm.problem.define import contiguous_problem, define_problem
-from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements
-from dxgemm.problem.problem import MOST_COPIED_BYTES, aligned_problem
+from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements, transposed
+from dxgemm.problem.problem import MOST_COPIED_BYTES, aligned_problem, flattened, oriented
 
 ITEM = 4
 
@@ -124,6 +124,69 @@ def test_what_multiplies_parts_is_given_rows_to_reduce(n):
         assert (problem.m, problem.n) == ((n, 3) if is_transposed else (3, n))
     is_stored = define_problem(*operands, **options, is_reduced=True)[0]
     assert is_stored.is_transposed == (n == 1)
+
+
+def batch_steps(m):
+    """Strides of a batch and its rows: some lead evenly through all rows."""
+    return [(batch, row) for row in (2, -2, 6) for batch in (m * row, m * row + row, -m * row)]
+
+
+def row_step(batch, m, steps):
+    """The step between all rows of a batch; None if they do not lie evenly."""
+    places = positions((batch, m), steps)
+    found = {after - before for before, after in itertools.pairwise(places)}
+    return found.pop() if len(found) == 1 else None
+
+
+@pytest.mark.parametrize("takes_columns", [False, True])
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_a_batch_is_flattened_where_and_only_where_its_rows_lie_evenly(m, takes_columns):
+    batch, n, k = 3, 2, 2
+    b = layout((k, n), (n, 1))
+    for a_steps, c_steps, out_steps in itertools.product(batch_steps(m), repeat=3):
+        every = {"a": (a_steps, k), "c": (c_steps, n), "out": (out_steps, n)}
+        given = {name: layout((batch, m, cols), (*s, 1)) for name, (s, cols) in every.items()}
+        steps = {name: row_step(batch, m, s) for name, (s, _) in every.items()}
+        for reads_c in (False, True):
+            options = {"alpha_is_zero": False, "beta_is_zero": not reads_c}
+            names = [*steps] if reads_c else ["a", "out"]
+
+            def define_all(operands, reads_c=reads_c, options=options):
+                a, c, out = (operands[name] for name in ("a", "c", "out"))
+                if takes_columns:
+                    a, c, out = transposed(a), transposed(c), transposed(out)
+                    factors = transposed(b), a
+                else:
+                    factors = a, b
+                return define_problem(*factors, c if reads_c else None, out, **options)[0]
+
+            flat = flattened(define_all(given), takes_columns=takes_columns)
+            if None in (steps[name] for name in names):
+                assert flat is None
+                continue
+            matrices = {
+                name: layout((batch * m, cols), (steps[name] or 0, 1))
+                for name, (_, cols) in every.items()
+            }
+            assert oriented(flat) == define_all(matrices)
+            if takes_columns:
+                assert flattened(define_all(given)) is None
+
+
+def test_what_is_not_shared_or_no_batch_is_not_flattened():
+    batch = contiguous_problem("float32", 3, 4, 5, batch=2)
+    shared = replace(batch, b=batch.b._replace(batch=0))
+    assert oriented(flattened(shared)) == contiguous_problem("float32", 6, 4, 5)
+    for unfit in (
+        batch,
+        contiguous_problem("float32", 3, 4, 5),
+        replace(shared, m=0),
+        replace(shared, a=shared.a._replace(batch=0)),
+        replace(shared, c=shared.c._replace(batch=0), reads_c=True),
+        replace(shared, batch=2**29),  # too many rows
+    ):
+        assert flattened(unfit, takes_columns=True) is None
+    assert flattened(replace(shared, c=shared.c._replace(batch=0))) == flattened(shared)
 
 
 def test_alpha_zero_leaves_no_inner_dimension():

@@ -21,8 +21,25 @@ from dxgemm.runtime.arrays import Library, libraries, library_of
 OperandStrides = tuple[tuple[int, tuple[int, ...]], ...]
 
 
+def takes_flattened_rows(shape: BoundEpilogue, layouts: Mapping[str, Layout], rows: int) -> bool:
+    """True if an epilogue does the same to a batch and to one matrix of all its rows.
+
+    Args:
+        shape: the epilogue without its operands.
+        layouts: layouts of its arrays, by their labels; all fit the result.
+        rows: rows of a matrix.
+    """
+    if shape.reduction is not None or any(stage.uses_row for stage in shape.stages):
+        return False
+    arrays = ((operand, label) for operand, label in zip(shape.operands, shape.labels) if label)
+    return all(_steps(operand.kind, layouts[label]).flattened(rows) for operand, label in arrays)
+
+
 def fuse(
-    problem: Problem, shape: BoundEpilogue, layouts: Mapping[str, Layout]
+    problem: Problem,
+    shape: BoundEpilogue,
+    layouts: Mapping[str, Layout],
+    flattened_rows: int | None = None,
 ) -> tuple[Problem, OperandStrides]:
     """Add an epilogue to a problem.
 
@@ -31,6 +48,8 @@ def fuse(
         shape: the epilogue without its operands, see `BoundEpilogue.shape`.
         layouts: layouts of the epilogue's arrays, by their labels; all fit the result. If there is
             one of "out", a matrix that is reduced is stored too.
+        flattened_rows: rows of a matrix of the caller's batch, of which the problem has all; None
+            if the problem has the batch. See `takes_flattened_rows`.
 
     Returns:
         The problem, and the strides of each operand. They are () for numbers, and for the results
@@ -58,6 +77,8 @@ def fuse(
             continue
         layout = layouts[label]
         steps = _steps(operand.kind, layout)
+        if flattened_rows is not None:
+            steps = steps.flattened(flattened_rows) or steps
         if problem.is_transposed:
             steps = steps.transposed()
         kind = "output" if operand.kind == "output" else "array"

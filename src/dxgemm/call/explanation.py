@@ -42,6 +42,8 @@ class Explanation:
 
     Attributes:
         m, n, k, batch: sizes of the kernel's problem; m and n are exchanged if is_transposed.
+        flattened: matrices of the call, if one product computes all their rows, or columns; None if
+            they are computed as they are.
         dtype: dtype of a and b.
         out_dtype: dtype of c and out.
         precision: arithmetic that the call permits instead of the dtype's own; None for no other.
@@ -104,6 +106,7 @@ class Explanation:
     n: int
     k: int
     batch: int
+    flattened: str | None
     dtype: str
     out_dtype: str
     precision: str | None
@@ -175,6 +178,8 @@ class Explanation:
         ]
         if self.is_named_gpu:
             lines.insert(1, "  gpu             facts from its datasheet; all times are predicted")
+        if self.flattened is not None:
+            lines.append(f"  batch           {self.flattened}")
         if self.epilogue is not None:
             lines.append(f"  epilogue        {self.epilogue}")
         if self.reduction is not None:
@@ -324,7 +329,18 @@ def explain_route(route: Route) -> Explanation:
         route.candidate,
         route.host_operands,
         route.epilogue,
+        flattened=_flattening_text(route),
     )
+
+
+def _flattening_text(route: Route) -> str | None:
+    """Describe the batch of a call that is computed as one matrix."""
+    problem, (*batch, m, _) = route.on_device.problem, route.shape
+    if not batch or batch[0] == problem.batch:
+        return None
+    rows, cols = (problem.n, problem.m) if problem.is_transposed else (problem.m, problem.n)
+    shared, lines = ("b", f"{rows} rows") if rows > m else ("a", f"{cols} columns")
+    return f"{batch[0]} matrices that share {shared}: one product of {lines}"
 
 
 def _reduction_text(
@@ -382,6 +398,7 @@ def _explain(
     copied: tuple[str, ...],
     epilogue: BoundEpilogue | None = None,
     is_named_gpu: bool = False,
+    flattened: str | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
@@ -413,6 +430,7 @@ def _explain(
         n=problem.n,
         k=problem.k,
         batch=problem.batch,
+        flattened=flattened,
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         precision=problem.precision,

@@ -16,10 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.call.epilogue import OperandStrides, fuse, refuse_missing_out
+from dxgemm.call.epilogue import (
+    OperandStrides,
+    fuse,
+    refuse_missing_out,
+    takes_flattened_rows,
+)
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.selection import Ranking, choose, rank
+from dxgemm.choice.selection import Ranking, choose, rank, refuses_by_name
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.function import BoundEpilogue
@@ -39,7 +44,7 @@ from dxgemm.log import logger
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
@@ -136,6 +141,12 @@ class Route:
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
         self.is_special = True
+        self.implementation = implementation
+        if epilogue is not None:
+            self._check_epilogue(epilogue)
+        flat = self._flattened() if triangle in ("", "either") else None
+        if flat is not None:
+            self.problem = flat
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
@@ -144,9 +155,8 @@ class Route:
         self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
-        self.implementation = implementation
         if epilogue is not None:
-            self._add_epilogue(epilogue)
+            self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         if triangle:
             self.problem = self._with_triangle(triangle)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
@@ -236,8 +246,31 @@ class Route:
             triangle = OTHER.get(triangle, triangle)
         return replace(problem, triangle=triangle)
 
-    def _add_epilogue(self, epilogue: BoundEpilogue) -> None:
-        """Check the epilogue's operands against the result, and add it to the problem."""
+    def _flattened(self) -> Problem | None:
+        """Problem of one matrix in place of a batch, see `flattened`; None to leave the batch.
+
+        Columns are left with an epilogue; in emulated products, because b may be prepared as a
+        batch; and in batch-invariant ones, because n decides on the order of their sums.
+        """
+        problem, epilogue, asked = self.problem, self.epilogue, self.implementation
+        *_, m, _ = self.shape
+        is_invariant = isinstance(asked, BatchInvariant)
+        is_emulated = (problem.precision or "").startswith(EMULATED)
+        takes_columns = epilogue is None and not (is_invariant or is_emulated)
+        flat = flattened(problem, takes_columns=takes_columns)
+        if flat is None:
+            return None
+        if epilogue is not None and not takes_flattened_rows(epilogue, self.layouts, m):
+            return None
+        if is_invariant and m == 1 and flat.a.row != flat.k:
+            return None  # a single row counts as the first of several without gaps
+        named = asked.implementation if is_invariant else asked
+        if epilogue is None or not epilogue.takes_pairs:  # exchanged, pairs would be of rows
+            flat = oriented(flat)
+        return None if named is not None and refuses_by_name(flat, named) else flat
+
+    def _check_epilogue(self, epilogue: BoundEpilogue) -> None:
+        """Check the epilogue's operands against the result."""
         if not {"c", "out"} & self.layouts.keys():
             refuse_missing_out(epilogue, self.problem.dtype)
         *batch, m, n = self.shape
@@ -256,7 +289,12 @@ class Route:
         )
         if epilogue.reduction is not None:
             self._add_results(epilogue, epilogue.reduction, m, n, tuple(batch), max(devices))
-        self.problem, self.epilogue_strides = fuse(self.problem, epilogue, self.layouts)
+
+    def _add_epilogue(self, epilogue: BoundEpilogue, flattened_rows: int | None) -> None:
+        """Add the epilogue to the problem: see `fuse`."""
+        self.problem, self.epilogue_strides = fuse(
+            self.problem, epilogue, self.layouts, flattened_rows
+        )
         labels = epilogue.array_labels
         targets = ("out",) if epilogue.reduction else ("out", "c")
         target = [name for name in targets if name in self.layouts][:1]

@@ -16,7 +16,14 @@ import numpy as np
 from dxgemm.epilogues.host import apply_on_host, check_returned
 from dxgemm.epilogues.kinds import OUTPUT, Parameter, checked_number, epilogue_error, kind_of
 from dxgemm.epilogues.literals import compiled_function, copied_function
-from dxgemm.epilogues.reads import FunctionHolder, Read, cell_value, check_unchanged, examine
+from dxgemm.epilogues.reads import (
+    FunctionHolder,
+    Read,
+    cell_value,
+    check_unchanged,
+    examine,
+    names_parameter,
+)
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import EpilogueError, ScalarError
 from dxgemm.gpu.status import simulator_enabled
@@ -134,6 +141,12 @@ class Epilogue(FunctionHolder):
         A kernel that is compiled later then agrees with the digest.
         """
         return copied_function(self.function)
+
+    @cached_property
+    def uses_row(self) -> bool:
+        """True if the result may depend on the row itself, beside the operands' elements there."""
+        leading = PAIR_LEADING if self.takes_pairs else LEADING
+        return names_parameter(self.function, leading.index("row"))
 
     @cached_property
     def shape(self) -> BoundEpilogue:

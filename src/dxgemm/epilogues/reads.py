@@ -113,6 +113,15 @@ def global_names(code: CodeType) -> frozenset[str]:
     )
 
 
+def names_parameter(function: FunctionType, place: int) -> bool:
+    """True if a function's code names one of its parameters, without which it cannot read it."""
+    code = function.__code__
+    name = code.co_varnames[place]
+    named = (instruction.argval for instruction in dis.get_instructions(code))
+    # Instructions of two variables name both.
+    return any(name in value if isinstance(value, tuple) else name == value for value in named)
+
+
 def cell_value(cell: CellType) -> Any:
     """Value of a closure variable; `ABSENT` if it has none yet."""
     try:

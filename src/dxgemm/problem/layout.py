@@ -55,6 +55,16 @@ class Strides(NamedTuple):
     def transposed(self) -> Strides:
         return Strides(self.batch, self.col, self.row)
 
+    def flattened(self, rows: int) -> Strides | None:
+        """Strides of one matrix of all rows of the batch; None if no single stride leads to them.
+
+        Args:
+            rows: rows of a matrix.
+        """
+        if rows == 1:
+            return Strides(0, self.batch, self.col)
+        return Strides(0, self.row, self.col) if self.batch == rows * self.row else None
+
     @property
     def arrangement(self) -> str:
         """`"row_major"`, `"col_major"` or `"strided"` (neither index is contiguous)."""

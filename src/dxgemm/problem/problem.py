@@ -18,6 +18,7 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strid
 # bytes of an operand that is copied at most.
 COPIED = ("float16", "bfloat16", "int8", "tf32")
 MOST_COPIED_BYTES = 2**30
+MOST_FLATTENED_ROWS = 2**30  # kernels count the rows of a matrix in 32 bits
 
 
 def _quick_to_read(cls: type[Any]) -> type[Any]:
@@ -297,6 +298,39 @@ def oriented(problem: Problem) -> Problem:
     return exchanged(problem)
 
 
+def flattened(problem: Problem, *, takes_columns: bool = False) -> Problem | None:
+    """Problem of one matrix that has the rows of a whole batch, which share b.
+
+    Args:
+        problem: a problem without an epilogue.
+        takes_columns: True if one with the columns of a batch that shares a will do, too.
+
+    Returns:
+        The same product, in the caller's orientation; None if there is no batch, if its matrices do
+        not share an operand, or if a single stride does not lead through the rows of a, out and, if
+        it is read, c.
+    """
+    if problem.batch == 1 or problem.is_empty:
+        return None
+    own = exchanged(problem) if problem.is_transposed else problem
+    flat = _with_flattened_rows(own)
+    if flat is None and takes_columns:
+        flat = _with_flattened_rows(exchanged(own))
+        flat = flat and exchanged(flat)
+    return flat
+
+
+def _with_flattened_rows(problem: Problem) -> Problem | None:
+    batch, m = problem.batch, problem.m
+    if problem.b.batch or batch * m > MOST_FLATTENED_ROWS:
+        return None
+    a, out = problem.a.flattened(m), problem.out.flattened(m)
+    c = problem.c.flattened(m) if problem.reads_c else out
+    if a is None or c is None or out is None:
+        return None
+    return replace(problem, m=batch * m, batch=1, a=a, c=c, out=out)
+
+
 def exchanged(problem: Problem) -> Problem:
     """Problem of the transposed product."""
     return replace(
@@ -309,6 +343,6 @@ def exchanged(problem: Problem) -> Problem:
         out=problem.out.transposed(),
         a_alignment=problem.b_alignment,
         b_alignment=problem.a_alignment,
-        is_transposed=True,
+        is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
     )
