@@ -74,6 +74,16 @@ def test_the_order_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, ki
     assert len(transposed) == 1
 
 
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_the_order_sees_no_more_of_strides_than_is_promised(kind):
+    problem, samples = problem_of(kind, 32, 512, 64), {}
+    for row in range(64, 200):
+        apart = replace(problem, a=problem.a._replace(row=row))
+        is_aligned = row * ITEM_SIZES[problem.dtype] % 16 == 0
+        samples.setdefault(is_aligned, set()).add(batch_invariant._with_rows(apart, 16))
+    assert set(map(len, samples.values())) == {1}
+
+
 def test_the_quickest_config_of_the_order_is_taken(configs_of_a_gpu):
     found = {m: chosen(problem_of("float16", m, 4096, 4096)) for m in (1, 8192)}
     assert found[1] != found[8192]

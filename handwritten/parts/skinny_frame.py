@@ -52,7 +52,6 @@ class Config(BaseConfig):
     split_k: int = 1
 
     dynamic_smem = True
-    producers = 32  # threads that fill the ring; of those for TMA one does
     partial_tiles = 1  # that a block's threads leave to be added up
 
     def complaints(self) -> Iterator[str]:
@@ -64,6 +63,11 @@ class Config(BaseConfig):
             yield f"{self.smem_bytes('float32')} bytes of shared memory"
         if self.partial_tiles * self.sums_bytes > self.stages * self.stage_bytes:
             yield "sums take the place of the stages"
+
+    @property
+    def producers(self) -> int:
+        """Threads that fill the ring; of those for TMA one does."""
+        return 32
 
     @property
     def threads(self) -> int:

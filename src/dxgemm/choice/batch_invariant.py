@@ -23,7 +23,8 @@ from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.choice.selection import Ranking, Times, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
-from dxgemm.problem.layout import Strides
+from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
 TYPICAL_ROWS = (1, 16, 128, 1024, 8192)  # numbers of rows for which orders are compared
@@ -152,11 +153,29 @@ def _with_rows(problem: Problem, rows: int) -> Problem:
     a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
     if problem.is_transposed or problem.n == 1:  # several rows of one column are transposed
         b = b if problem.n > 1 else b._replace(col=problem.k)
+        b, alignment = _typical(b, problem.b_alignment, problem, rows)
         out = Strides(0, rows, 1)
-        return replace(problem, n=rows, batch=1, a=a, b=b, c=out, out=out)
+        return replace(problem, n=rows, batch=1, a=a, b=b, b_alignment=alignment, c=out, out=out)
     a = a if problem.m > 1 else a._replace(row=problem.k)
+    a, alignment = _typical(a, problem.a_alignment, problem, rows)
     out = Strides(0, problem.n, 1)
-    return replace(problem, m=rows, batch=1, a=a, b=b, c=out, out=out)
+    return replace(problem, m=rows, batch=1, a=a, b=b, a_alignment=alignment, c=out, out=out)
+
+
+def _typical(strides: Strides, alignment: int, problem: Problem, rows: int) -> tuple[Strides, int]:
+    """Strides and alignment of which only multiples of 16 bytes are known, as is promised."""
+    item_size = ITEM_SIZES[problem.dtype]
+    line = LINE_BYTES // item_size
+    long = -(-max(rows, problem.k) // line) * line
+
+    def typical(stride: int) -> int:
+        if stride in (0, 1):
+            return stride
+        length = long if stride * item_size % MAX_ALIGNMENT == 0 else long + 1
+        return length if stride > 0 else -length
+
+    typical_alignment = alignment if alignment == MAX_ALIGNMENT else item_size
+    return Strides(0, typical(strides.row), typical(strides.col)), typical_alignment
 
 
 def _smallest_slowdown(times: dict[Hashable, list[float]]) -> tuple[Hashable, float]:
