@@ -19,6 +19,7 @@ from typing import Any
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
+from dxgemm.handwritten.parts.tile_order import make_tile_map
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row, make_multiply_from_registers
 from dxgemm.handwritten.parts.wgmma_ring import (
     ITEM_BYTES,
@@ -31,7 +32,6 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     make_fetch,
     make_init_ring,
     make_produce,
-    make_tile_map,
 )
 
 

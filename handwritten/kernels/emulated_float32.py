@@ -175,8 +175,9 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import global_address, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.parts.scale_back import make_scale_back
+    from dxgemm.handwritten.parts.tile_order import make_locate
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_locate, make_produce
+    from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_produce
     from dxgemm.handwritten.wgmma import make_fill
 
     scheme = SCHEMES[scheme_name]

@@ -99,8 +99,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.scale_back import make_scale_back
+    from dxgemm.handwritten.parts.tile_order import make_locate
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     scheme = SCHEMES[scheme_name]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dxgemm.handwritten import wgmma
-from dxgemm.handwritten.parts import wgmma_layouts, wgmma_ring
+from dxgemm.handwritten.parts import tile_order, wgmma_layouts, wgmma_ring
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
@@ -95,7 +95,7 @@ def make_kernel(
     a_parameter, b_parameter = wgmma_layouts.TENSOR_MAPS
     first_field = FIELDS.index("first")
     find_problem = make_find_problem()
-    locate = wgmma_ring.make_locate(tile_m, tile_n, config.swizzle_rows)
+    locate = tile_order.make_locate(tile_m, tile_n, config.swizzle_rows)
     after = wgmma_ring.make_after(places)
     multiply = wgmma.make_multiply(config, kind, a_across, b_across)
     fetch = wgmma_ring.make_fetch(config, tile_k, a_across, b_across)

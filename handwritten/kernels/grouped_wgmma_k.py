@@ -17,7 +17,7 @@ from typing import Any
 
 from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.kernels.grouped_wgmma import SHARES, Config
-from dxgemm.handwritten.parts import wgmma_layouts, wgmma_ring
+from dxgemm.handwritten.parts import tile_order, wgmma_layouts, wgmma_ring
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP
 
@@ -63,7 +63,7 @@ def make_kernel(
     full_smem = chunks_smem + consumers * 4 * chunk_bytes
     empty_smem = full_smem + 8 * config.stages
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
-    locate = wgmma_ring.make_locate(tile_m, tile_n, config.swizzle_rows)
+    locate = tile_order.make_locate(tile_m, tile_n, config.swizzle_rows)
     fetch = wgmma_ring.make_fetch(config, tile_k, a_across, b_across)
     fill = wgmma.make_fill(config, tile_k, fetch)
     init_ring = wgmma_ring.make_init_ring(config.stages, config.consumers)

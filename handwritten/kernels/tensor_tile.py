@@ -159,8 +159,8 @@ def make_tile_kernel(
     )
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
+    from dxgemm.handwritten.parts.tile_order import make_locate
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_ring import make_locate
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
     item_bytes, threads = ITEM_BYTES[dtype], config.threads
