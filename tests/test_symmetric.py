@@ -131,6 +131,38 @@ def test_a_triangle_is_read_and_written_and_the_other_is_not(make, kind, triangl
             assert same_bits(found[~is_written], c[~is_written])
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("triangle", TRIANGLES)
+def test_a_product_and_its_transpose_are_added(make, kind, triangle):
+    n, factors = 9, (*FACTORS, (0, 1))
+    for transpose, batch, k, (alpha, beta) in product((False, True), ((), (2,)), (0, 5), factors):
+        shape = (*batch, k, n) if transpose else (*batch, n, k)
+        (a, padded_a), (b, padded_b) = make(shape, kind), make(shape[-2:], kind)
+        c, padded_c = make((*batch, n, n), kind)
+        dxgemm.gemm_symmetric(
+            padded_a.array, padded_c.array, alpha, beta, b=padded_b.array, transpose=transpose,
+            triangle=triangle,
+        )  # fmt: skip
+        x, y = a.astype(float), b.astype(float)
+        half = x.swapaxes(-1, -2) @ y if transpose else x @ y.swapaxes(-1, -2)
+        exact = alpha * (half + half.swapaxes(-1, -2)) + beta * c.astype(float)
+        found, is_written = padded_c.fetch(), written(triangle, n)
+        assert (found[..., is_written] == exact[..., is_written]).all()
+        assert same_bits(found[..., ~is_written], c[..., ~is_written])
+        padded_a.assert_unchanged()
+        padded_b.assert_unchanged()
+
+
+def test_the_sum_of_both_sides_is_symmetric_bit_for_bit(home):
+    rng = np.random.default_rng(0)
+    a, b, t = (rng.standard_normal((9, 9)).astype(np.float32) for _ in range(3))
+    sent, other, table = map(home.send, (a, b, t + t.T))
+    for epilogue in (None, residual(table) | relu):
+        out = home.send(np.empty((9, 9), np.float32))
+        dxgemm.gemm_symmetric(sent, b=other, alpha=1.3, out=out, epilogue=epilogue)
+        assert same_bits(home.fetch(out), home.fetch(out).T)
+
+
 def test_each_place_has_its_own_row_and_column(make, home):
     @dxgemm.epilogue
     def placed(value, row, col, table: Matrix):
@@ -174,14 +206,19 @@ def test_what_cannot_be_symmetric_is_refused_before_anything_is_written(make, ho
             dxgemm.gemm_symmetric(a.array, **{"triangle": "lower", **call})
     with pytest.raises(errors.OverlapError):
         dxgemm.gemm_symmetric(c.array, c.array)
+    with pytest.raises(errors.ShapeError, match="must have the same shape"):
+        dxgemm.gemm_symmetric(a.array, c.array, b=narrow.array)
+    with pytest.raises(errors.DtypeError):
+        dxgemm.gemm_symmetric(a.array, c.array, b=make((6, 4), "float64")[1].array)
     c.assert_unchanged()
     narrow.assert_unchanged()
 
 
 def test_int8_has_no_triangles_of_its_own(make):
     (_, a), (_, c) = make((6, 4), "int8"), make((6, 6), "int32")
-    with pytest.raises(errors.UnsupportedProblemError, match="int32 is not folded"):
-        dxgemm.gemm_symmetric(a.array, c.array, triangle="upper")
+    for options in ({"triangle": "upper"}, {"b": a.array}):
+        with pytest.raises(errors.UnsupportedProblemError, match="takes no int32"):
+            dxgemm.gemm_symmetric(a.array, c.array, **options)
     c.assert_unchanged()
 
 

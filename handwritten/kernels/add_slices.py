@@ -4,7 +4,8 @@ If a result has few tiles and k is long, blocks share out k as well, each with a
 their sums in a workspace. This kernel adds them, in the order of the slices whatever the timing,
 and applies the epilogue. The groups of threads in a block have neighbouring elements of the
 flattened matrix, one each. A group's members take its slices in turn and add their sums pairwise.
-Of a symmetric result, only the sums of the lower triangle are read, for either triangle.
+Of a symmetric result, only the sums of the lower triangle are read, for either triangle, unless
+each element is the sum of two, on both sides of the diagonal.
 Layout: a is the workspace: m x n matrices with unit stride along n, `a_stride_k` from one of the k
 slices to the next. c and out (m, n), any strides, any batch, in the dtype of sums or in half
 precision; out also in int8, to which no c is added.
@@ -54,6 +55,7 @@ def make_kernel(
     dtype: str,
     out_dtype: str | None = None,
     triangle: str = "",
+    added: str = "",
     epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
@@ -63,6 +65,7 @@ def make_kernel(
         out_dtype: dtype of c and out; None for that of the sums.
         triangle: triangles of a symmetric result that are written, from the sums of the lower one;
             "" for another result.
+        added: "transposed" if the transpose of the sums is added to them, in a symmetric result.
     """
     from numba import cuda, int32
 
@@ -94,7 +97,8 @@ def make_kernel(
         is_inside = row < m
         sum_row, sum_col = row, col
         if triangle:
-            sum_row, sum_col = max(row, col), min(row, col)
+            if not added:
+                sum_row, sum_col = max(row, col), min(row, col)
             if triangle == "lower":
                 is_inside = is_inside and row >= col
             if triangle == "upper":
@@ -104,8 +108,12 @@ def make_kernel(
         total = scalar(0)
         if is_inside:
             place = matrix * a.batch + sum_row * a.row + sum_col
+            across = matrix * a.batch + sum_col * a.row + sum_row
             for part in range(member, int32(k), group_threads):
-                total += a.data[place + part * a.col]
+                if added:
+                    total += a.data[place + part * a.col] + a.data[across + part * a.col]
+                else:
+                    total += a.data[place + part * a.col]
         # --- Sums of the members, pairwise ---
         step = group_threads // 2
         while step > 0:

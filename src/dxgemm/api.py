@@ -126,6 +126,7 @@ def gemm_symmetric(
     alpha: float = 1.0,
     beta: float = 0.0,
     *,
+    b: Any = None,
     transpose: bool = False,
     triangle: str = "both",
     out: Any = None,
@@ -136,12 +137,15 @@ def gemm_symmetric(
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
 
+    With b, C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than that time.
+
     Args:
         a: (n, k) or (batch, n, k), as `gemm` takes it.
+        b: of the shape and dtype of a; None for a itself, once.
         c: (n, n) or (batch, n, n), updated in place; None allocates the result in a's library. Each
             element is read where it is written, so that the result is symmetric if c is.
         alpha, beta: as `gemm` takes them.
-        transpose: True for A.T @ A, for an a of (k, n) or (batch, k, n).
+        transpose: True for A.T @ A, or A.T @ B + B.T @ A, for (k, n) or (batch, k, n).
         triangle: "both" writes the whole result, with equal bits on both sides of the diagonal.
             "lower" and "upper" read and write this triangle of c and out alone, with the diagonal;
             the other one keeps its bits, and is not set in a new array.
@@ -157,7 +161,7 @@ def gemm_symmetric(
 
     Raises:
         DxgemmError: any error of `gemm`, before anything is launched or written.
-        ShapeError: the triangle is unknown.
+        ShapeError: the triangle is unknown, or b's matrices have another shape.
         UnsupportedProblemError: the epilogue makes no square matrix of the result.
 
     Notes:
@@ -165,15 +169,17 @@ def gemm_symmetric(
         them is quicker, as for small results, that is done. `gemm(a, a.T)` of one matrix does the
         same by itself if beta is 0, there is no epilogue and no implementation is named, for arrays
         that begin at the same address; its two triangles may differ in their last bits where it
-        computes both.
+        computes both. With b, one product is left in a workspace, and another kernel adds both
+        sides of its diagonal. int8 is refused then.
     """
     if triangle not in TRIANGLES:
         raise ShapeError(
             f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
         )
-    symmetry = Symmetry(triangle, bool(transpose))
+    symmetry = Symmetry(triangle, bool(transpose), adds_transpose=b is not None)
+    other = a if b is None else b
     prepared = prepare(
-        a, a, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
+        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
     )
     return _run(prepared)
 

@@ -34,6 +34,7 @@ SYMMETRY = {
     "whole": "b is a.T; all tiles are computed",
     "folded": "b is a.T: all tiles are computed, and another kernel writes the triangles",
 }
+ADDED = "all tiles are computed, and another kernel adds the transpose and writes the triangles"
 
 
 @dataclass(frozen=True)
@@ -333,6 +334,13 @@ def explain_route(route: Route) -> Explanation:
     )
 
 
+def _symmetry_text(problem: Problem, candidate: Candidate) -> str | None:
+    """Describe how a symmetric result is computed; None for another result."""
+    if problem.adds_transpose:
+        return ADDED
+    return SYMMETRY[candidate.triangle] if problem.triangle else None
+
+
 def _flattening_text(route: Route) -> str | None:
     """Describe the batch of a call that is computed as one matrix."""
     problem, (*batch, m, _) = route.on_device.problem, route.shape
@@ -436,7 +444,7 @@ def _explain(
         precision=problem.precision,
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
-        symmetry=SYMMETRY[candidate.triangle] if problem.triangle else None,
+        symmetry=_symmetry_text(problem, candidate),
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},

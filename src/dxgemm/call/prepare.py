@@ -39,7 +39,7 @@ def prepare(
 ) -> tuple[Any, ...]:
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
-    With a `symmetry`, b is a, and stands for its transpose.
+    With a `symmetry`, a or b stands for its transpose.
 
     Returns:
         launch: launch to call; None if nothing is launched.
@@ -134,9 +134,9 @@ def prepare(
         if _changes_nothing(route, beta, out, call_epilogue):
             launch = None
         elif route.host_operands:
-            if symmetry is not None and "a" in route.host_operands:
-                view = host_view(a)
-                arrays["a" if symmetry.transpose else "b"] = view.swapaxes(-1, -2)
+            if symmetry is not None and symmetry.transposed_name in route.host_operands:
+                name = symmetry.transposed_name
+                arrays[name] = host_view(arrays[name]).swapaxes(-1, -2)
             if route.reduction is None:
                 arrays["c" if out is None else "out"] = result
             if call_epilogue is not None:

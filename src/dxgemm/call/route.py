@@ -33,6 +33,7 @@ from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
     MissingPackageError,
+    ShapeError,
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
@@ -56,15 +57,22 @@ routes: dict[Any, Route] = {}  # by the keys of make_route; read directly where 
 
 
 class Symmetry(NamedTuple):
-    """Product of a matrix and its transpose, asked for as such.
+    """Symmetric product, asked for as such.
 
     Attributes:
         triangle: triangles of the result that are written: "both", "lower" or "upper".
-        transpose: True for a.T @ a, False for a @ a.T.
+        transpose: True for a.T @ b, False for a @ b.T.
+        adds_transpose: True if the transposed product is added; else b is a.
     """
 
     triangle: str
     transpose: bool
+    adds_transpose: bool
+
+    @property
+    def transposed_name(self) -> str:
+        """Name of the operand that is taken transposed."""
+        return "a" if self.transpose else "b"
 
 
 class Route:
@@ -115,6 +123,7 @@ class Route:
         implementation: Any,
         epilogue: BoundEpilogue | None = None,
         triangle: str = "",
+        adds_transpose: bool = False,
     ) -> None:
         self.layouts = layouts
         self.epilogue = epilogue
@@ -158,7 +167,7 @@ class Route:
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         if triangle:
-            self.problem = self._with_triangle(triangle)
+            self.problem = replace(self._with_triangle(triangle), adds_transpose=adds_transpose)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
@@ -193,6 +202,7 @@ class Route:
                 implementation,
                 epilogue,
                 "" if triangle == "either" else triangle,
+                adds_transpose,
             )
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
@@ -482,9 +492,12 @@ def route_of_layouts(
     implementation: Any,
     epilogue: BoundEpilogue | None = None,
     triangle: str = "",
+    adds_transpose: bool = False,
 ) -> Route:
     """Find or make the route of operands given by their layouts, of any library."""
-    rest = alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle
+    rest = (
+        alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle, adds_transpose
+    )  # fmt: skip
     key = (*layouts.items(), *rest)
     try:
         return routes[key]
@@ -499,7 +512,7 @@ def make_route(key: tuple[Any, ...]) -> Route:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
             alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
             `implementation`, and the key by `inspect_epilogue` or None. Last True if a and b begin
-            at the same address, or else False; or a `Symmetry`, of which b is a.
+            at the same address, or else False; or a `Symmetry`.
     """
     operands, (a_alignment, b_alignment) = key[:8], key[8:10]
     epilogue: BoundEpilogue | None = None
@@ -526,13 +539,20 @@ def make_route(key: tuple[Any, ...]) -> Route:
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
     alpha_is_zero, beta_is_zero, precision, implementation = key[10:14]
     symmetry = key[15]
-    triangle = "either" if symmetry is True else ""
+    triangle, adds_transpose = "either" if symmetry is True else "", False
     if isinstance(symmetry, Symmetry):
-        triangle = symmetry.triangle
-        layouts["a" if symmetry.transpose else "b"] = transposed(layouts["a"])
+        triangle, adds_transpose = symmetry.triangle, symmetry.adds_transpose
+        if layouts["a"].shape[-2:] != layouts["b"].shape[-2:]:
+            raise ShapeError(
+                f"gemm_symmetric: a is {layouts['a'].shape}, b is {layouts['b'].shape}; "
+                "their matrices must have the same shape."
+            )
+        name = symmetry.transposed_name
+        layouts[name] = transposed(layouts[name])
     shared = route_of_layouts(
-        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle
-    )
+        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle,
+        adds_transpose,
+    )  # fmt: skip
     return _remember(key, shared.for_libraries(libraries, doubtful))
 
 

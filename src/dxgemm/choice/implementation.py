@@ -390,6 +390,7 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     variant: tuple[str, ...] = (out_dtype,) if out_dtype != sums else ()
     if problem.triangle:
         variant = out_dtype, "both" if problem.triangle == "either" else problem.triangle
+        variant += ("transposed",) if problem.adds_transpose else ()
     return KernelSpec("add_slices", ADDER, config, sums, variant, problem.epilogue)
 
 

@@ -75,7 +75,8 @@ def triangular(problem: Problem, path: str) -> Problem:
         path: one of `triangle_paths`.
     """
     triangle = problem.triangle if path == "half" else ""
-    return replace(problem, triangle="both" if triangle == "either" else triangle)
+    triangle = "both" if triangle == "either" else triangle
+    return replace(problem, triangle=triangle, adds_transpose=False)
 
 
 def refusal(implementation: Implementation, problem: Problem, device: DeviceFacts) -> str | None:
@@ -83,7 +84,7 @@ def refusal(implementation: Implementation, problem: Problem, device: DeviceFact
     if not reduction_paths(implementation, problem):
         return "its kernels reduce nothing"
     if not triangle_paths(implementation, problem):
-        return "it writes both triangles of a symmetric result, and int32 is not folded"
+        return "a symmetric result is made of its sums by a kernel that takes no int32"
     part = _part(implementation, problem)
     reason = implementation.supports(part) or implementation.runs_on(device.arch)
     if reason is not None or not implementation.is_own:
@@ -168,10 +169,12 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     """Paths to a symmetric result, see `Candidate.triangle`; ("whole",) for any other result.
 
     A whole product is symmetric bit for bit where both factors of each sum are taken alike, and
-    neither c nor an epilogue is rounded with it.
+    neither c nor an epilogue is rounded with it. A transpose is added where sums are folded.
     """
     if not problem.triangle:
         return ("whole",)
+    if problem.adds_transpose:
+        return ("folded",) if is_sliceable(problem) else ()
     is_bare = not problem.reads_c and problem.epilogue is None
     is_exact = problem.scalar_dtype == "int32"
     paths: tuple[str, ...] = ()

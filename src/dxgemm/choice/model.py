@@ -451,7 +451,7 @@ def reducing_us(problem: Problem, is_fused: bool, device: DeviceFacts) -> float:
 def folding_us(problem: Problem) -> float:
     """Predict the microseconds of the kernel that writes triangles from sums in a workspace."""
     sums_bytes = problem.batch * problem.m * problem.n * ITEM_SIZES[problem.scalar_dtype]
-    return ADDING_US + 2 * sums_bytes / ADDING_BYTES_PER_US
+    return ADDING_US + (2 + problem.adds_transpose) * sums_bytes / ADDING_BYTES_PER_US
 
 
 def resident_blocks(config: Any, dtype: str, device: DeviceFacts) -> int:

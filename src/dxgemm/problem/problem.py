@@ -64,6 +64,7 @@ class Problem:
         triangle: triangles that are written of a result that is symmetric because b is a.T: "both",
             "lower" or "upper", in the kernels' orientation; "" for any other result. "either" is as
             "both", but the two need not have the same bits: the call did not ask for symmetry.
+        adds_transpose: True if a symmetric result is the product and its transpose added up.
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
     """
@@ -88,6 +89,7 @@ class Problem:
     must_fuse: bool | None = None
     slices: int = 1
     triangle: str = ""
+    adds_transpose: bool = False
     padded: str = ""
 
     @property
