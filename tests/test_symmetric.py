@@ -337,3 +337,16 @@ def test_the_choice_is_symmetric_bit_for_bit(home, kind):
                 )
             )
             assert same_bits(found, found.T), (n, k, transpose)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not KINDS[kind].is_integer])
+def test_the_transpose_is_added_by_every_choice(make, home, kind):
+    wanted = KINDS[kind]
+    for n, k in CHOSEN:
+        (a, padded_a), (b, padded_b) = (make((n, k), wanted.dtype) for _ in "ab")
+        out = home.send(np.empty((n, n), numpy_dtype(wanted.out_dtype)))
+        dxgemm.gemm_symmetric(padded_a.array, b=padded_b.array, out=out, precision=wanted.precision)
+        half = a.astype(float) @ b.astype(float).T
+        exact = (half + half.T).astype(numpy_dtype(wanted.out_dtype))
+        assert same_bits(home.fetch(out), exact), (n, k)
