@@ -70,8 +70,8 @@ def gemm(
             which `explain` states, does not hold; these are multiplied in the dtype's own
             arithmetic.
         batch_invariant: True gives each row of the result the same bits, however many rows and
-            matrices there are. It excludes reductions, split-K, and the implementations whose
-            rows depend on each other: "emulated_float32", "emulated_float64" and "cublas".
+            matrices there are. It excludes reductions, split-K with a workspace, "cublas", and the
+            emulated kernels, which check the values of all rows together.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
@@ -162,7 +162,8 @@ def gemm_symmetric(
     Raises:
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
-        UnsupportedProblemError: the epilogue makes no square matrix of the result.
+        UnsupportedProblemError: the epilogue makes no square matrix of the result, or one triangle
+            of int8, or b with int8, is wanted.
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of
@@ -170,7 +171,7 @@ def gemm_symmetric(
         same by itself if beta is 0, there is no epilogue and no implementation is named, for arrays
         that begin at the same address; its two triangles may differ in their last bits where it
         computes both. With b, one product is left in a workspace, and another kernel adds both
-        sides of its diagonal. int8 is refused then.
+        sides of its diagonal.
     """
     if triangle not in TRIANGLES:
         raise ShapeError(
