@@ -65,10 +65,10 @@ STALLS = {
     "math_pipe_throttle": "the arithmetic unit, which is taken",
     "mio_throttle": "a place in the queue to shared memory",
     "no_instruction": "the next instruction, from the instruction cache",
-    "not_selected": "its turn: other warps were ready too",
+    "not_selected": "a turn: other warps were ready too",
     "short_scoreboard": "data from shared memory",
-    "sleeping": "its own sleep",
-    "wait": "the fixed latency of its last instruction",
+    "sleeping": "the end of a sleep",
+    "wait": "the fixed latency of the last instruction",
 }
 
 
