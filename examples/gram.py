@@ -172,7 +172,7 @@ def main() -> None:
         _, kernel = measure(images[order], count, dtype)
         by_place = np.argsort(order)
         right = classify(kernel[by_place][:, by_place], labels[:count])
-        print(f"Kernel ridge regression in {dtype}: {right:.1%} of {count} digits right.")
+        print(f"Kernel ridge regression in {dtype}: {right:.1%} of {-(-count // 3)} digits right.")
     print("Every matrix is symmetric bit for bit, and agrees with NumPy's.")
     draw(measurements, kernel, options.plot)
     print(f"Plotted to {options.plot}.")
