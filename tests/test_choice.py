@@ -138,6 +138,10 @@ def test_a_name_means_exactly_that(configs_of_a_gpu):
             assert found == choose(asked, H200, named)
             assert found.implementation is implementation and found.us > 0
             assert named == name or (found.config, found.slices) == (named[1], 1)
+            if named != name:
+                assert choose(asked, H200, (name, str(named[1]))) == found
+    with pytest.raises(errors.UnsupportedProblemError, match="has no config 1x1x1"):
+        choose(asked, H200, ("tuned", "1x1x1"))
 
 
 def test_slices_are_neither_too_many_nor_of_what_cannot_be_added(configs_of_a_gpu):

@@ -58,8 +58,8 @@ def gemm(
             be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
             stored only if out is passed.
         implementation: None to choose among dxgemm's own kernels. A name, (name, config), or
-            (name, config, slices), where slices is the number of split-K slices, selects exactly
-            that kernel.
+            (name, config, slices), where config may be its text and slices is the number of split-K
+            slices, selects exactly that kernel.
         precision: None for the dtype's own arithmetic. "tf32", for float32 only, permits products
             of inputs rounded to TF32's eleven significant bits; sums stay float32. "emulated", for
             float32, splits each number into two float16 parts and sums the products of the parts

@@ -328,6 +328,8 @@ def _named(
             text += f" {device.name} computes it with {', '.join(able) or 'none'}."
         raise UnsupportedProblemError(text)
     configs = chosen.configs(problem.dtype, device.arch)
+    if isinstance(config, str):  # as `explain` prints it
+        config = next((known for known in configs if str(known) == config), config)
     if config is not None and config not in configs:
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(
