@@ -3,8 +3,8 @@
 Idea: grown from `ping_pong`. A thread keeps up to 16 x 8 elements, so that six 16-byte reads of
 shared memory feed 128 multiply-adds; blocks run over the result in groups of tile rows, whose
 operands stay in L2; small results are split along k over the blocks of a thread-block cluster, so
-that every multiprocessor has work; smaller ones yet are cut into slices along k, whose sums
-`add_slices` adds. Of a symmetric result, half the tiles are computed (`triangle`).
+that every SM has work; split-K with a workspace serves smaller ones yet (`add_slices`). Of a
+symmetric result, half the tiles are computed (`triangle`).
 Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch; compiled for the layouts of a
 and b (see `async_tiles`).
 Constraints: see `Config`. Tiles need not be powers of two: rows are read 8 bytes at a time where 16

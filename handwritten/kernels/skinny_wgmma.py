@@ -108,7 +108,7 @@ def make_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) ->
 
 KERNEL = Kernel(
     make_kernel=partial(make_skinny_kernel, make_consumer, make_tma_producer),
-    # Blocks of several share an SM, but for the first of each width.
+    # Two blocks share an SM, except with the first config of each width.
     configs=(
         Config(64, panels=2, stages=5),
         Config(64, panels=2, stages=3),

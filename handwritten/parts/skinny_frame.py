@@ -52,17 +52,18 @@ class Config(BaseConfig):
     split_k: int = 1
 
     dynamic_smem = True
-    partial_tiles = 1  # that a block's threads leave to be added up
+    partial_tiles = 1  # that a block adds up at the end
 
     def complaints(self) -> Iterator[str]:
         if self.few not in (8, 16, 32, 64):
             yield "a tile has 8, 16, 32 or 64 columns, as many as are a swizzle's width"
         if self.few * TILE % self.split_k:
             yield "the blocks of a cluster add up equal shares of a tile"
-        if self.smem_bytes("float32") > SMEM_BYTES_PER_BLOCK:
-            yield f"{self.smem_bytes('float32')} bytes of shared memory"
+        needed = self.smem_bytes("float32")
+        if needed > SMEM_BYTES_PER_BLOCK:
+            yield f"{needed} bytes of shared memory, more than {SMEM_BYTES_PER_BLOCK}"
         if self.partial_tiles * self.sums_bytes > self.stages * self.stage_bytes:
-            yield "sums take the place of the stages"
+            yield "its sums do not fit in the place of the stages"
 
     @property
     def producers(self) -> int:

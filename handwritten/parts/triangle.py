@@ -8,6 +8,7 @@ Tile rows come in groups, whose operands stay in L2. A group begins with the col
 rows have, column by column; what its longer rows have beside them follows. A group is as high as a
 whole number of tile columns is wide. So each group has a constant number of tiles more than the one
 before it, whatever the tiles' shape.
+Source: CUTLASS's rank-k updates, for tiles of one triangle.
 """
 
 from __future__ import annotations

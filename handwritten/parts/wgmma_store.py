@@ -48,7 +48,8 @@ def make_store_tile(
 
     allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
     writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on.
-    Arguments are those of `make_store_chunk`.
+    Arguments are those of `make_store_chunk`; of a symmetric result, `side` are the elements that
+    this store writes.
     """
     from numba import cuda, int32
 
