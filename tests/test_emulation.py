@@ -191,7 +191,7 @@ def test_runs_give_the_same_bits_and_a_plan_sees_new_contents(hopper, scheme):
     first = plan().get()
     assert all((plan().get() == first).all() for _ in range(20))
     text = str(plan.explain())
-    assert f"or, for what cannot be split: {scheme.native}" in text
+    assert f"if the validity check fails: {scheme.native}" in text
     assert ("15 moduli" in text) == (scheme.dtype == "float64")
     a *= 2
     np.testing.assert_array_equal(plan().get(), 2 * first)

@@ -7,7 +7,7 @@
 Importing touches no GPU and imports neither numba nor any array library but NumPy.
 """
 
-from dxgemm import epilogues, errors
+from dxgemm import epilogues, errors, reductions
 from dxgemm.api import (
     GroupedPlan,
     Plan,
@@ -54,4 +54,5 @@ __all__ = [
     "plan",
     "plan_grouped",
     "prepare",
+    "reductions",
 ]

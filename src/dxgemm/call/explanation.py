@@ -198,7 +198,7 @@ class Explanation:
         if self.accuracy is not None:
             lines.append(f"                  {self.accuracy}")
         if self.fallback is not None:
-            lines.append(f"                  or, for what cannot be split: {self.fallback}")
+            lines.append(f"                  if the validity check fails: {self.fallback}")
         lines += self._candidate_lines()
         lines += [f"  {label:<16}{text}" for label, text in self._work_lines()]
         lines += [f"  {label:<16}{text}" for label, text in self._launch_lines()]

@@ -151,7 +151,7 @@ def exclusion(implementation: Implementation, problem: Problem, device: DeviceFa
     if not implementation.is_own:
         return "a baseline: used only when named"
     if not implementation.is_automatic(problem.dtype, device.arch):
-        return "never the fastest for this dtype: used only when named"
+        return "not a candidate for this dtype: used only when named"
     return refusal(implementation, problem, device)
 
 
