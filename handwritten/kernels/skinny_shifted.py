@@ -94,10 +94,29 @@ def make_producer(
     x_whole, k_whole = TILE + CHUNK_BYTES // item_bytes, tile_k + CHUNK_BYTES // item_bytes
     x_tile = make_line_tile(LINE_LAYOUTS[x_innermost], "left", TILE, 16, WARPGROUP, item_bytes)
     y_tile = make_line_tile(LINE_LAYOUTS[y_innermost], "left", few, 16, y_threads, item_bytes)
-    x_first, x_place, load_x, put_x = x_tile.first, x_tile.place, x_tile.load, x_tile.put
-    y_first, y_place, load_y, put_y = y_tile.first, y_tile.place, y_tile.load, y_tile.put
-    load_x_inside, load_y_inside = x_tile.load_inside, y_tile.load_inside
-    y_in_lines = load_y_inside is not None
+    x_first, x_place, put_x = x_tile.first, x_tile.place, x_tile.put
+    y_first, y_place, put_y = y_tile.first, y_tile.place, y_tile.put
+
+    def make_load(tile):
+        """Device function that loads a thread's chunks of a stage, panel by panel."""
+        load, load_inside = tile.load, tile.load_inside
+        knows_inside = load_inside is not None
+
+        def load_stage(is_inside, source, step, k_step, left, k_left, begin, end):
+            chunks = ()
+            if knows_inside and is_inside and source - CHUNK_BYTES >= begin:
+                for panel in static_range(panels):
+                    at = source + panel * panel_k * k_step
+                    chunks = chunks + (load_inside(at, step, k_step),)
+            else:
+                for panel in static_range(panels):
+                    at, inside = source + panel * panel_k * k_step, int32(k_left - panel * panel_k)
+                    chunks = chunks + (load(at, step, k_step, left, inside, begin, end),)
+            return chunks
+
+        return device_function(unroll(load_stage))
+
+    load_x, load_y = make_load(x_tile), make_load(y_tile)
 
     def extent(operand, matrix, step, k_step, count, k):
         """Addresses between which a matrix lies, and that of its first element."""
@@ -137,34 +156,15 @@ def make_producer(
         parity: int32 = 0
         left = int32(left - warpgroup)
         while left > 0:
-            x_chunks, y_chunks = (), ()
-            is_inside = k_left >= k_whole
-            if is_inside and x_count - x >= x_whole and x_source - CHUNK_BYTES >= x_begin:
-                for panel in static_range(panels):
-                    at = x_source + panel * panel_k * x_k_step
-                    x_chunks = x_chunks + (load_x_inside(at, x_step, x_k_step),)
-            else:
-                for panel in static_range(panels):
-                    x_chunks = x_chunks + (
-                        load_x(
-                            x_source + panel * panel_k * x_k_step, x_step, x_k_step, x_left,
-                            int32(k_left - panel * panel_k - own_x_k), x_begin, x_end,
-                        ),
-                    )  # fmt: skip
-            if (
-                y_in_lines and is_inside and y_left > y_ahead and y_source - CHUNK_BYTES >= y_begin
-            ):  # fmt: skip
-                for panel in static_range(panels):
-                    at = y_source + panel * panel_k * y_k_step
-                    y_chunks = y_chunks + (load_y_inside(at, y_step, y_k_step),)
-            else:
-                for panel in static_range(panels):
-                    y_chunks = y_chunks + (
-                        load_y(
-                            y_source + panel * panel_k * y_k_step, y_step, y_k_step, y_left,
-                            int32(k_left - panel * panel_k - own_y_k), y_begin, y_end,
-                        ),
-                    )  # fmt: skip
+            is_whole = k_left >= k_whole
+            x_chunks = load_x(
+                is_whole and x_count - x >= x_whole, x_source, x_step, x_k_step, x_left,
+                int32(k_left - own_x_k), x_begin, x_end,
+            )  # fmt: skip
+            y_chunks = load_y(
+                is_whole and y_left > y_ahead, y_source, y_step, y_k_step, y_left,
+                int32(k_left - own_y_k), y_begin, y_end,
+            )  # fmt: skip
             hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
             ring: int32 = stage * stage_bytes
             for panel in static_range(panels):
