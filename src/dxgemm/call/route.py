@@ -167,7 +167,7 @@ class Route:
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         if triangle:
-            self.problem = replace(self._with_triangle(triangle), adds_transpose=adds_transpose)
+            self.problem = self._with_triangle(triangle, adds_transpose)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
         self.a_near = self._overlap_range(layouts["a"] if self.k else None, target)
@@ -228,14 +228,15 @@ class Route:
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
 
-    def _with_triangle(self, triangle: str) -> Problem:
+    def _with_triangle(self, triangle: str, adds_transpose: bool) -> Problem:
         """Problem of a symmetric result, in which `Problem.triangle` is set.
 
         For "either", a and b are known to begin at the same address. If their layouts or the call
         do not make the result symmetric, it is computed as any other.
 
         Raises:
-            UnsupportedProblemError: what the epilogue makes of the result is no square matrix.
+            UnsupportedProblemError: what the epilogue makes of the result is no square matrix, or
+                sums of int32 would have to be added up or written in part.
         """
         problem = self.problem
         is_square = self.reduction is None and not problem.takes_pairs
@@ -252,9 +253,14 @@ class Route:
                 "gemm_symmetric: the epilogue reduces the result or takes pairs of its columns, "
                 "and what it makes is no square matrix; call gemm(a, a.T, ...) instead."
             )
+        elif problem.scalar_dtype == "int32" and (triangle != "both" or adds_transpose):
+            raise UnsupportedProblemError(
+                "gemm_symmetric: a product of int8 is written whole, and its transpose is not "
+                'added; pass triangle="both" and no b.'
+            )
         if problem.is_transposed:
             triangle = OTHER.get(triangle, triangle)
-        return replace(problem, triangle=triangle)
+        return replace(problem, triangle=triangle, adds_transpose=adds_transpose)
 
     def _flattened(self) -> Problem | None:
         """Problem of one matrix in place of a batch, see `flattened`; None to leave the batch.
