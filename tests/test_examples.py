@@ -36,6 +36,7 @@ def run_example(name, *arguments):
         ("mlp", ["--batch-sizes", "1"], "Every score agrees with NumPy's"),
         ("knn", ["--queries", "1"], "Every neighbour is as near as NumPy's"),
         ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
+        ("muon", ["--widths", "6"], "Every result agrees with NumPy's"),
     ],
 )
 def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, agreement):
