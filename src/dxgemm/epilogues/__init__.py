@@ -30,9 +30,27 @@ from dxgemm.epilogues.catalogue import (
 )
 from dxgemm.epilogues.check import check_operands, check_overflow
 from dxgemm.epilogues.elementary import logistic, normal_cdf
-from dxgemm.epilogues.function import BoundEpilogue, Epilogue, bound_epilogue, epilogue
-from dxgemm.epilogues.kinds import ColumnVector, Integer, Matrix, Parameter, RowVector, Scalar
+from dxgemm.epilogues.function import (
+    BoundEpilogue,
+    Epilogue,
+    bound_epilogue,
+    epilogue,
+    find_epilogue,
+    joined_shape,
+    record,
+)
+from dxgemm.epilogues.kinds import (
+    ColumnVector,
+    Integer,
+    Matrix,
+    Parameter,
+    RowVector,
+    Scalar,
+    fits,
+    fitting_shapes,
+)
 from dxgemm.epilogues.literals import compiled_function
+from dxgemm.epilogues.reads import names_parameter
 from dxgemm.epilogues.reduction import Reduction
 
 __all__ = [
@@ -55,13 +73,19 @@ __all__ = [
     "dequantise",
     "dropout",
     "epilogue",
+    "find_epilogue",
+    "fits",
+    "fitting_shapes",
     "geglu",
     "gelu",
     "gelu_tanh",
+    "joined_shape",
     "keep",
     "leaky_relu",
     "logistic",
+    "names_parameter",
     "normal_cdf",
+    "record",
     "relu",
     "residual",
     "scale",

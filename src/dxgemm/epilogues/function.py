@@ -45,6 +45,8 @@ class Epilogue(FunctionHolder):
         outputs: the matrices that it writes besides the result.
         operands: `parameters`, then `outputs`.
         digest: sha256 of everything the function depends on, as hexadecimal text.
+        key: text that stands for the epilogue: see `find_epilogue`.
+        shape: `BoundEpilogue.shape` of a chain of this epilogue alone.
         takes_pairs: True if it makes one value of two neighbouring columns.
     """
 
@@ -71,6 +73,10 @@ class Epilogue(FunctionHolder):
         self._arguments = len(PAIR_LEADING if takes_pairs else LEADING) + len(parameters)
         self._reads = reads
         self._stages = (self,)
+        self.shape = _shape_of(self._stages, None)
+        kinds = ", ".join(f"{entry.name}: {entry.kind}" for entry in self.operands)
+        self.key = f"{self.name}({kinds}) {digest}"
+        _by_key[self.key] = self
 
     def __repr__(self) -> str:
         return f"<epilogue {self.name}({', '.join(self._names)})>"
@@ -112,8 +118,7 @@ class Epilogue(FunctionHolder):
             return BoundEpilogue(self._stages, operands, None, self.shape)
         if len(operands) == self._arguments and not named:
             return self.function(*operands)
-        check_unchanged(self._reads, self.name)
-        _ = self.recorded  # copied while globals are known to be as they were
+        record(self)
         return BoundEpilogue(self._stages, self._bind(operands, named), None, self.shape)
 
     def __or__(self, other: Any) -> BoundEpilogue:
@@ -126,11 +131,6 @@ class Epilogue(FunctionHolder):
         Raises:
             EpilogueError: there are operands without a default, or outputs.
         """
-        check_unchanged(self._reads, self.name)
-        return self._bound
-
-    @cached_property
-    def _bound(self) -> BoundEpilogue:
         bound: BoundEpilogue = self()
         return bound
 
@@ -147,11 +147,6 @@ class Epilogue(FunctionHolder):
         """True if the result may depend on the row itself, beside the operands' elements there."""
         leading = PAIR_LEADING if self.takes_pairs else LEADING
         return names_parameter(self.function, leading.index("row"))
-
-    @cached_property
-    def shape(self) -> BoundEpilogue:
-        """`BoundEpilogue.shape` of a chain of this epilogue alone."""
-        return _shape_of(self._stages, None)
 
     def make_function(
         self,
@@ -244,8 +239,7 @@ class BoundEpilogue:
             self.shape = shape
 
     def _check_stages(self) -> None:
-        if self.takes_pairs:
-            self._check_pairs()
+        self._check_pairs()
         if len(self.stages) < 2:
             return
         names = [output.name for stage in self.stages for output in stage.outputs]
@@ -263,7 +257,7 @@ class BoundEpilogue:
                 f"epilogue {self!r}: {' and '.join(pairing)} take pairs of columns; one stage of a "
                 "chain can."
             )
-        if self.reduction is not None:
+        if pairing and self.reduction is not None:
             raise EpilogueError(
                 f"epilogue {self!r}: what {pairing[0]} makes of pairs of columns cannot be reduced "
                 "by the same call; reduce its result."
@@ -281,11 +275,7 @@ class BoundEpilogue:
             return self.reduction | other
         right = bound_epilogue(other)
         stages, values = self.stages + right.stages, self.values + right.values
-        shape = _joined.get((self.shape, right.shape))
-        if shape is None:
-            joined = BoundEpilogue(stages, values, right.reduction)
-            _joined[self.shape, right.shape] = joined.shape
-            return joined
+        shape = joined_shape(self, right)
         return BoundEpilogue(stages, values, right.reduction, shape)
 
     @cached_property
@@ -384,6 +374,8 @@ class BoundEpilogue:
         return apply_on_host(self.stages, self.values, values, dtype)
 
 
+# The last epilogue that was made of each key.
+_by_key: dict[str, Epilogue] = {}
 _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 # Shapes of chains, by the shapes of their parts.
 _joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
@@ -400,6 +392,31 @@ def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> Boun
     if shape is None:
         shape = _shapes.setdefault(key, BoundEpilogue(stages, (), reduction))
     return shape
+
+
+def joined_shape(left: BoundEpilogue, right: BoundEpilogue) -> BoundEpilogue | None:
+    """Find or make the shape of two chains that are joined."""
+    key = left.shape, right.shape
+    shape = _joined.get(key)
+    if shape is None:
+        shape = BoundEpilogue(left.stages + right.stages, (), right.reduction).shape
+        _joined[key] = shape
+    return shape
+
+
+def record(stage: Epilogue) -> None:
+    """Copy a function while the variables that it reads are known to be as they were.
+
+    Raises:
+        EpilogueError: a global or closure variable has another value now.
+    """
+    check_unchanged(stage._reads, stage.name)
+    _ = stage.recorded
+
+
+def find_epilogue(key: str) -> Epilogue:
+    """Find the epilogue of a key: one with the same behaviour, and operands of the same names."""
+    return _by_key[key]
 
 
 def bound_epilogue(value: Any) -> BoundEpilogue:
