@@ -188,9 +188,7 @@ def main() -> None:
     print(f"Times: {clock_name()}." if uses_cupy() else "Not timed: no GPU with CuPy.")
     iterates = numpy_iterates(gradients[min(widths)])
     largest, median = np.quantile(np.linalg.svd(iterates[-1], compute_uv=False), (1.0, 0.5))
-    print(
-        f"Singular values after {ITERATIONS} iterations: median {median:.2f}, at most {largest:.2f}."
-    )
+    print(f"Singular values then: median {median:.2f}, at most {largest:.2f}.")
     print("Every result agrees with NumPy's.")
     draw(measurements, iterates, options.plot)
     print(f"Plotted to {options.plot}.")

@@ -6,7 +6,8 @@
     with dxgemm.torch.batch_invariant():
         y = model(x)                                               # torch's own products
 
-The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `matmul` and `gemm_grouped`.
+The operators are `torch.ops.dxgemm.linear`, `linear_keep`, `gemm`, `gemm_epilogue`,
+`apply_epilogue`, `matmul` and `gemm_grouped`.
 Each computes a new tensor and never returns one that shares memory with an operand.
 """
 
@@ -21,7 +22,8 @@ except ImportError as error:
         f"dxgemm.torch needs torch ({error}); pip install 'dxgemm[torch]'."
     ) from error
 
+from dxgemm.torch.derivatives import derivative
 from dxgemm.torch.functions import Linear, gemm, gemm_grouped, linear, matmul
 from dxgemm.torch.routing import batch_invariant
 
-__all__ = ["Linear", "batch_invariant", "gemm", "gemm_grouped", "linear", "matmul"]
+__all__ = ["Linear", "batch_invariant", "derivative", "gemm", "gemm_grouped", "linear", "matmul"]

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
-from dxgemm import errors
+from dxgemm import epilogues, errors
+from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
 from dxgemm.torch.activations import find_activation
-from dxgemm.torch.linear_operators import linear_keep_operator, linear_operator
-from dxgemm.torch.operands import cast_operand, refuse_tensor
+from dxgemm.torch.epilogue_operators import compute_with_epilogue
+from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
+from dxgemm.torch.operands import as_matrix, cast_operand, refuse_tensor
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
 
 
@@ -19,15 +21,17 @@ def linear(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     *,
+    epilogue: Epilogue | BoundEpilogue | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """activation(x @ weight.T + bias), as `torch.nn.functional.linear`, in one kernel.
+    """epilogue(activation(x @ weight.T + bias)), like `torch.nn.functional.linear`, in one kernel.
 
     Args:
         x: (..., k), float32, float64, float16 or bfloat16.
         weight: (n, k), dtype of x, any strides.
         bias: (n,), dtype of x; None for none.
         activation: None, "relu", "gelu" (with erf), "gelu_tanh", "silu", "sigmoid" or "tanh".
+        epilogue: as `gemm` takes it. Its matrices are (..., n), its column vectors (...).
         batch_invariant: True gives each row of the result, and of the gradient of x, the same
             bits, however many rows x has.
 
@@ -37,7 +41,9 @@ def linear(
     Raises:
         ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
             does not fit the others.
-        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
+            epilogue has no derivative that a gradient needs.
+        EpilogueError: epilogue is none, or lacks operands.
         ValueError: there is no such activation.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
@@ -50,6 +56,18 @@ def linear(
     x, weight = cast_operand("linear: x", x), cast_operand("linear: weight", weight)
     if bias is not None:
         bias = cast_operand("linear: bias", bias)
+    if epilogue is not None:
+        check_linear(x, weight, bias)
+        chain = bound_epilogue(epilogue)
+        if activation is not None:
+            chain = find_activation(activation).epilogue | chain
+        if bias is not None:
+            chain = epilogues.bias(bias) | chain
+        lead = x.shape[:-1]
+        rows = compute_with_epilogue(
+            "linear", as_matrix(x), weight.mT, None, 1.0, 0.0, chain, batch_invariant, lead
+        )
+        return rows.reshape(*lead, weight.shape[0])
     if activation is not None and not find_activation(activation).reads_output:
         operands = [operand for operand in (x, weight, bias) if operand is not None]
         if torch.is_grad_enabled() and any(operand.requires_grad for operand in operands):
@@ -64,9 +82,10 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
     *,
+    epilogue: Epilogue | BoundEpilogue | None = None,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    """alpha * a @ b + beta * c, like `torch.addmm` and `torch.baddbmm`.
+    """epilogue(alpha * a @ b + beta * c), like `torch.addmm` and `torch.baddbmm`.
 
     Args:
         a: (m, k) or (batch, m, k), float32, float64, float16 or bfloat16, any strides.
@@ -74,6 +93,8 @@ def gemm(
             the batch.
         c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
         alpha, beta: real numbers. beta is ignored if there is no c.
+        epilogue: an epilogue, or a chain of them, with tensors and numbers as its operands; None
+            for none. Outputs, pairs of columns and reductions are not taken.
         batch_invariant: as `dxgemm.gemm` takes it; it holds for the gradients too.
 
     Returns:
@@ -83,18 +104,25 @@ def gemm(
         ArrayTypeError, DtypeError, DeviceMismatchError, ShapeError: an operand is no tensor, or
             does not fit the others.
         ScalarError: alpha or beta is a tensor, or overflows the accumulator's dtype.
-        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation.
+        UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
+            epilogue is of a kind that is not taken, or has no derivative that a gradient needs.
+        EpilogueError: epilogue is none, or lacks operands.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
         beta == 0 never reads c, alpha == 0 never reads a and b. Streams, gradients and autocast
-        work as in `linear`. There is no gradient with respect to alpha and beta.
+        work as in `linear`. There is no gradient with respect to alpha, beta and other numbers.
+        Operands of the epilogue are not cast by autocast: kernels read other dtypes beside that of
+        a (`dxgemm.epilogues`).
     """
     a, b = cast_operand("gemm: a", a), cast_operand("gemm: b", b)
     if c is not None:
         c = cast_operand("gemm: c", c)
     refuse_tensor("gemm: alpha", alpha)
     refuse_tensor("gemm: beta", beta)
+    if epilogue is not None:
+        chain = bound_epilogue(epilogue)
+        return compute_with_epilogue("gemm", a, b, c, alpha, beta, chain, batch_invariant)
     return gemm_operator(a, b, c, alpha, beta, batch_invariant)
 
 

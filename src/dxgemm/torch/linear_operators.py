@@ -23,9 +23,15 @@ def _empty_linear(
     batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Check the operands of `linear` and allocate its result."""
-    check_operands("linear", x=x, weight=weight, bias=bias)
     if activation is not None:
         find_activation(activation)
+    check_linear(x, weight, bias)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Raise unless the operands of `linear` fit each other."""
+    check_operands("linear", x=x, weight=weight, bias=bias)
     if x.ndim == 0 or weight.ndim != 2 or x.shape[-1] != weight.shape[1]:
         listed = list_shapes(x=x, weight=weight)
         raise errors.ShapeError(f"linear: {listed}; x must be (..., k) and weight (n, k).")
@@ -33,7 +39,6 @@ def _empty_linear(
     if bias is not None and bias.shape != (n,):
         listed = list_shapes(x=x, weight=weight, bias=bias)
         raise errors.ShapeError(f"linear: {listed}; bias must be ({n},).")
-    return x.new_empty((*x.shape[:-1], n))
 
 
 def _compute_linear(

@@ -18,17 +18,22 @@ def cast_operand(label: str, operand: Any) -> torch.Tensor:
 
     `torch.library.register_autocast` cannot do this: it fixes one dtype at registration.
     """
+    check_tensor(label, operand)
+    device = operand.device.type
+    is_cast = operand.is_floating_point() and operand.dtype != torch.float64
+    if is_cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        return operand.to(torch.get_autocast_dtype(device))
+    return operand
+
+
+def check_tensor(label: str, operand: Any) -> None:
+    """Raise unless the operand is a tensor, and one without a tangent."""
     if not isinstance(operand, torch.Tensor):
         raise errors.ArrayTypeError(f"{label} is a {type(operand).__name__}; pass a tensor.")
     if unpack_dual(operand).tangent is not None:  # an operator would drop it without a word
         raise errors.UnsupportedProblemError(
             f"{label} has a tangent; there are no derivatives in forward mode, use backward mode."
         )
-    device = operand.device.type
-    is_cast = operand.is_floating_point() and operand.dtype != torch.float64
-    if is_cast and device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-        return operand.to(torch.get_autocast_dtype(device))
-    return operand
 
 
 def refuse_tensor(label: str, number: Any) -> None:
@@ -46,8 +51,13 @@ def check_operands(call: str, **operands: torch.Tensor | None) -> None:
         listed = ", ".join(f"{name} is {operand.dtype}" for name, operand in given.items())
         known = ", ".join(map(str, DTYPES))
         raise errors.DtypeError(f"{call}: {listed}; convert them to one of {known}.")
-    if len({operand.device for operand in given.values()}) > 1:
-        listed = ", ".join(f"{name} is on {operand.device}" for name, operand in given.items())
+    check_devices(call, given)
+
+
+def check_devices(call: str, operands: dict[str, torch.Tensor]) -> None:
+    """Raise unless the operands are on one device."""
+    if len({operand.device for operand in operands.values()}) > 1:
+        listed = ", ".join(f"{name} is on {operand.device}" for name, operand in operands.items())
         raise errors.DeviceMismatchError(f"{call}: {listed}; move them to one device.")
 
 

@@ -11,7 +11,7 @@ from dxgemm import errors
 from dxgemm.torch.operands import as_matrix, check_operands, list_shapes
 
 
-def _empty_product(
+def empty_product(
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor | None,
@@ -53,7 +53,7 @@ def gemm_operator(
     beta: float,
     batch_invariant: bool = False,
 ) -> torch.Tensor:
-    out = _empty_product(a, b, c, alpha, beta)
+    out = empty_product(a, b, c, alpha, beta)
     if c is None:
         dxgemm.gemm(a, b, alpha=alpha, out=out, batch_invariant=batch_invariant)
     else:
@@ -64,15 +64,34 @@ def gemm_operator(
 
 
 def _save_gemm(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, c, ctx.alpha, ctx.beta, ctx.batch_invariant = inputs
+    save_product(ctx, *inputs)
+
+
+def save_product(
+    ctx: Any,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: float,
+    beta: float,
+    batch_invariant: bool,
+    *others: torch.Tensor | None,
+) -> None:
+    """Save what `product_gradients` needs; other tensors are saved after a and b."""
+    ctx.alpha, ctx.beta, ctx.batch_invariant = alpha, beta, batch_invariant
     ctx.shapes = a.shape, b.shape, None if c is None else c.shape
+    ctx.is_b_transposed = b.stride(-1) != 1
     needs_a, needs_b, *_ = ctx.needs_input_grad
-    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None, *others)
 
 
 def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    return *product_gradients(ctx, grad), None, None, None
+
+
+def product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
     """Gradients of a, b and c, summed where they were broadcast."""
-    a, b = ctx.saved_tensors
+    a, b, *_ = ctx.saved_tensors
     a_shape, b_shape, c_shape = ctx.shapes
     needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
     grad_a = grad_b = grad_c = None
@@ -81,15 +100,16 @@ def _gemm_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, .
             a_shape
         )
     if needs_b:
-        grad_b = gemm_operator(a.mT, grad, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
-            b_shape
-        )
+        # In the layout of b, so that a weight that was passed as weight.T needs no copy.
+        left, right = (grad, a) if ctx.is_b_transposed else (a, grad)
+        grad_b = gemm_operator(left.mT, right, None, ctx.alpha, 0.0, ctx.batch_invariant)
+        grad_b = (grad_b.mT if ctx.is_b_transposed else grad_b).sum_to_size(b_shape)
     if needs_c:
         grad_c = ctx.beta * grad.sum_to_size(c_shape)
-    return grad_a, grad_b, grad_c, None, None, None
+    return grad_a, grad_b, grad_c
 
 
-gemm_operator.register_fake(_empty_product)
+gemm_operator.register_fake(empty_product)
 gemm_operator.register_autograd(_gemm_backward, setup_context=_save_gemm)
 
 
