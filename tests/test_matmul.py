@@ -242,8 +242,11 @@ def test_arguments_of_gemm(home, values):
     a, b = home.send(values((2, 2, 3, 8))), home.send(values((2, 2, 8, 4)))
     expected = np.matmul(home.fetch(a), home.fetch(b))
     np.testing.assert_array_equal(home.fetch(dxgemm.matmul(a, b, batch_invariant=True)), expected)
+    np.testing.assert_array_equal(home.fetch(dxgemm.matmul(a, b, implementation="naive")), expected)
     with pytest.raises(errors.PrecisionError, match="bogus"):
         dxgemm.matmul(a, b, precision="bogus")
+    with pytest.raises(errors.UnknownImplementationError, match="bogus"):
+        dxgemm.matmul(a, b, implementation="bogus")
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,7 @@ def matmul(
     out: Any = None,
     alpha: float = 1.0,
     epilogue: Any = None,
+    implementation: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
     stream: Any = None,
@@ -208,7 +209,7 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, precision, batch_invariant, stream: as `gemm` takes them.
+        alpha, implementation, precision, batch_invariant, stream: as `gemm` takes them.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -222,8 +223,11 @@ def matmul(
         in a, b, the result and the epilogue's arrays, as those of contiguous arrays do. Otherwise
         there is a launch for each index of the dimensions that do not.
     """
-    options = {"precision": precision, "batch_invariant": batch_invariant, "stream": stream}
-    return multiply(partial(gemm, alpha=alpha, **options), a, b, out, epilogue)
+    multiply_matrices = partial(
+        gemm, alpha=alpha, implementation=implementation, precision=precision,
+        batch_invariant=batch_invariant, stream=stream,
+    )  # fmt: skip
+    return multiply(multiply_matrices, a, b, out, epilogue)
 
 
 class Plan(Bound):
