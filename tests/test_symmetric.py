@@ -131,11 +131,11 @@ def test_a_triangle_is_read_and_written_and_the_other_is_not(make, kind, triangl
             assert same_bits(found[~is_written], c[~is_written])
 
 
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("triangle", TRIANGLES)
 def test_a_product_and_its_transpose_are_added(make, kind, triangle):
-    n, factors = 9, (*FACTORS, (0, 1))
-    for transpose, batch, k, (alpha, beta) in product((False, True), ((), (2,)), (0, 5), factors):
+    n, wholes = 5, ((False, ()), (True, (2,)))
+    for (transpose, batch), k, (alpha, beta) in product(wholes, (0, 3), (*FACTORS, (0, 1))):
         shape = (*batch, k, n) if transpose else (*batch, n, k)
         (a, padded_a), (b, padded_b) = make(shape, kind), make(shape[-2:], kind)
         c, padded_c = make((*batch, n, n), kind)
