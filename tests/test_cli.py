@@ -320,6 +320,9 @@ class TestExplain:
         assert (half["dtype"], half["out_dtype"]) == ("bfloat16", "float32")
         assert invoke_json("explain", 5, 6, 7, "--dtype", "int8")["out_dtype"] == "int32"
         assert invoke_json("explain", 5, 6, 7, "--precision", "tf32")["precision"] == "tf32"
+        for option in ("--batch-invariant", "--layout=row_col"):
+            assert invoke_json("explain", 5, 6, 7, "--measure", option)["m"] == 5
+        assert "batch invariant" in invoke("explain", 5, 6, 7, "--batch-invariant").stdout
         moduli = invoke_json("explain", 5, 6, 7, "--dtype", "float64", "--precision", "emulated14")
         assert moduli["precision"] == "emulated14"
         refused = invoke("explain", 5, 6, 7, "--dtype", "float64", "--precision", "tf32")

@@ -7,6 +7,7 @@ import pytest
 from contract import inability
 
 import dxgemm
+from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.check import assert_right
@@ -100,6 +101,21 @@ def test_explain_shape_needs_no_arrays():
     assert (explanation.m, explanation.n, explanation.k, explanation.batch) == (512, 256, 128, 3)
     assert explanation.gflops == pytest.approx(2e-9 * 512 * 256 * 128 * 3)
     assert explanation.as_dict()["dtype"] == "float64"
+
+
+def test_explain_shape_is_that_of_operands_in_any_order(home):
+    for layout in ("row_row", "row_col", "col_row", "col_col"):
+        shapes = zip(layout.split("_"), ((6, 4), (4, 5)), strict=True)
+        a, b = (
+            home.send(np.zeros(shape if order == "row" else shape[::-1], np.float32))
+            for order, shape in shapes
+        )
+        a, b = (a if layout.startswith("row") else a.T), (b if layout.endswith("row") else b.T)
+        for options in ({}, {"batch_invariant": True}):
+            explained = dxgemm.explain_shape(6, 5, 4, layout=layout, **options)
+            assert explained == dxgemm.explain(a, b, **options)
+    with pytest.raises(errors.LayoutError, match="layout is 'across'; pass 'row_row' or"):
+        dxgemm.explain_shape(6, 5, 4, layout="across")
 
 
 def test_own_implementations_support_every_problem():

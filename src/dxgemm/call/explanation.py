@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dxgemm.call.route import Route
+from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
@@ -370,30 +371,37 @@ def explain_shape(
     dtype: str = "float32",
     *,
     batch: int = 1,
+    layout: str = "row_row",
     out_dtype: str | None = None,
     implementation: Any = None,
     precision: str | None = None,
+    batch_invariant: bool = False,
     gpu: str | None = None,
 ) -> Explanation:
-    """Explain what `gemm` would do with row-major (m, k) and (k, n) operands.
+    """Explain what `gemm` would do with (m, k) and (k, n) operands and a row-major result.
 
     Args:
         m, n, k: sizes.
         dtype: dtype of the operands.
         batch: number of products.
+        layout: orders of a and b: "row_row", "row_col" (as x @ weight.T has it), "col_row" or
+            "col_col".
         out_dtype: dtype of the result; None for that of a new result.
-        implementation, precision: as `gemm` takes them.
+        implementation, precision, batch_invariant: as `gemm` takes them.
         gpu: name of a card, such as "RTX 4090", which need not be at hand; None for the first GPU.
 
     Raises:
         GpuUnavailableError: no GPU, the simulator is not enabled, and no card is named.
         UnknownGpuError: the facts of the named card are not known.
+        LayoutError: the layout is unknown.
         DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
             same conditions as in `gemm`.
     """
-    problem = contiguous_problem(dtype, m, n, k, batch, out_dtype=out_dtype, precision=precision)
+    problem = contiguous_problem(
+        dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
+    )
     device = device_facts(0) if gpu is None else find_card(gpu).facts
-    ranking = rank(problem, device, implementation)
+    ranking = (rank_for_any_rows if batch_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
     return _explain(problem, device, ranking, chosen, (), is_named_gpu=is_named_gpu)
 

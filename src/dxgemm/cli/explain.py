@@ -35,6 +35,13 @@ class ResultDtype(StrEnum):
     int32 = "int32"
 
 
+class Order(StrEnum):
+    row_row = "row_row"
+    row_col = "row_col"
+    col_row = "col_row"
+    col_col = "col_col"
+
+
 def explain(
     m: Size,
     n: Size,
@@ -42,10 +49,16 @@ def explain(
     dtype: Annotated[Dtype, typer.Option()] = Dtype.float32,
     out_dtype: Annotated[ResultDtype | None, typer.Option(help="Of the result.")] = None,
     batch: Annotated[int, typer.Option(min=0)] = 1,
+    layout: Annotated[
+        Order, typer.Option(help="Orders of a and b; row_col for x @ weight.T.")
+    ] = Order.row_row,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
         str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20.")
     ] = None,
+    batch_invariant: Annotated[
+        bool, typer.Option("--batch-invariant", help="Rows with the same bits for every m.")
+    ] = False,
     gpu: Annotated[
         str | None, typer.Option(help='A card that need not be at hand, such as "RTX 4090".')
     ] = None,
@@ -65,14 +78,16 @@ def explain(
         k,
         dtype.value,
         batch=batch,
+        layout=layout.value,
         out_dtype=out_dtype and out_dtype.value,
         implementation=implementation,
         precision=precision,
+        batch_invariant=batch_invariant,
         gpu=gpu,
     )
     measured_us = None
     if measure:
-        plan = _plan_of(explanation, implementation)
+        plan = _plan_of(explanation, layout, implementation, batch_invariant)
         plan()
         measured_us = call_us(plan)
         explanation = plan.explain()  # now with the record of the built kernel
@@ -88,7 +103,12 @@ def explain(
         typer.echo(f"  measured        {text(measured_us)}: {clock_name()}")
 
 
-def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxgemm.Plan:
+def _plan_of(
+    explanation: dxgemm.Explanation,
+    layout: Order,
+    implementation: str | None,
+    batch_invariant: bool,
+) -> dxgemm.Plan:
     """Plan the explained product with random operands.
 
     Raises:
@@ -110,12 +130,19 @@ def _plan_of(explanation: dxgemm.Explanation, implementation: str | None) -> dxg
         wide = np.float64 if dtype == "float64" else np.float32
         return to_dtype(send(rng.standard_normal(shape, wide)), dtype)
 
+    def operand(order: str, rows: int, cols: int) -> Any:
+        if order == "row":
+            return random(rows, cols, explanation.dtype)
+        return random(cols, rows, explanation.dtype).swapaxes(-1, -2)
+
+    a_order, b_order = layout.value.split("_")
     return dxgemm.plan(
-        random(m, k, explanation.dtype),
-        random(k, n, explanation.dtype),
+        operand(a_order, m, k),
+        operand(b_order, k, n),
         out=random(m, n, explanation.out_dtype),
         implementation=implementation,
         precision=explanation.precision,
+        batch_invariant=batch_invariant,
     )
 
 

@@ -25,6 +25,8 @@ from dxgemm.problem.dtypes import (
 from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, used_strides
 from dxgemm.problem.problem import Problem, exchanged, oriented
 
+LAYOUTS = ("row_row", "row_col", "col_row", "col_col")  # orders of a and b
+
 
 def contiguous_problem(
     dtype: str,
@@ -33,25 +35,31 @@ def contiguous_problem(
     k: int,
     batch: int = 1,
     *,
+    layout: str = "row_row",
     out_dtype: str | None = None,
     precision: str | None = None,
 ) -> Problem:
-    """Problem of row-major, 16-byte aligned operands without padding, with beta == 0.
+    """Problem of 16-byte aligned operands without padding and a row-major result, with beta == 0.
 
     Args:
         dtype: dtype of a and b.
         m, n, k, batch: sizes.
+        layout: one of `LAYOUTS`.
         out_dtype: dtype of c and out; None for the dtype that `gemm` would allocate.
         precision: as `gemm` takes it.
 
     Raises:
         DtypeError, PrecisionError: under the same conditions as in `gemm`.
+        LayoutError: the layout is unknown.
     """
+    if layout not in LAYOUTS:
+        raise LayoutError(f"gemm: layout is {layout!r}; pass {' or '.join(map(repr, LAYOUTS))}.")
     given = {} if out_dtype is None else {"out": out_dtype}
     _check_dtypes({"a": dtype, "b": dtype, **given})
     if precision is not None:
         _check_precision(precision, dtype)
     out = row_major(batch, m, n)
+    a_order, b_order = layout.split("_")
     return oriented(
         Problem(
             dtype=dtype,
@@ -59,8 +67,8 @@ def contiguous_problem(
             n=n,
             k=k,
             batch=batch,
-            a=row_major(batch, m, k),
-            b=row_major(batch, k, n),
+            a=row_major(batch, m, k) if a_order == "row" else row_major(batch, k, m).transposed(),
+            b=row_major(batch, k, n) if b_order == "row" else row_major(batch, n, k).transposed(),
             c=out,
             out=out,
             out_dtype=out_dtype or RESULT_DTYPES[dtype][0],
