@@ -37,9 +37,8 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # Half the tiles of a symmetric result: the second store of each element, by the bytes of one, and
-# that of the last tile, from measurements on the H100; and a margin, since speeds were measured on
-# whole products.
-MIRROR_NS, MIRROR_US, HALF_MARGIN = {2: 0.2, 4: 0.25, 8: 0.3}, 4.0, 1.0
+# that of the last tile, from measurements on the H100.
+MIRROR_NS, MIRROR_US = {2: 0.2, 4: 0.25, 8: 0.3}, 4.0
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, the factor
@@ -395,8 +394,7 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
     if asked.is_half is True:
-        mirror_us = columns.tile_m * columns.tile_n * asked.mirror_ns / 1e3
-        full_us = full_us * HALF_MARGIN + mirror_us
+        full_us = full_us + columns.tile_m * columns.tile_n * asked.mirror_ns / 1e3
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)
