@@ -55,11 +55,10 @@ def gemm_operator(
 ) -> torch.Tensor:
     out = empty_product(a, b, c, alpha, beta)
     if c is None:
-        dxgemm.gemm(a, b, alpha=alpha, out=out, batch_invariant=batch_invariant)
+        beta = 0.0
     else:
-        dxgemm.gemm(
-            a, b, c.expand(out.shape), alpha, beta, out=out, batch_invariant=batch_invariant
-        )
+        c = c.expand(out.shape)
+    dxgemm.gemm(a, b, c, alpha, beta, out=out, batch_invariant=batch_invariant)
     return out
 
 
