@@ -4,7 +4,8 @@ Each intrinsic is one PTX instruction, or one and what it needs beside it. Share
 byte addresses, barriers too: eight bytes each. Arguments that the instruction encodes (`kind`,
 `count`, `pending` and the like) must be literals.
 
-    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, wait_barrier
+    barrier      init_barrier, publish_barriers, publish_shared, expect_bytes, arrive, wait_barrier,
+                 sync_warpgroup
     TMA          tensor_map, prefetch_tensor_map, copy_box
                  write_tensor_map, limit_tensor_map, publish_tensor_maps, acquire_tensor_map
     wgmma        begin_wgmma, wgmma, wgmma_of_two, wgmma_anew, wgmma_from_registers, commit_wgmma,

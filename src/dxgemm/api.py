@@ -137,7 +137,8 @@ def gemm_symmetric(
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
 
-    With b, C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than that time.
+    With b, C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than the time of one of the
+    two products.
 
     Args:
         a: (n, k) or (batch, n, k), as `gemm` takes it.
