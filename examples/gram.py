@@ -33,7 +33,7 @@ from sklearn.datasets import load_digits
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, uses_cupy
+from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import ColumnVector, RowVector, Scalar
 from dxgemm.gpu.status import simulator_enabled
 
@@ -176,10 +176,6 @@ def main() -> None:
     print("Every matrix is symmetric bit for bit, and agrees with NumPy's.")
     draw(measurements, kernel, options.plot)
     print(f"Plotted to {options.plot}.")
-
-
-def time_text(time_us: float | None) -> str | None:
-    return None if time_us is None else f"{time_us:.1f} us"
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ import dxgemm
 from dxgemm import reductions
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, uses_cupy
+from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import bias, bias_column
 from dxgemm.gpu.status import simulator_enabled
 
@@ -270,10 +270,6 @@ def main() -> None:
     print("Every neighbour is as near as NumPy's, within the rounding errors of distances.")
     draw(measurements, inertias, options.plot)
     print(f"Plotted to {options.plot}.")
-
-
-def time_text(time_us: float | None) -> str | None:
-    return None if time_us is None else f"{time_us:.1f} us"
 
 
 if __name__ == "__main__":

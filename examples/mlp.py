@@ -34,7 +34,7 @@ from sklearn.datasets import load_digits
 import dxgemm
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import print_table
-from dxgemm.cli.timing import call_us, clock_name, fetch, send, uses_cupy
+from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text, uses_cupy
 from dxgemm.epilogues import bias, gelu
 from dxgemm.gpu.status import simulator_enabled
 
@@ -241,10 +241,6 @@ def main() -> None:
     print("Every score agrees with NumPy's within the rounding errors of its sums.")
     draw(measurements, options.plot)
     print(f"Plotted to {options.plot}.")
-
-
-def time_text(time_us: float | None) -> str | None:
-    return None if time_us is None else f"{time_us:.1f} us"
 
 
 if __name__ == "__main__":

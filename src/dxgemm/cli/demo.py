@@ -149,7 +149,7 @@ def _print_timings(timings: list[Timing], count: int) -> None:
     print_table(
         ("implementation", "config", "dtype", ">time", ">TFLOP/s"),
         [
-            (t.implementation, t.config, t.dtype, _time_text(t), _rate_text(t))
+            (t.implementation, t.config, t.dtype, time_text(t.time_us), _rate_text(t))
             for t in timings
             if t.refusal is None
         ],
@@ -218,10 +218,6 @@ def _require_equal(result: np.ndarray, expected: np.ndarray, name: str) -> None:
         raise dxgemm.errors.WrongResultError(
             f"{name} differs from NumPy's in {wrong} of {result.size} elements."
         )
-
-
-def _time_text(timing: Timing) -> str | None:
-    return None if timing.time_us is None else time_text(timing.time_us)
 
 
 def _rate_text(timing: Timing) -> str | None:

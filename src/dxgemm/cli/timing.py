@@ -83,5 +83,8 @@ def wall_time_us(plan: Callable[[], Any]) -> float:
     return (time.perf_counter() - start) * 1e6
 
 
-def time_text(microseconds: float) -> str:
+def time_text(microseconds: float | None) -> str:
+    """Write a time with its unit; nothing for None, which was not measured."""
+    if microseconds is None:
+        return ""
     return f"{microseconds:.1f} us" if microseconds < 1e5 else f"{microseconds / 1e6:.2f} s"
