@@ -40,20 +40,29 @@ def may_refuse(implementation: Any, refusal: Refusal) -> bool:
     """True if an implementation that computes a kind may decline one case of it.
 
     A baseline may decline anything. dxgemm's own implementations compute every case, except those
-    on tensor cores or over TMA: these may require 16-byte aligned rows or columns of a and b, and
-    for TF32 that a or b is K-major. A pipeline may decline any case of TF32 and int8, since other
-    pipelines and implementations compute the layouts that it does not.
+    on tensor cores or over TMA: these may require 16-byte aligned rows or columns of a and b, for
+    TF32 that a or b is K-major, and on Hopper for int8 that both are. A pipeline may decline any
+    case of TF32 and int8, since other pipelines and implementations compute the layouts that it
+    does not.
     """
     if isinstance(implementation, Pipelined) and refusal.case.kind in ("tf32", "int8"):
         return True
     case = refusal.case
-    a_order, b_order, _ = (LAYOUTS[name].order for name in case.layouts)
-    lies_across_k = case.precision == "tf32" and (a_order, b_order) == ("col", "row")
-    is_reduced = KINDS[case.kind].is_reduced
     if not implementation.is_own:
         return True
-    insists = is_reduced or bool(implementation.kernel.tensor_map_names)
+    is_reduced = KINDS[case.kind].is_reduced
+    a_order, b_order, _ = (LAYOUTS[name].order for name in case.layouts)
+    a_is_across, b_is_across = a_order == "col", b_order == "row"
+    lies_across_k = case.precision == "tf32" and a_is_across and b_is_across
+    if case.kind == "int8" and implementation.kernel.only_arch == 90:
+        lies_across_k = a_is_across or b_is_across
+    insists = is_reduced or insists_on_alignment(implementation)
     return (insists and not refusal.was_aligned) or (is_reduced and lies_across_k)
+
+
+def insists_on_alignment(implementation: Any) -> bool:
+    """True if rows or columns of a and b must lie at multiples of 16 bytes, as TMA reads them."""
+    return bool(implementation.kernel.tensor_map_names)
 
 
 class Contract:

@@ -34,13 +34,16 @@ def fitting_layouts(implementation: Any, kind: str) -> tuple[str, str, str]:
     rows, k_major = _problems(kind)
     if implementation.supports(rows) is not None and implementation.supports(k_major) is None:
         return "row_aligned", "col_aligned", "row"
+    odd_rows, _ = _problems(kind, size=65)
+    if implementation.supports(odd_rows) is not None:
+        return "row_aligned", "row_aligned", "row"
     return plain_layouts(kind)
 
 
-def _problems(kind: str) -> tuple[Problem, Problem]:
-    """Problems of row-major operands, and of a and b both K-major."""
+def _problems(kind: str, size: int = 64) -> tuple[Problem, Problem]:
+    """Square problems of row-major operands, and of a and b both K-major."""
     wanted = KINDS[kind]
     rows = contiguous_problem(
-        wanted.dtype, 64, 64, 64, out_dtype=wanted.out_dtype, precision=wanted.precision
+        wanted.dtype, size, size, size, out_dtype=wanted.out_dtype, precision=wanted.precision
     )
     return rows, replace(rows, b=rows.b.transposed())
