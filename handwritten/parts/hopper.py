@@ -13,6 +13,7 @@ byte addresses, barriers too: eight bytes each. Arguments that the instruction e
     registers    limit_registers
     numbers      pack_pair, unpack_pair: two 16-bit floats as one register
                  pack_quad: four int8 as one register; store_byte: the first of them
+    matrices     store_columns
 
 Source: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "tensormap.replace", "Asynchronous Warpgroup
 Level Matrix Instructions".
@@ -231,6 +232,26 @@ def wgmma(typing_context, kind, high, acc, a, b, a_is_transposed, b_is_transpose
 
     flags = (a_is_transposed, b_is_transposed)
     return signature(acc, kind, high, acc, types.int32, types.int32, *flags), generate
+
+
+@intrinsic
+def store_columns(typing_context, address, offset, values):
+    """Write four 8 x 8 matrices of 16-bit elements to shared memory, column by column.
+
+    A register holds two neighbours of a row, as an mma leaves them. Each lane gives the address of
+    16 bytes: lane 8 * i + j that of column j of matrix i.
+    """
+    text = (
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
+        f"[$0+{literal(offset)}], {{$1, $2, $3, $4}};"
+    )
+
+    def generate(context, builder, sig, args):
+        words = unpack(builder, args[2], 4)
+        inline_ptx(builder, _void, text, f"r,r,r,r,r,{_MEMORY}", [args[0], *words])
+        return context.get_dummy_value()
+
+    return signature(types.void, types.int32, offset, values), generate
 
 
 @intrinsic

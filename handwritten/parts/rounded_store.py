@@ -93,10 +93,10 @@ def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
     the rows and columns from the warpgroup's first on that are in the result, alpha, the address of
     its first element there, and the bytes from one line of the result to the next.
     """
-    from numba import cuda, int32, uint16
+    from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.hopper import pack_pair, sync_warpgroup
-    from dxgemm.handwritten.parts.intrinsics import load_shared, store_global, store_shared
+    from dxgemm.handwritten.parts.hopper import pack_pair, store_columns, sync_warpgroup
+    from dxgemm.handwritten.parts.intrinsics import load_shared, store_global
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
@@ -108,20 +108,21 @@ def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
         barrier: int32 = 1 + thread // (4 * LANES)
         warp: int32 = thread // LANES % 4
         smem: int32 = chunk_smem - warp * STORE_BYTES
-        write: int32 = smem + lane % 4 * 2 * LINE_BYTES + (16 * warp + lane // 4) * 2
+        # Of two times two matrices of 8 x 8, side by side and one above the other.
+        write: int32 = smem + (lane // 16 * 8 + lane % 8) * LINE_BYTES
+        write += int32((16 * warp + lane // 8 % 2 * 8) * 2)
         line: int32 = 4 * warp + lane // 8
         piece: int32 = lane % 8
         read: int32 = smem + line * LINE_BYTES + piece * 16
         target = out + int32(line * out_line_bytes + piece * 16)
         for part in static_range(tile_n // 64):
             sync_warpgroup(barrier)  # the lines before have been read
-            for i in static_range(16):  # columns 8 apart, each in two rows 8 apart
-                x, y = alpha * acc[32 * part + 2 * i], alpha * acc[32 * part + 2 * i + 1]
-                pair = pack_pair(kind, x, y)
-                store_shared(write, i // 2 * 8 * LINE_BYTES + i % 2 * 16, (uint16(pair),))
-                store_shared(
-                    write, (i // 2 * 8 + 1) * LINE_BYTES + i % 2 * 16, (uint16(pair >> 16),)
-                )
+            for columns in static_range(0, 64, 16):
+                pairs = ()
+                for i in static_range(4):
+                    first = 32 * part + columns // 2 + 2 * i
+                    pairs = pairs + (pack_pair(kind, alpha * acc[first], alpha * acc[first + 1]),)
+                store_columns(write, columns * LINE_BYTES, pairs)
             sync_warpgroup(barrier)
             for step in static_range(4):
                 if line + 16 * step < cols and piece * 8 < rows:
