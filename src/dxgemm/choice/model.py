@@ -37,8 +37,8 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
 # Half the tiles of a symmetric result: the second store of each element, by the bytes of one, and
-# that of the last tile, from measurements on the H100.
-MIRROR_NS, MIRROR_US = {2: 0.2, 4: 0.25, 8: 0.3}, 4.0
+# that of the last tile, from measurements on the H200.
+MIRROR_NS, MIRROR_US = {2: 0.13, 4: 0.25, 8: 0.5}, 1.0
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, the factor
