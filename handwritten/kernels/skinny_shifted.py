@@ -191,6 +191,9 @@ def make_producer(
 KERNEL = Kernel(
     make_kernel=partial(make_skinny_kernel, make_consumer, make_producer),
     configs=(
+        Config(64, panels=1, stages=9, warpgroups=2),
+        Config(64, panels=1, stages=9, warpgroups=2, split_k=2),
+        Config(64, panels=1, stages=9, warpgroups=2, split_k=8),
         Config(32, panels=1, stages=9, warpgroups=3),
         Config(32, panels=1, stages=9, warpgroups=3, split_k=2),
         Config(32, panels=1, stages=9, warpgroups=3, split_k=8),

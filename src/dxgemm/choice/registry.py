@@ -64,7 +64,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "skinny_shifted",
         "the same for rows at any address",
-        candidate_for=(),
         multiplies=TENSOR,
     ),
     Handwritten("skinny_fma", "few rows or columns in float32, by TMA"),
