@@ -134,6 +134,6 @@ def test_own_implementations_support_every_layout_unless_tma_reads_it():
         problem, _ = define_problem(a, b, target, None, alpha_is_zero=False, beta_is_zero=False)
         for implementation in dxgemm.implementations():
             if implementation.is_own and not inability(implementation, "float32"):
-                assert (
-                    implementation.supports(problem) is None or insists_on_alignment(implementation)
+                assert implementation.supports(problem) is None or insists_on_alignment(
+                    implementation
                 )
