@@ -214,6 +214,7 @@ KERNEL = Kernel(
         Config(tile_m=128, tile_n=192, stages=5),
         Config(tile_m=128, tile_n=128, stages=6),
         Config(tile_m=128, tile_n=64, stages=8),
+        Config(tile_m=64, tile_n=128, stages=8),
         Config(tile_m=64, tile_n=64, stages=8),
     ),
     dtypes=("float16", "bfloat16", "float32"),
