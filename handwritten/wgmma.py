@@ -118,13 +118,16 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
 
 def make_kernel(
     config: Config, dtype: str, a_innermost: str, b_innermost: str,
-    out_dtype: str | None = None, stored: str = "", epilogue: Any = None,
+    out_dtype: str | None = None, stored: str = "", slicing: str = "", epilogue: Any = None,
 ) -> Callable[..., None]:  # fmt: skip
-    """The kernel of one config, one layout, and the triangles `stored` of a symmetric result."""
+    """The kernel of one config, one layout, and the triangles `stored` of a symmetric result.
+
+    If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
+    """
     from numba import cuda, float32, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import tensor_map
-    from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
+    from dxgemm.handwritten.parts.intrinsics import divide, shared_address, zeros
     from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
@@ -172,12 +175,19 @@ def make_kernel(
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         tiles: int32 = count_tiles(batch, tiles_m, tiles_n)
         k_tiles: int32 = (k + tile_k - 1) // tile_k
+        first: int32 = 0
+        if slicing:
+            share = divide(int32(k_tiles + cuda.gridDim.y - 1), int32(cuda.gridDim.y))
+            first = min(share * int32(cuda.blockIdx.y), k_tiles)
+            k_tiles = min(share, int32(k_tiles - first))
+            k = min(k, int32((first + k_tiles) * tile_k))
 
         if thread >= consumers * WARPGROUP:
             # --- Producer: one thread ---
             if thread == consumers * WARPGROUP and k_tiles > 0:
                 produce(
-                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n,
+                    int32(first * tile_k), k, int32(1),
                     tensor_map(a_parameter), a.batch, tensor_map(b_parameter), b.batch,
                 )  # fmt: skip
         else:
@@ -191,6 +201,8 @@ def make_kernel(
             while index < tiles:
                 matrix, row, col = locate(index, tiles_m, tiles_n)
                 index += blocks
+                if slicing:
+                    matrix = int32(matrix + int32(cuda.blockIdx.y) * batch)
                 # --- Main loop: all k tiles ---
                 acc = zeros(float32, tile_n // 2)
                 acc, stage, parity = multiply(
@@ -226,6 +238,7 @@ KERNEL = Kernel(
     tensor_map_names=wgmma_layouts.TENSOR_MAPS,
     is_persistent=True,
     order_of_sums="wgmma",
+    slices_k=True,
     copies_operands=True,
     takes_triangles=True,
     takes_pairs=True,

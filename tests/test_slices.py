@@ -13,6 +13,7 @@ import dxgemm
 from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.testing.abilities import inability
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands, planted_zeros, scaled_circulants
@@ -22,8 +23,8 @@ SLICING = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()
     if implementation.slices_k
-    for kind in ("float32", "float64", "float16", "float16_to_float32", "bfloat16")
-    if KINDS[kind].dtype in implementation.dtypes
+    for kind in ("float32", "float64", "float16", "float16_to_float32", "bfloat16", "tf32")
+    if not inability(implementation, kind, "sm_90a")
     for config in implementation.configs(kind)
     if config.split_k == 1
 ]
@@ -135,7 +136,7 @@ from dxgemm.choice.implementation import adding_spec
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
-for name, dtype in (("tuned", "float32"), ("tensor_core", "float64")):
+for name, dtype in (("tuned", "float32"), ("tensor_core", "float64"), ("wgmma", "float16")):
     implementation, problem = find_implementation(name), contiguous_problem(dtype, 64, 64, 8192)
     config = implementation.configs(dtype)[2]
     specs = [implementation.spec_for(config, sliced_problem(problem, 8))]
@@ -147,5 +148,5 @@ for name, dtype in (("tuned", "float32"), ("tensor_core", "float64")):
 
 def test_kernels_keep_to_registers(run_python):
     lines = run_python(COMPILE).splitlines()
-    assert len(set(lines)) == 8 and sum("sliced" in line for line in lines) == 2
+    assert len(set(lines)) == 12 and sum("sliced" in line for line in lines) == 3
     assert all(line.endswith(" 0") for line in lines), lines

@@ -236,7 +236,8 @@ def make_kernel(
                 limit_registers("dec", PRODUCER_REGISTERS)
             if thread == consumers * WARPGROUP:
                 produce(
-                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, int32(1),
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n,
+                    int32(0), k, int32(1),
                     tensor_map(a_parameter), a.batch,
                     tensor_map(b_parameter), b.batch,
                 )  # fmt: skip

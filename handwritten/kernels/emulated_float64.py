@@ -155,7 +155,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
             # --- Producer: one thread ---
             if thread == consumers * WARPGROUP:
                 produce(
-                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, count,
+                    smem, full, empty, block, blocks, tiles, tiles_m, tiles_n,
+                    int32(0), k, count,
                     tensor_map(a_parameter), a.batch,
                     tensor_map(b_parameter), b.batch,
                 )  # fmt: skip

@@ -20,13 +20,12 @@ from dxgemm.handwritten import wgmma
 from dxgemm.handwritten.parts import tile_order, wgmma_layouts, wgmma_ring
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP
 
 PLACE_BYTES = 16  # of a tile: its problem, first row and column, and the problem's last row
 
 
 class Config(WgmmaConfig):
-    tile_k = ROW_BYTES // 2  # of 16-bit elements
     matrices = 1  # a block computes one tile at a time
 
     @property

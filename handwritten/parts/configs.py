@@ -221,6 +221,8 @@ class WgmmaConfig(BaseConfig):
     swizzle_rows: int = 16
 
     dynamic_smem = True
+    tile_k = ROW_BYTES // 2  # of 16-bit elements
+    split_k = 1
 
     def complaints(self) -> Iterator[str]:
         if self.tile_m not in (64, 128):

@@ -37,11 +37,13 @@ def supports(problem: Any) -> str | None:
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:
-    """Layouts of a and b, "k" (K-major) or "mn" (MN-major); the result's dtype; its triangle.
+    """Layouts of a and b, "k" (K-major) or "mn"; the result's dtype, triangle, "sliced" if k is.
 
-    The latter two are left out where they are the operands' dtype, and empty.
+    The latter three are left out where they are the operands' dtype, and empty.
     """
     lies = _innermost(problem)
+    if problem.slices > 1:
+        return *lies, problem.out_dtype, problem.triangle, "sliced"
     if problem.triangle:
         return *lies, problem.out_dtype, problem.triangle
     return lies if problem.out_dtype == problem.dtype else (*lies, problem.out_dtype)

@@ -128,10 +128,10 @@ def make_produce(locate: Callable[..., Any], fill: Callable[..., Any]) -> Callab
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def produce(
-        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, k, period,
+        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, first, end, period,
         a_map, a_stride_batch, b_map, b_stride_batch,
     ):  # fmt: skip
-        """An operand without a batch has `period` matrices."""
+        """Fetch the k from `first` to `end`; an operand without a batch has `period` matrices."""
         prefetch_tensor_map(a_map)
         prefetch_tensor_map(b_map)
         stage: int32 = 0
@@ -144,7 +144,7 @@ def make_produce(locate: Callable[..., Any], fill: Callable[..., Any]) -> Callab
             a_matrix = matrix if a_stride_batch != 0 else repeated
             b_matrix = matrix if b_stride_batch != 0 else repeated
             stage, parity = fill(
-                smem, full, empty, stage, parity, row, col, int32(0), k,
+                smem, full, empty, stage, parity, row, col, first, end,
                 a_map, a_matrix, b_map, b_matrix,
             )  # fmt: skip
 
