@@ -98,6 +98,11 @@ class Problem:
         return self.epilogue.reduction if self.epilogue else None
 
     @property
+    def keeps_elements(self) -> bool:
+        """True if some elements of the result keep their bits."""
+        return self.triangle in ("lower", "upper")
+
+    @property
     def takes_pairs(self) -> bool:
         """True if the epilogue makes one element of two neighbouring columns."""
         return self.epilogue is not None and self.epilogue.pair_stage is not None
