@@ -123,6 +123,7 @@ def make_kernel(
     """The kernel of one config, one layout, and the triangles `stored` of a symmetric result."""
     from numba import cuda, float32, int32, uint8
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
     from dxgemm.handwritten.parts.triangle_store import make_store_triangle
@@ -146,6 +147,7 @@ def make_kernel(
     produce = make_produce(locate, make_fill(config, tile_k, fetch))
     init_ring = make_init_ring(config.stages, consumers)
     first_row = make_first_row(a_from_registers)
+    epilogue, is_masked, is_dead = make_is_dead(epilogue, exchanged)
     allows_vectors, store_tile = make_store_triangle(
         tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue
     )
@@ -172,6 +174,10 @@ def make_kernel(
         tiles_n: int32 = (n + tile_n - 1) // tile_n
         tiles: int32 = count_tiles(batch, tiles_m, tiles_n)
         k_tiles: int32 = (k + tile_k - 1) // tile_k
+        if is_masked:  # a tile a block, see `Kernel.grid`
+            _, row, col = locate(block, tiles_m, tiles_n)
+            if is_dead(row, col, extra):
+                return
 
         if thread >= consumers * WARPGROUP:
             # --- Producer: one thread ---
@@ -227,6 +233,7 @@ KERNEL = Kernel(
     order_of_sums="wgmma",
     copies_operands=True,
     takes_triangles=True,
+    takes_masks=True,
     takes_pairs=True,
     quantises=True,
 )
