@@ -31,10 +31,12 @@ def make_kernel(
     """The kernel of one config, as a Python function to compile or to simulate."""
     from numba import cuda
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
     finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n = config.tile_m, config.tile_n
     # A stride of 1 that the compiler knows spares it half of the loop's address arithmetic.
@@ -52,6 +54,8 @@ def make_kernel(
         row = tile // tiles_n * tile_m + thread // tile_n
         col = tile % tiles_n * tile_n + thread % tile_n
         if row >= m or col >= n:
+            return
+        if is_masked and is_dead(row, col, extra):
             return
 
         # --- Main loop ---
@@ -82,4 +86,5 @@ KERNEL = Kernel(
     configs=(Config(tile_m=32, tile_n=32), Config(tile_m=4, tile_n=32)),
     simulator_configs=(Config(tile_m=2, tile_n=4),),
     variant=variant,
+    takes_masks=True,
 )

@@ -36,10 +36,12 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     """The kernel of one config, as a Python function to compile or to simulate."""
     from numba import cuda  # here: a kernel that is already on disk launches without numba
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
     finish = make_finish(epilogue, dtype, dtype)
     tile_m, tile_n = config.tile_m, config.tile_n
     # There are fewer than 2**31 blocks. Said to the compiler, this makes its divisions short.
@@ -56,6 +58,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         row = tile // tiles_n * tile_m + thread % tile_m
         col = tile % tiles_n * tile_n + thread // tile_m
         if row >= m or col >= n:
+            return
+        if is_masked and is_dead(row, col, extra):
             return
 
         # --- Main loop ---
@@ -89,4 +93,5 @@ KERNEL = Kernel(
         Config(tile_m=32, tile_n=1),
     ),
     simulator_configs=(Config(tile_m=4, tile_n=2),),
+    takes_masks=True,
 )

@@ -158,6 +158,7 @@ def make_kernel(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import make_prefetch
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
@@ -195,6 +196,7 @@ def make_kernel(
     prepare = round_to_tf32 if dtype == "float32" else as_is
     kind = "tf32" if dtype == "float32" else dtype
     store = make_store(a_is_left, dtype)
+    epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
     # If the result is the transposed product, its upper triangle is the product's lower one.
     stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored], epilogue)
@@ -249,6 +251,8 @@ def make_kernel(
             col_tile = divide(block, group_rows)
             row_tile = int32(block - col_tile * group_rows + group * SWIZZLE_ROWS)
         tile_row, tile_col = row_tile * tile_left, col_tile * tile_right
+        if is_masked and is_dead(tile_row, tile_col, extra):
+            return
 
         all_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
@@ -483,6 +487,7 @@ KERNEL = Kernel(
     minimum_arch=80,
     variant=variant,
     takes_triangles=True,
+    takes_masks=True,
     block_count=block_count,
     result_tile=result_tile,
     reductions=Reductions.ALL,

@@ -89,6 +89,7 @@ def make_kernel(
     """
     from numba import cuda, int32, int64
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.intrinsics import (
         commit_copies,
         divide,
@@ -137,6 +138,7 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     locate, _ = triangle.make_tile_map(tile_m, tile_n, SWIZZLE_ROWS)
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
     store_tiles = tuple(
         tile_store.make_store_tile(
             config, row_width, row_group, col_group, dtype, epilogue, split_k, *how
@@ -168,6 +170,8 @@ def make_kernel(
             col = divide(place, swizzle_rows)
             tile_row = int64(group * SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
             tile_col = int64(col) * tile_n
+        if is_masked and is_dead(tile_row, tile_col, extra):
+            return
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
             part: int32 = cuda.blockIdx.y
@@ -326,6 +330,7 @@ KERNEL = Kernel(
     minimum_arch=80,
     variant=variant,
     takes_triangles=True,
+    takes_masks=True,
     reductions=Reductions.ALL,
     takes_pairs=True,
     slices_k=True,

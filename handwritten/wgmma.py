@@ -126,6 +126,7 @@ def make_kernel(
     """
     from numba import cuda, float32, int32, uint8
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import divide, shared_address, zeros
     from dxgemm.handwritten.parts.triangle_store import make_store_triangle
@@ -149,6 +150,7 @@ def make_kernel(
     produce = make_produce(locate, make_fill(config, tile_k, fetch))
     init_ring = make_init_ring(config.stages, consumers)
     first_row = make_first_row(a_from_registers)
+    epilogue, is_masked, is_dead = make_is_dead(epilogue, exchanged)
     allows_vectors, store_tile = make_store_triangle(
         tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue
     )
@@ -181,6 +183,10 @@ def make_kernel(
             first = min(share * int32(cuda.blockIdx.y), k_tiles)
             k_tiles = min(share, int32(k_tiles - first))
             k = min(k, int32((first + k_tiles) * tile_k))
+        if is_masked:  # a tile a block, see `Kernel.grid`
+            _, row, col = locate(block, tiles_m, tiles_n)
+            if is_dead(row, col, extra):
+                return
 
         if thread >= consumers * WARPGROUP:
             # --- Producer: one thread ---
@@ -241,6 +247,7 @@ KERNEL = Kernel(
     slices_k=True,
     copies_operands=True,
     takes_triangles=True,
+    takes_masks=True,
     takes_pairs=True,
     quantises=True,
 )

@@ -131,6 +131,13 @@ def test_a_triangle_is_read_and_written_and_the_other_is_not(make, kind, triangl
             assert same_bits(found[~is_written], c[~is_written])
 
 
+@pytest.mark.parametrize("triangle", ["lower", "upper"])
+def test_host_arrays_keep_the_other_triangle(make, triangle):
+    (a, _), (c, _) = make((9, 5), "float32"), make((9, 9), "float32")
+    expected = np.where(written(triangle, 9), a @ a.T, c)
+    assert same_bits(dxgemm.gemm_symmetric(a, c, triangle=triangle), expected)
+
+
 @pytest.mark.parametrize("kind", ["float32", "float16"])
 @pytest.mark.parametrize("triangle", TRIANGLES)
 def test_a_product_and_its_transpose_are_added(make, kind, triangle):

@@ -116,11 +116,14 @@ def make_kernel(
 
     If k is sliced, the grid has a y for each slice, and out holds one batch of sums a slice.
     """
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     acc_dtype = "int32" if dtype == "int8" else "float32"
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
     store = make_store_tile(WARP_N, out_dtype, True, False, epilogue, acc_dtype)
-    return make_tile_kernel(config, dtype, a_layout, b_layout, store, is_sliced=slicing == "sliced")
+    is_sliced, mask = slicing == "sliced", (is_masked, is_dead)
+    return make_tile_kernel(config, dtype, a_layout, b_layout, store, is_sliced, mask=mask)
 
 
 def make_tile_kernel(
@@ -132,6 +135,7 @@ def make_tile_kernel(
     is_sliced: bool = False,
     is_modular: bool = False,
     is_grouped: bool = False,
+    mask: tuple[bool, Callable[..., bool] | None] = (False, None),
 ) -> Callable[..., None]:
     """The kernel with a store of its own.
 
@@ -145,6 +149,7 @@ def make_tile_kernel(
             after the other, and a batch stride of 0 means that all products share them.
         is_grouped: True if a block finds its problem in a table. Then m is the number of problems;
             the last parameter holds the table (see group_table.py), and alpha and beta of each.
+        mask: True with a block mask, and its device function is_dead, see `make_is_dead`.
     """
     from numba import cuda, float32, int32
 
@@ -179,6 +184,7 @@ def make_tile_kernel(
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
     find_problem = make_find_problem()
     allows_vectors, store_tile = store
+    is_masked, is_dead = mask
 
     @gemm_kernel
     def tensor_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -200,6 +206,8 @@ def make_tile_kernel(
         matrix, row, col = locate(block, tiles_m, tiles_n)
         if is_grouped:
             matrix = int32(1)
+        if is_masked and is_dead(row, col, extra):
+            return
         tiles: int32 = (k + tile_k - 1) // tile_k
         k_start: int32 = 0
         result = matrix
@@ -372,6 +380,7 @@ KERNEL = Kernel(
     supports=supports,
     variant=variant,
     copies_operands=True,
+    takes_masks=True,
     takes_pairs=True,
     quantises=True,
     slices_k=True,

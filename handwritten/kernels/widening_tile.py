@@ -58,6 +58,7 @@ def make_kernel(
     global cuda
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
@@ -71,6 +72,7 @@ def make_kernel(
     widen_c = WIDEN[out_dtype] if out_dtype in HALVES else scalar
     narrow = NARROW.get(out_dtype, stored)
     adds_c = result == sums and out_dtype != "int8"
+    epilogue, is_masked, is_dead = make_is_dead(epilogue)
     # A thread's columns are as far apart as there are threads in a row; or pairs of columns are.
     taken = columns_for_one(epilogue)
     finish = make_finish(epilogue, sums, result, taken)
@@ -97,6 +99,8 @@ def make_kernel(
         tiles_n = (n + tile_n - 1) // tile_n & int31
         matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
         tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
+        if is_masked and is_dead(tile_row, tile_col, extra):
+            return
         # The mask proves to the compiler that no index is negative: without it, each access to an
         # array pays for Python's wraparound.
         thread = cuda.threadIdx.x & 1023
@@ -205,5 +209,6 @@ KERNEL = Kernel(
     dtypes=tuple(SUMS),
     variant=variant,
     takes_pairs=True,
+    takes_masks=True,
     quantises=True,
 )

@@ -140,6 +140,7 @@ class Kernel:
         takes_pairs: True if it fuses an epilogue that takes pairs of columns.
         quantises: True if it stores what an epilogue returns as int8.
         takes_triangles: True if it can compute half a symmetric result: see `triangle`.
+        takes_masks: True if a block whose tile is dead in a block mask returns: see `block_mask`.
         commutes: (problem) -> True if a @ a.T has the same bits on both sides of its diagonal.
         order_of_sums: name shared by kernels that add an element's products in the same order by
             the same instructions: all their configs without clusters give it the same bits.
@@ -171,6 +172,7 @@ class Kernel:
     takes_pairs: bool = False
     quantises: bool = False
     takes_triangles: bool = False
+    takes_masks: bool = False
     commutes: Callable[[Any], bool] = always
     order_of_sums: str = ""
     slices_k: bool = False
@@ -181,6 +183,11 @@ class Kernel:
     parameter_block_bytes: int = 0
 
     def grid(self, config: Any, problem: Any, sm_count: int) -> int:
-        """Blocks to launch on a GPU: `block_count`, or at most one an SM if persistent."""
+        """Blocks to launch on a GPU: `block_count`, or at most one an SM if persistent.
+
+        With a block mask, which the host does not read, each tile has a block: so the GPU shares
+        out the live ones.
+        """
         blocks = self.block_count(config, problem)
-        return min(blocks, sm_count) if self.is_persistent else blocks
+        is_persistent = self.is_persistent and not problem.mask_block
+        return min(blocks, sm_count) if is_persistent else blocks

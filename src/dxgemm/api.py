@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from dxgemm import compiler
+from dxgemm.call.epilogue import with_mask
 from dxgemm.call.explanation import Explanation, explain_route
 from dxgemm.call.explanation import explain_shape as explain_shape  # re-exported
 from dxgemm.call.group import Group
@@ -34,6 +35,7 @@ def gemm(
     implementation: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
+    mask: Any = None,
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
@@ -72,6 +74,11 @@ def gemm(
         batch_invariant: True gives each row of the result the same bits, however many rows and
             matrices there are. It excludes reductions, split-K with a workspace, "cublas", and the
             emulated kernels, which check the values of all rows together.
+        mask: block mask of the result, bool or uint8, C-contiguous, where a and b are, of shape
+            (ceil(m / 128), ceil(n / 128)), or with 64 in place of 128. Blocks of the result with 0
+            there are neither computed nor written; they keep their bits, and are not set in a new
+            array. All matrices of a batch share it. Kernels read it, in the order of the stream.
+            It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
@@ -96,6 +103,8 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
     """
+    if mask is not None:
+        epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
@@ -257,12 +266,15 @@ def plan(
     implementation: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
+    mask: Any = None,
     stream: Any = None,
 ) -> Plan:
     """Make a `Plan` for C = alpha * A @ B + beta * C: choose and build its kernel, but run nothing.
 
     Arguments and errors are those of `gemm`.
     """
+    if mask is not None:
+        epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
@@ -281,9 +293,12 @@ def explain(
     implementation: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
+    mask: Any = None,
     stream: Any = None,
 ) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
+    if mask is not None:
+        epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)

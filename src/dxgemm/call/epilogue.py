@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from dxgemm.epilogues.block_mask import find_block, masked
 from dxgemm.epilogues.check import check_overflow
 from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.errors import MissingOperandError, UnsupportedProblemError
-from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, RESULT_DTYPES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -19,6 +20,31 @@ from dxgemm.runtime.arrays import Library, libraries, library_of
 
 # Of each operand its place and its strides in elements, in the kernel's orientation.
 OperandStrides = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+def with_mask(epilogue: Any, mask: Any) -> BoundEpilogue:
+    """The epilogue of a call that has a mask: it becomes the last stage.
+
+    Raises:
+        UnsupportedProblemError: the epilogue is or has a reduction.
+    """
+    if epilogue is not None and bound_epilogue(epilogue).reduction is not None:
+        raise _mask_refusal("a reduction")
+    return masked(epilogue, mask)
+
+
+def refuse_with_mask(problem: Problem, shape: BoundEpilogue, is_batch_invariant: bool) -> None:
+    """Refuse what a mask does not go with, but for a reduction."""
+    if is_batch_invariant:
+        raise _mask_refusal("batch_invariant=True")
+    if (problem.precision or "").startswith(EMULATED):
+        raise _mask_refusal(f"precision={problem.precision!r}")
+    if shape.takes_pairs:
+        raise _mask_refusal("an epilogue that takes pairs of columns")
+
+
+def _mask_refusal(what: str) -> UnsupportedProblemError:
+    return UnsupportedProblemError(f"gemm: mask= does not go with {what}; leave one of them out.")
 
 
 def takes_flattened_rows(shape: BoundEpilogue, layouts: Mapping[str, Layout], rows: int) -> bool:
@@ -81,6 +107,14 @@ def fuse(
             steps = steps.flattened(flattened_rows) or steps
         if problem.is_transposed:
             steps = steps.transposed()
+        if operand.kind == "mask":
+            rows, cols = problem.m, problem.n
+            if problem.is_transposed:
+                rows, cols = cols, rows
+            block = find_block(layout.shape, flattened_rows or rows, cols) or 0
+            operands.append(FusedOperand("mask", "uint8", block=block))
+            strides.append(steps)
+            continue
         kind = "output" if operand.kind == "output" else "array"
         access = _access(kind, layout, steps)
         operands.append(FusedOperand(kind, layout.dtype, access, steps.row != 0))
@@ -143,7 +177,7 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
 
 def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
     """Refuse functions of int8 products without an array whose dtype says what to store."""
-    if epilogue.stages and dtype == "int8":
+    if epilogue.has_functions and dtype == "int8":
         raise MissingOperandError(
             "gemm: what an epilogue makes of int8 products may be int32, int8, float32, "
             "float16 or bfloat16; pass out, whose dtype says what to store."

@@ -20,6 +20,7 @@ from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
     refuse_missing_out,
+    refuse_with_mask,
     takes_flattened_rows,
 )
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
@@ -141,7 +142,7 @@ class Route:
             alpha_is_zero=alpha_is_zero,
             beta_is_zero=beta_is_zero,
             precision=precision,
-            has_epilogue=epilogue is not None and bool(epilogue.stages),
+            has_epilogue=epilogue is not None and epilogue.has_functions,
             is_reduced=self.reduction is not None,
             reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
             takes_pairs=epilogue is not None and epilogue.takes_pairs,
@@ -289,6 +290,9 @@ class Route:
         """Check the epilogue's operands against the result."""
         if not {"c", "out"} & self.layouts.keys():
             refuse_missing_out(epilogue, self.problem.dtype)
+        if epilogue.is_masked:
+            is_invariant = isinstance(self.implementation, BatchInvariant)
+            refuse_with_mask(self.problem, epilogue, is_invariant)
         *batch, m, n = self.shape
         devices = {layout.device for name, layout in self.layouts.items() if name in ("a", "b")}
         check_operands(

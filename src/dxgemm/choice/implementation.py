@@ -238,6 +238,8 @@ class KernelFile(Implementation):
             return "its threads do not store pairs of columns, which the epilogue takes"
         if problem.is_quantised and not self.kernel.quantises:
             return "its threads do not store int8, which the epilogue's results become"
+        if problem.mask_block and not self.kernel.takes_masks:
+            return "its blocks do not skip the dead blocks of a mask"
         return self.refuses(problem)
 
     @property

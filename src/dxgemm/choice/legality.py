@@ -104,13 +104,24 @@ def fitting_configs(
     return tuple(config for config in configs if misfit(config, dtype, arch, most) is None)
 
 
+def fits_mask(implementation: Implementation, config: Any, problem: Problem) -> bool:
+    """True if each tile of a config lies in one block of the problem's mask, or there is none."""
+    block = problem.mask_block
+    if not block:
+        return True
+    # Blocks of a cluster that have a tile each would wait for one that has returned.
+    shares_tile = config.cluster == getattr(config, "split_k", 1)
+    tile = implementation.result_tile(config, problem)
+    return shares_tile and not any(block % extent for extent in tile)
+
+
 def legal_kernels(problem: Problem, device: DeviceFacts) -> list[Implementation]:
     """Kernels that the automatic choice considers for a problem: those without an `exclusion`."""
     if problem.triangle:
         kernels = legal_kernels(triangular(problem, "whole"), device)
         return [kernel for kernel in kernels if triangle_paths(kernel, problem)]
     considered = _automatic_kernels(problem.dtype, device)
-    if problem.takes_pairs or problem.is_quantised:
+    if problem.takes_pairs or problem.is_quantised or problem.mask_block:
         return [kernel for kernel, _ in considered if kernel.supports(problem) is None]
     if problem.reduction is None:
         return [kernel for kernel, refuses in considered if refuses(problem) is None]
@@ -193,7 +204,7 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
 def is_sliceable(problem: Problem) -> bool:
     """True if another kernel can add the sums of split-K slices of a problem."""
     is_added = problem.scalar_dtype in ADDED and problem.reduction is None
-    return is_added and not problem.takes_pairs
+    return is_added and not (problem.takes_pairs or problem.mask_block)
 
 
 def can_slice(implementation: Implementation, config: Any, problem: Problem, slices: int) -> bool:

@@ -78,7 +78,7 @@ class Asked(NamedTuple):
     @classmethod
     def of(cls, problem: Problem) -> Asked:
         """Numbers of one problem."""
-        a, b, fusion = problem.a, problem.b, problem.epilogue
+        a, b, fusion = problem.a, problem.b, problem.epilogue and problem.epilogue.unmasked
         a_alignment, b_alignment = problem.a_row_alignment, problem.b_row_alignment
         a_is_misaligned = min(a_alignment, problem.a_alignment) < MAX_ALIGNMENT
         b_is_misaligned = min(b_alignment, problem.b_alignment) < MAX_ALIGNMENT

@@ -15,6 +15,7 @@ from dxgemm.choice.legality import (
     Candidate,
     can_slice,
     exclusion,
+    fits_mask,
     fitting_configs,
     is_sliceable,
     legal_kernels,
@@ -236,6 +237,11 @@ def _time(
         few = [place for place, row in rows if row.config == config and not row.fill]
         columns = columns.take(few)
         residual = residual.take(few) if residual else None
+    if problem.mask_block:
+        rows = enumerate(columns.rows)
+        few = [p for p, row in rows if fits_mask(row.implementation, row.config, problem)]
+        columns = columns.take(few)
+        residual = residual.take(few) if residual else None
     if device.is_simulated:
         waits = np.array([row.config.smem_bytes(problem.dtype) > 0 for row in columns.rows], float)
         return Times(columns, 1, waits, waits, is_simulated=True)
@@ -346,6 +352,12 @@ def _named(
     reason = misfit(config, problem.dtype, device.arch, device.smem_bytes_per_block)
     if reason is not None:
         raise UnsupportedProblemError(f"gemm: {name} cannot compute this: {reason}.")
+    if not fits_mask(chosen, config, problem):
+        block = problem.mask_block
+        raise UnsupportedProblemError(
+            f"gemm: {name} {config} has tiles that reach beyond a block of the mask, {block} x "
+            f"{block}; name another config, or none."
+        )
     if slices > 1 and not can_slice(chosen, config, problem, slices):
         raise UnsupportedProblemError(f"gemm: {name} {config} cannot cut this k into {slices}.")
     best = best_of(problem, device, [chosen], (config, slices))

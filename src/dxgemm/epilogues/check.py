@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dxgemm.epilogues.block_mask import check_mask
 from dxgemm.epilogues.kinds import Parameter, fits, fitting_shapes
 from dxgemm.errors import (
     DeviceMismatchError,
@@ -64,6 +65,9 @@ def check_operands(
     arrays = []
     for operand, layout, n in zip(operands, layouts, columns, strict=True):
         if layout is None:
+            continue
+        if operand.kind == "mask":
+            check_mask(layout, m, n, device)
             continue
         where = f"gemm: epilogue {operand.epilogue}: {operand.name}"
         arrays.append((operand, layout))

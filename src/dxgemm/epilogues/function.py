@@ -302,6 +302,16 @@ class BoundEpilogue:
         """True if a stage makes one value of two neighbouring columns."""
         return any(stage.takes_pairs for stage in self.stages)
 
+    @cached_property
+    def is_masked(self) -> bool:
+        """True if the last stage is a block mask."""
+        return bool(self.operands) and self.operands[-1].kind == "mask"
+
+    @property
+    def has_functions(self) -> bool:
+        """True if a stage is applied to elements."""
+        return len(self.stages) > self.is_masked
+
     def columns(self, n: int) -> tuple[int, ...]:
         """Columns of the values that each of `operands` belongs to, if the product has n."""
         columns: list[int] = []
@@ -334,6 +344,7 @@ class BoundEpilogue:
         for place, entry in enumerate(self.operands):
             times = sum(other == entry for other in self.operands[:place])
             label = f"{entry.epilogue}.{entry.name}" + (f" ({times + 1})" if times else "")
+            label = entry.name if entry.kind == "mask" else label
             labels.append(None if entry.is_number else label)
         return (*labels, *self.result_labels.values())
 

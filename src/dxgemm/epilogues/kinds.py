@@ -16,7 +16,7 @@ class Parameter:
     """Operand or output of an epilogue. An annotation such as `Scalar` holds one without names.
 
     Attributes:
-        kind: "scalar", "integer", "row", "column", "matrix" or "output".
+        kind: "scalar", "integer", "row", "column", "matrix", "output" or "mask".
         meaning: the kind in words.
         limits: least and largest value of a number; None for any.
         epilogue: name of the epilogue's function; empty in an annotation.
@@ -43,6 +43,7 @@ ROW = Parameter("row", "a row vector")
 COLUMN = Parameter("column", "a column vector")
 MATRIX = Parameter("matrix", "a matrix")
 OUTPUT = Parameter("output", "an output")
+MASK = Parameter("mask", "a block mask")
 
 Scalar = Annotated[float, SCALAR]  # a real number, one for all elements, in the type of sums
 Probability = Annotated[float, PROBABILITY]  # a `Scalar` from 0 to 1
@@ -50,6 +51,7 @@ Integer = Annotated[int, INTEGER]  # a number of int64, one for all elements
 RowVector = Annotated[float, ROW]  # (n,) or (batch, n): element [col]
 ColumnVector = Annotated[float, COLUMN]  # (m,) or (batch, m): element [row]
 Matrix = Annotated[float, MATRIX]  # (m, n) or (batch, m, n): element [row, col]
+BlockMask = Annotated[bool, MASK]  # an element for each block of the result
 
 
 def kind_of(annotation: Any) -> Parameter | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 
-# Bytes of an element; a reduction's results may be int64.
+# Bytes of an element; a reduction's results may be int64, and a block mask has bytes.
 ITEM_SIZES = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8,
+    "bool": 1, "uint8": 1,
 }  # fmt: skip
 
 # Dtypes of c and out by the dtype of a and b; a new result has the first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 # Parameters of a kernel by the kind of an operand, as `struct` formats: an address and the strides
@@ -53,17 +53,20 @@ class FusedOperand:
     """Operand of an epilogue, as a kernel reads or writes it.
 
     Attributes:
-        kind: "number", "array", "output", or "buffer", which is passed as an address and a size.
+        kind: "number", "array", "output", "mask", or "buffer", which is passed as an address and a
+            size.
         dtype: dtype of the elements; "float32", "float64" or "int64" for a number.
         access: access to an array along a row of the result: "vector" if neighbours can be accessed
             16 bytes at a time, "same" if all are one element, else "element".
         has_rows: True if rows of the result have different elements of the array.
+        block: rows and columns of a block of a mask; 0 for any other operand.
     """
 
     kind: str
     dtype: str
     access: str = "element"
     has_rows: bool = True
+    block: int = 0
 
     @property
     def format(self) -> str:
@@ -111,6 +114,19 @@ class Fusion:
         """Operands of the stages that see every column of the product."""
         count = sum(len(stage.operands) for stage in self.stages[: self.pair_stage])
         return self.operands[:count]
+
+    @property
+    def mask_block(self) -> int:
+        """Rows and columns of a block of the block mask, the last operand; 0 without one."""
+        return self.operands[-1].block if self.operands else 0
+
+    @property
+    def unmasked(self) -> Fusion | None:
+        """The epilogue without its block mask; None if nothing is left of it."""
+        if not self.mask_block:
+            return self
+        stages = self.stages[:-1]
+        return replace(self, stages=stages, operands=self.operands[:-1]) if stages else None
 
     @property
     def key(self) -> str:

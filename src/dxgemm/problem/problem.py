@@ -98,6 +98,16 @@ class Problem:
         return self.epilogue.reduction if self.epilogue else None
 
     @property
+    def mask_block(self) -> int:
+        """Rows and columns of a block of the result's mask; 0 without a mask."""
+        return self.epilogue.mask_block if self.epilogue else 0
+
+    @property
+    def keeps_elements(self) -> bool:
+        """True if some elements of the result keep their bits."""
+        return self.triangle in ("lower", "upper") or self.mask_block > 0
+
+    @property
     def takes_pairs(self) -> bool:
         """True if the epilogue makes one element of two neighbouring columns."""
         return self.epilogue is not None and self.epilogue.pair_stage is not None
