@@ -43,7 +43,8 @@ def product_spec(file: Any, config: Any, problem: Problem) -> KernelSpec:
     if problem.dtype == "float64":
         return series_spec(file, config, own, file.KERNEL.variant(config, own), problem.dtype)
     parts = parts_of_problem(problem)
-    variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
+    variant: tuple[str, ...] = CHOSEN, parts["a"].innermost, parts["b"].innermost
+    variant += (problem.triangle,) if problem.triangle else ()
     return series_spec(file, config, own, variant)
 
 
