@@ -3,6 +3,7 @@
 `vs_gemm` is the time of `gemm`, which multiplies a by a transposed copy of it and so knows of no
 symmetry, over that of `gemm_symmetric`, which writes both triangles. `vs_rival` is that of the
 quicker of cuBLAS's gemm, which writes both, and its syrk for float32 and float64, which writes one.
+For emulated products, both are those of the same dtype.
 The result must be exact and symmetric bit for bit. All are timed interleaved; `comparison.py` says
 how.
 """
@@ -38,7 +39,14 @@ SIZES = (256, 512, 1000, 1024, 2048, 4095, 4096, 8192)
 DEPTHS = (64, 512, None, 65536)  # None: as large as the result
 MOST_FLOPS = 2**42
 MOST_SETS = 4  # of operands, which are large
-KINDS = (("float32", None), ("float64", None), ("float16", None), ("float32", "tf32"))
+KINDS = (
+    ("float32", None),
+    ("float64", None),
+    ("float16", None),
+    ("float32", "tf32"),
+    ("float32", "emulated"),
+    ("float64", "emulated"),
+)
 OWN, GEMM, CUBLAS, SYRK = "automatic", "gemm", "cublas", "cublas syrk"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -70,7 +78,7 @@ def calls_of(case: Case, a: Any) -> dict[str, Call]:
     if SMOKE:
         return calls
     calls[CUBLAS] = dxgemm.plan(a, twin.T, out=out, precision=precision, implementation="cublas")
-    if precision is None and case.dtype in ("float32", "float64"):
+    if precision != "tf32" and case.dtype in ("float32", "float64"):
         from cupy import cublas
 
         if hasattr(cublas, "syrk"):

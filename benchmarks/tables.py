@@ -686,7 +686,8 @@ def symmetric(results: Results) -> list[Part]:
         for k in depths:
             found = {row["n"]: row for row in own if row["k"] == (k or row["n"])}
             cells = [ratio(found[n]["vs_gemm"]) if n in found else "" for n in sizes]
-            lines.append([kind[1] or kind[0], str(k or "n"), *cells])
+            name = " ".join(reversed(kind)) if kind[1] == "emulated" else kind[1] or kind[0]
+            lines.append([name, str(k or "n"), *cells])
     header = ["dtype", "k", *map(str, sizes)]
     return [Table("Time of gemm over that of gemm_symmetric, by n:", header, lines, 2)]
 

@@ -183,10 +183,8 @@ def make_kernel(
             first = min(share * int32(cuda.blockIdx.y), k_tiles)
             k_tiles = min(share, int32(k_tiles - first))
             k = min(k, int32((first + k_tiles) * tile_k))
-        if is_masked:  # a tile a block, see `Kernel.grid`
-            _, row, col = locate(block, tiles_m, tiles_n)
-            if is_dead(row, col, extra):
-                return
+        if is_masked and is_dead(*locate(block, tiles_m, tiles_n)[1:], extra):  # see `Kernel.grid`
+            return
 
         if thread >= consumers * WARPGROUP:
             # --- Producer: one thread ---

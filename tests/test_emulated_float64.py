@@ -15,12 +15,15 @@ from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 import dxgemm
 from dxgemm.choice.emulation import native_config, reconstruct_spec
 from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
+from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct, residues
 from dxgemm.handwritten.parts import moduli
 from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
+from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import MODULI_COUNTS
+from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.runtime.binding import launch_kernel
 from dxgemm.runtime.device import device_facts
@@ -225,6 +228,47 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     exact = np.array([[float(x) for x in row] for row in integers])
     exact *= factors[0][:m, None] * factors[1][:n]
     np.testing.assert_allclose(home.fetch(out), 0.5 * exact + 2.0 * c, rtol=4e-16, atol=1e-300)
+
+
+@dxgemm.epilogue
+def placed(value, row, col):
+    return value + 1000 * row + col
+
+
+@pytest.mark.parametrize("beta", [0.0, 3.0])
+@pytest.mark.parametrize("triangle", TRIANGLES)
+@pytest.mark.parametrize("n", [1, 9, 18] if simulator_enabled() else [1, 9, 130, 300])
+def test_reconstruction_mirrors_the_lower_triangle(home, n, triangle, beta):
+    count, batch, rng = 3, 2, np.random.default_rng(n)
+    lower = np.tril(rng.integers(-1000, 1000, (batch, n, n)))
+    # Residues above the diagonal are left out by the product, where no tile reaches them.
+    stored = rng.integers(-99, 100, (batch, count, n, residues.row_bytes(n))).astype(np.int8)
+    for index, modulus in enumerate(moduli.MODULI[:count]):
+        of_modulus = (lower + modulus // 2) % modulus - modulus // 2
+        stored[:, index, :, :n][:, np.tri(n, dtype=bool)] = of_modulus[:, np.tri(n, dtype=bool)]
+    factors = np.ones(batch * -(-n // PADDING) * PADDING)
+    c, before = rng.integers(-9, 9, (batch, n, n)).astype(float), np.full((batch, n, n), 7.0)
+    exact = 2 * (lower + np.tril(lower, -1).swapaxes(1, 2)) + beta * c
+    is_written = np.tril(np.ones((n, n), bool)) if triangle != "upper" else np.tri(n, dtype=bool).T
+    is_written |= triangle == "both"
+    rows, cols = np.indices((n, n))
+    for epilogue in (None, Fusion(bound_epilogue(placed).stages, ())):
+        problem = contiguous_problem("float64", n, n, 8, batch, precision=f"emulated{count}")
+        problem = replace(problem, reads_c=beta != 0, epilogue=epilogue, triangle=triangle)
+        spec = reconstruct_spec(problem)
+        blocks = reconstruct.KERNEL.block_count(spec.config, problem)
+        bound = replace(problem, epilogue=spec.epilogue)
+        launch = launch_kernel(spec, bound, blocks, device_facts(0).arch, 0)
+        sent = [home.send(x) for x in (stored.ravel(), factors, factors, c)]
+        for has_failed in (1, 0):
+            flag, out = home.send(np.full(1, has_failed, np.int32)), home.send(before)
+            extra = [v for array in (*sent[:3], flag) for v in (pointer_of(array), array.size)]
+            pointers = (pointer_of(sent[0]),) * 2 + (pointer_of(sent[3]), pointer_of(out))
+            launch(*pointers, 2.0, beta, 0, tuple(extra))
+            if has_failed:
+                assert (home.fetch(out) == before).all()
+        expected = exact + (1000 * rows + cols if epilogue else 0)
+        np.testing.assert_array_equal(home.fetch(out), np.where(is_written, expected, before))
 
 
 @pytest.mark.parametrize("count", [3, 14, 16])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,10 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.emulation_parts import parts_of_problem
+from dxgemm.choice.registry import find_implementation
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.launches import emulated_float32
+from dxgemm.launches.product import bind_product
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.problem import flattened, oriented
 from dxgemm.testing.inputs import operands
@@ -95,6 +100,23 @@ def test_all_rows_of_a_batch_take_the_parts_that_one_row_takes(dtype, m, n, k):
     flat = oriented(flattened(shared))
     assert flat.batch == 1
     assert parts_of_problem(flat)["a" if flat.is_transposed else "b"] == parts_of_problem(row)["b"]
+
+
+def test_parts_are_made_once_where_b_is_the_transpose_of_a(monkeypatch, scheme):
+    if not simulator_enabled():
+        pytest.skip("binds kernels, and launches none")
+    monkeypatch.setattr(emulated_float32, "_counter", lambda ordinal: SimpleNamespace(pointer=0))
+    implementation = find_implementation(scheme.implementation)
+    config = implementation.kernel.configs[0]
+    rows = contiguous_problem(scheme.dtype, 64, 64, 64, precision="emulated")
+    same, a = replace(rows, b=rows.a.transposed(), triangle="both"), 512
+    for problem, b, copies in ((same, a, 1), (same, 1024, 2), (rows, a, 2)):
+        launch = bind_product(implementation, problem, config, "sm_90a", 0)
+        calls = launch.calls(0, (a, b, 0, 0, 1.0, 0.0), ())
+        places = {call.operands[0] for call in calls if call.launch in launch._decompose.values()}
+        assert len(places) == copies
+        (product,) = (call for call in calls if call.launch is launch._product)
+        assert places == {*product.arguments[:2]}
 
 
 def test_what_cannot_be_prepared(home):

@@ -40,6 +40,7 @@ ROUNDING = {
     "float64": 2**-52,
     "float32": 2**-22,
     "tf32": 2**-10,
+    "emulated": 2**-20,
     "float16": 2**-10,
     "bfloat16": 2**-7,
 }
@@ -49,7 +50,12 @@ KERNELS = {
     "tensor_core": ("float64",),
     "tensor_core_tf32": ("tf32",),
     "wgmma": ("tf32", "float16", "float16_to_float32", "bfloat16"),
+    "emulated_float32": ("emulated",),
+    "emulated_float32_tile": ("emulated",),
+    "emulated_float64": ("emulated_float64",),
+    "emulated_float64_tile": ("emulated_float64",),
 }
+EMULATED = [(name, *KERNELS[name]) for name in KERNELS if name.startswith("emulated")]
 HALVED = [
     pytest.param(implementation, config, kind, id=f"{implementation.name}-{config}-{kind}")
     for implementation in dxgemm.implementations()
@@ -235,6 +241,8 @@ def test_a_product_with_its_own_transpose_is_recognised(make, home):
     for is_recognised, arguments, options in (
         (True, (x, x.T), {}),
         (True, (x.T, x), {"alpha": 2.0}),
+        (True, (x, x.T), {"precision": "emulated"}),
+        (False, (x, dxgemm.prepare(x.T)), {}),
         (False, (x, x.T), {"epilogue": relu}),
         (False, (x, y.T), {}),
         (False, (x[:, :4], x[:4].T[:4, :4]), {}),
@@ -265,6 +273,20 @@ def test_half_the_tiles_are_chosen_where_they_are_quicker(configs_of_a_gpu, dtyp
         assert exchanged(lower_one).triangle == "upper"
 
 
+@pytest.mark.parametrize("name, kind", EMULATED)
+def test_emulated_products_mirror_where_no_bit_of_gemm_changes(configs_of_a_gpu, name, kind):
+    dtype = KINDS[kind].dtype
+    problem = contiguous_problem(dtype, 4096, 4096, 4096, precision="emulated")
+    problem = replace(problem, b=problem.a.transposed())
+    for triangle in (*TRIANGLES, "either"):
+        chosen = choose(replace(problem, triangle=triangle), H200, name)
+        is_whole = triangle == "either" and dtype == "float32"
+        assert chosen.triangle == ("whole" if is_whole else "half"), triangle
+        assert ("half the tiles" in str(chosen)) is not is_whole
+    summed = replace(problem, triangle="both", adds_transpose=True)
+    assert choose(summed, H200, name).triangle == "folded"
+
+
 @pytest.mark.parametrize("transpose", [False, True])
 def test_tf32_has_a_choice_for_either_layout(configs_of_a_gpu, transpose):
     problem = contiguous_problem("float32", 64, 64, 64)
@@ -279,7 +301,7 @@ def test_half_the_tiles(only_halves, make, home, implementation, config, kind):
     if reason := misfit(implementation, config, kind) or implementation.runs_on(H200.arch):
         pytest.skip(reason)
     wanted, pinned = KINDS[kind], (implementation.name, config)
-    edges = {config.tile_m, config.tile_n, MIDDLE}
+    edges, fallbacks = {config.tile_m, config.tile_n, MIDDLE}, dxgemm.emulation_fallbacks()
     sizes = sorted({1, *edges, *(size + 1 for size in edges), max(edges) * 2 - 1})
     for a_layout, c_layout, triangle in PLACED:
         for n, k, (alpha, beta) in product(sizes, (33, 64), FACTORS):
@@ -294,6 +316,53 @@ def test_half_the_tiles(only_halves, make, home, implementation, config, kind):
             expected = expected.astype(c.dtype).astype(float)
             assert (found[is_written] == expected[is_written]).all(), (n, k, triangle)
             assert (found[~is_written] == c.astype(float)[~is_written]).all(), (n, k, triangle)
+    assert dxgemm.emulation_fallbacks() == fallbacks
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("triangle", TRIANGLES)
+@pytest.mark.parametrize("name, kind", EMULATED)
+def test_what_is_not_emulated_is_written_to_the_same_triangle(
+    only_halves, make, home, name, kind, triangle
+):
+    options = {"implementation": name, "precision": "emulated", "triangle": triangle}
+    dtype = KINDS[kind].dtype
+    for n, k, element, order in (
+        (300, 40, np.nan, "row"),
+        (129, 64, np.inf, "col"),
+        (65, 0, None, "row"),
+    ):
+        (a, _), (c, padded_c) = make((n, k), dtype), make((n, n), dtype, order)
+        if element is not None:
+            a[min(n // 2, 100), 7] = element
+        before = dxgemm.emulation_fallbacks()
+        dxgemm.gemm_symmetric(home.send(a), padded_c.array, 2, -1, **options)
+        assert dxgemm.emulation_fallbacks() == before + (k > 0)
+        found, is_written = padded_c.fetch(), written(triangle, n)
+        with np.errstate(invalid="ignore"):
+            expected = 2 * (a.astype(float) @ a.astype(float).T) - c
+        np.testing.assert_array_equal(found[is_written], expected[is_written])
+        assert same_bits(found[~is_written], c[~is_written])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name, kind", EMULATED)
+def test_half_the_tiles_of_an_emulated_product_have_the_bits_of_all(only_halves, home, name, kind):
+    a = np.random.default_rng(0).standard_normal((777, 200)).astype(KINDS[kind].dtype)
+    x, twin = home.send(a), home.send(a)
+    options = {"implementation": name, "precision": "emulated"}
+    whole = home.fetch(dxgemm.gemm(x, twin.T, **options))
+    mirrored = home.fetch(dxgemm.gemm_symmetric(x, **options))
+    assert same_bits(np.tril(mirrored), np.tril(whole))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", sorted({kind for _, kind in EMULATED}))
+def test_recognition_changes_no_bit_of_an_emulated_product(home, kind):
+    a = np.random.default_rng(0).standard_normal((2048, 2048)).astype(KINDS[kind].dtype)
+    x, twin = home.send(a), home.send(a)
+    whole = home.fetch(dxgemm.gemm(x, twin.T, precision="emulated"))
+    assert same_bits(home.fetch(dxgemm.gemm(x, x.T, precision="emulated")), whole)
 
 
 @pytest.mark.gpu

@@ -9,7 +9,8 @@ sum of a section of k by true float32 additions, and the next sum begins anew. l
 have sums of their own, or they would be truncated where hi @ hi is. Sections are added to a total:
 its rounding errors grow with the number of sections, theirs with the length of one. The three sums
 of a thread are more registers than all threads can have, so the producer leaves it most of its own.
-The total is scaled back, exactly, before alpha, c and the epilogue see it.
+The total is scaled back, exactly, before alpha, c and the epilogue see it. Of a symmetric result,
+half the tiles are computed (`triangle`).
 Layout: a (m, k) and b (k, n) as `decompose` leaves them, K-major or MN-major, any batch; c and out
 (m, n), any strides. In the last parameter, behind the epilogue's operands: the factors that scale
 rows and columns back, and the flag of validity_check.
@@ -128,7 +129,12 @@ def accuracy(problem: Any) -> str:
 
 
 def tensor_maps(
-    config: Config, problem: Any, scheme_name: str, a_innermost: str, b_innermost: str
+    config: Config,
+    problem: Any,
+    scheme_name: str,
+    a_innermost: str,
+    b_innermost: str,
+    stored: str = "",
 ) -> tuple[TensorMap, ...]:
     """The maps of the parts of a and b, with the boxes that the producer asks for."""
     scheme = SCHEMES[scheme_name]
@@ -159,13 +165,15 @@ def make_kernel(
     scheme_name: str,
     a_innermost: str,
     b_innermost: str,
-    epilogue: Any,
+    stored: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and one layout, as a Python function to compile.
 
     Args:
         scheme_name: a key of `emulation.SCHEMES`.
         a_innermost, b_innermost: layout of the parts: "k" (K-major) or "mn" (MN-major).
+        stored: triangles of a symmetric result that are written; "" for another result.
         epilogue: a `Fusion`, whose operands end with the buffers of row factors,
             column factors and the flag of validity_check.
     """
@@ -175,7 +183,8 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import global_address, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.parts.scale_back import make_scale_back
-    from dxgemm.handwritten.parts.tile_order import make_locate
+    from dxgemm.handwritten.parts.tile_order import make_tile_map
+    from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_produce
     from dxgemm.handwritten.wgmma import make_fill
@@ -194,12 +203,16 @@ def make_kernel(
     fetch, multiply = make_mainloop(config, scheme, a_innermost == "mn", b_innermost == "mn")
     finish = epilogue if epilogue.stages else None
     read_chunk, store_chunk, store_elements = make_store_chunk("float32", True, False, True, finish)
+    _, store_tile = make_store_triangle(
+        tile_n, "float32", True, False, stored, finish, commutes=False
+    )
     is_reduced = epilogue.reduction is not None
+    scales_first = is_reduced or stored != ""
     partials, counted = len(epilogue.stage_operands), epilogue.reduction.count if is_reduced else 1
     row_factors = len(epilogue.operands) - 3  # its place in `extra`
     col_factors, invalid = row_factors + 1, row_factors + 2
     reduce_fragments = make_reduce_fragments(epilogue, tile_n) if is_reduced else None
-    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
     produce = make_produce(locate, make_fill(config, tile_k, fetch))
     init_ring = make_init_ring(stages, consumers)
     scale_back = make_scale_back(CHUNK_COLS)
@@ -225,7 +238,7 @@ def make_kernel(
         blocks: int32 = cuda.gridDim.x
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        tiles: int32 = batch * tiles_m * tiles_n
+        tiles: int32 = count_tiles(batch, tiles_m, tiles_n)
         if extra[invalid][0][0] != 0:
             tiles = 0
         k_tiles: int32 = (k + tile_k - 1) // tile_k
@@ -284,13 +297,19 @@ def make_kernel(
                 out_at = out_address + 4 * (matrix * out.batch + top * out.row + col * out.col)
                 rows: int32 = m - top
                 cols: int32 = n - col
-                if is_reduced:
+                if scales_first:
                     scaled = ()
                     for chunk in static_range(chunks):
                         scaled = scaled + scale_back(
                             total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
                             at + chunk * CHUNK_COLS,
                         )  # fmt: skip
+                if stored:
+                    store_tile(
+                        scaled, chunk_smem, lane, matrix, top, col, m, n, has_vectors, alpha, beta,
+                        c, out, extra,
+                    )  # fmt: skip
+                elif is_reduced:
                     reduce_fragments(
                         scaled, lane, matrix, slots, top, col, m, n, alpha, beta,
                         c, matrix * c.batch, extra,
@@ -338,5 +357,6 @@ KERNEL = Kernel(
     is_persistent=True,
     reductions=Reductions.OF_ROWS,
     accuracy=accuracy,
+    takes_triangles=True,
     commutes=never,  # the parts of a are multiplied in another order than those of b
 )

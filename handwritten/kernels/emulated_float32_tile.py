@@ -76,13 +76,15 @@ def make_kernel(
     scheme_name: str,
     a_innermost: str,
     b_innermost: str,
-    epilogue: Any,
+    stored: str = "",
+    epilogue: Any = None,
 ) -> Callable[..., None]:
     """The kernel of one config and one layout, as a Python function to compile.
 
     Args:
         scheme_name: a key of `emulation.SCHEMES`, one of two float16 parts.
         a_innermost, b_innermost: layout of the parts: "k" (K-major) or "mn" (MN-major).
+        stored: triangles of a symmetric result that are written; "" for another result.
         epilogue: a `Fusion`, whose operands end with the buffers of row factors, column factors and
             the flag of validity_check.
     """
@@ -99,9 +101,9 @@ def make_kernel(
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
     from dxgemm.handwritten.parts.scale_back import make_scale_back
-    from dxgemm.handwritten.parts.tile_order import make_locate
+    from dxgemm.handwritten.parts.tile_order import make_tile_map
+    from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
-    from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
     scheme = SCHEMES[scheme_name]
     shift = float(2.0**-scheme.shift)
@@ -124,9 +126,11 @@ def make_kernel(
     chunk_items = CHUNK_BYTES // ITEM_BYTES
     row_factors = len(epilogue.operands) - 3  # its place in `extra`
     col_factors, invalid = row_factors + 1, row_factors + 2
-    locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
+    locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, stored)
     scale_back = make_scale_back(WARP_TILE)
-    allows_vectors, store_tile = make_store_tile(WARP_TILE, "float32", True, False, epilogue)
+    allows_vectors, store_tile = make_store_triangle(
+        WARP_TILE, "float32", True, False, stored, epilogue, commutes=False
+    )
 
     @gemm_kernel
     def emulated_float32_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

@@ -3,7 +3,8 @@
 Idea: grown from `wgmma`. a and b are scaled to integers whose residues by pairwise coprime moduli
 are int8 (`residues`). int32 sums of their products are exact; a sum's residue is that of the
 integers' product, which `reconstruct` finds from all of them. The products by the moduli are the
-matrices of a batch, one after the other. Only the store differs: it writes a byte an element.
+matrices of a batch, one after the other. Only the store differs: it writes a byte an element. Of a
+symmetric result, the tiles that meet the lower triangle are computed; `reconstruct` mirrors them.
 Layout: a (moduli, m, k) and b (moduli, n, k) as `residues` leaves them, any batch; out
 (batch, moduli, m, n), rows padded to 32 bytes. In the last parameter the flag of
 validity_check and the number of moduli.
@@ -80,7 +81,12 @@ def block_count(config: Config, problem: Any) -> int:
     return block_a_tile(config, problem) * moduli_count(problem)
 
 
-def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap, ...]:
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """Triangle of a symmetric result that is computed, for any that are written."""
+    return ("lower",) if problem.triangle else ()
+
+
+def tensor_maps(config: Config, problem: Any, *variant: str) -> tuple[TensorMap, ...]:
     """The maps of the residues of a and b, with the boxes that the producer asks for."""
     maps = []
     for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
@@ -98,10 +104,13 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap, ...]:
     return tuple(maps)
 
 
-def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, stored: str = "", epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile.
 
     Args:
+        stored: "lower" if a symmetric result needs the tiles of this triangle alone; else "".
         epilogue: a `Fusion` of two operands: the flag of validity_check, the number of moduli.
     """
     from numba import cuda, int32, uint8
@@ -109,7 +118,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.parts.residue_store import make_store_residues
-    from dxgemm.handwritten.parts.tile_order import make_locate
+    from dxgemm.handwritten.parts.tile_order import make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_fetch, make_init_ring, make_produce
     from dxgemm.handwritten.wgmma import make_fill, make_multiply
@@ -125,7 +134,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
     fetch = make_fetch(config, ROW_BYTES, False, False)
     multiply = make_multiply(config, "s8", False, False)
     first_row = make_first_row(False)
-    locate = make_locate(tile_m, tile_n, config.swizzle_rows)
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
     produce = make_produce(locate, make_fill(config, ROW_BYTES, fetch))
     init_ring = make_init_ring(stages, consumers)
     constants_of, store_residues = make_store_residues(chunk_cols)
@@ -146,7 +155,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         count: int32 = extra[1]
         tiles_m: int32 = (m + tile_m - 1) // tile_m
         tiles_n: int32 = (n + tile_n - 1) // tile_n
-        tiles: int32 = batch * count * tiles_m * tiles_n
+        tiles: int32 = count_tiles(batch * count, tiles_m, tiles_n)
         if extra[0][0][0] != 0:
             tiles = 0
         k_tiles: int32 = (k + ROW_BYTES - 1) // ROW_BYTES
@@ -204,9 +213,11 @@ KERNEL = Kernel(
     dtypes=("float64",),
     only_arch=90,
     supports=supports,
+    variant=variant,
     block_count=block_count,
     tensor_maps=tensor_maps,
     tensor_map_names=TENSOR_MAPS,
     is_persistent=True,
     accuracy=accuracy,
+    takes_triangles=True,
 )

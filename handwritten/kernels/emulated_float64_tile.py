@@ -20,7 +20,9 @@ from dxgemm.handwritten.parts.kernel import no_maps
 LAYOUT = "k16"  # of residues, see `line_tiles`
 
 
-def make_kernel(config: tensor_tile.Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+def make_kernel(
+    config: tensor_tile.Config, dtype: str, stored: str = "", epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile."""
     from numba import cuda, int32
 
@@ -48,7 +50,9 @@ def make_kernel(config: tensor_tile.Config, dtype: str, epilogue: Any) -> Callab
         store_residues(acc, chunk_smem, lane, rows, cols, target, pitch, constants)
 
     store = allows_vectors, store_tile
-    return tensor_tile.make_tile_kernel(config, dtype, LAYOUT, LAYOUT, store, is_modular=True)
+    return tensor_tile.make_tile_kernel(
+        config, dtype, LAYOUT, LAYOUT, store, is_modular=True, stored=stored
+    )
 
 
 KERNEL = replace(

@@ -5,7 +5,8 @@ modulus and 0 modulo the others, and Q the integer that brings X nearest to 0. A
 into limbs of 42 bits, from -2**41 to 2**41. With up to 20 moduli, a limb's products and their sum
 are exact in float64; so is the difference from Q times P's limb. Carries make the limbs lie side by
 side; then their sum is rounded, to within 2**-50 of half a unit in the last place.
-A thread takes four neighbours of a row.
+A thread takes four neighbours of a row. Of a symmetric result, blocks take the tiles that meet the
+lower triangle; mirror images of these pass through shared memory, so that their rows are coalesced.
 Layout: a is (moduli, m, n) residues, any batch, rows padded to 32 bytes; c and out (m, n), any
 strides. In the last parameter, behind the epilogue's operands: residues, the factors that scale
 rows and columns back, and the flag of validity_check.
@@ -25,11 +26,14 @@ from typing import Any
 
 from dxgemm.handwritten.kernels.residues import ALIGNMENT
 from dxgemm.handwritten.parts.emulation import PADDING
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-from dxgemm.handwritten.parts.moduli import MODULI
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
+from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.triangle import make_tile_map
 
 WIDTH = 4  # elements of a thread
+SWIZZLE_ROWS = 8  # at least, of the tiles of a symmetric result
+PAD = 2  # elements of a row in shared memory, against bank conflicts of columns
 LIMB_BITS = 42
 LIMB = 2.0**LIMB_BITS
 ROUNDING = 1.5 * 2.0**52  # a float64 added to this is rounded to an integer
@@ -51,7 +55,8 @@ class Config(BaseConfig):
         return self.lanes * WIDTH
 
     def smem_bytes(self, dtype: str) -> int:
-        return 0
+        """Bytes of a padded tile, through which mirror images of a symmetric result pass."""
+        return self.rows * (self.cols + PAD) * 8
 
     def accumulator_bytes(self, dtype: str) -> int:
         return WIDTH * 4 * 8
@@ -62,8 +67,14 @@ class Config(BaseConfig):
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch, matrix after matrix."""
-    blocks: int = problem.batch * -(-problem.m // config.rows) * -(-problem.n // config.cols)
+    blocks: int = problem.batch * tiles_of(problem, config.rows, config.cols)
     return blocks
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """Number of moduli; triangle, left out where it is empty."""
+    count = str(moduli_count(problem))
+    return (count, problem.triangle) if problem.triangle else (count,)
 
 
 def limbs_of(value: int, count: int) -> tuple[float, ...]:
@@ -133,11 +144,14 @@ def make_combine(count: int) -> Callable[..., Any]:
     return device_function(unroll(combine))
 
 
-def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, count: str, stored: str = "", epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
         count: number of moduli.
+        stored: triangles of a symmetric result that are written; "" for another result.
         epilogue: a `Fusion`, whose operands end with the buffers of residues, row
             factors, column factors and the flag of validity_check.
     """
@@ -151,6 +165,8 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
         divide,
         global_address,
         load_vector,
+        plus_scaled,
+        scaled,
         store_vector,
         zeros,
     )
@@ -163,6 +179,11 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
     finish = make_finish(epilogue, dtype, dtype)
     first_buffer = len(epilogue.stage_operands)  # its place in `extra`
     row_factors, col_factors, invalid = first_buffer + 1, first_buffer + 2, first_buffer + 3
+    is_whole, is_direct, is_mirrored = stored == "", stored != "upper", stored in ("both", "upper")
+    least = 1 if is_direct else 0  # rows from the diagonal on to what is mirrored
+    locate, _ = make_tile_map(rows, cols, SWIZZLE_ROWS)
+    threads, pitch_smem = config.threads, cols + PAD
+    smem_items = rows * pitch_smem
 
     @gemm_kernel
     def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -170,11 +191,17 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
         block: int32 = cuda.blockIdx.x
         tiles_m: int32 = (m + rows - 1) // rows
         tiles_n: int32 = (n + cols - 1) // cols
-        matrix = divide(block, int32(tiles_m * tiles_n))
-        tile: int32 = block - matrix * tiles_m * tiles_n
-        tile_row = divide(tile, tiles_n)
+        if stored:
+            matrix, tile_row, tile_col = locate(block, tiles_m, tiles_n)
+        else:
+            matrix = divide(block, int32(tiles_m * tiles_n))
+            tile: int32 = block - matrix * tiles_m * tiles_n
+            tile_row = divide(tile, tiles_n)
+            tile_col = tile - tile_row * tiles_n
         row = int64(tile_row * rows + thread // lanes)
-        col = int64((tile - tile_row * tiles_n) * cols + thread % lanes * WIDTH)
+        col = int64(tile_col * cols + thread % lanes * WIDTH)
+        if is_mirrored:
+            tile_smem = cuda.shared.array(smem_items, float64)
         if row < m and col < n and extra[invalid][0][0] == 0:
             residues, _ = extra[first_buffer]
             a_factors, _ = extra[row_factors]
@@ -197,7 +224,7 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
                 loaded_c = ()
                 for j in static_range(WIDTH):
                     addend = float64(0)
-                    if col + j < n:
+                    if col + j < n and (is_whole or (is_direct and row >= col + j)):
                         addend = c.data[place + j * c.col]
                     loaded_c = loaded_c + (addend,)
                 addends = loaded_c
@@ -206,21 +233,44 @@ def make_kernel(config: Config, dtype: str, count: str, epilogue: Any) -> Callab
                 of_element = ()
                 for i in static_range(moduli):
                     of_element = of_element + (float64(loaded[i][j]),)
-                value = alpha * (combine(of_element) * row_factor * b_factors[at + j])
-                if beta != 0:
-                    value += beta * addends[j]
-                if col + j < n:
+                if is_whole:
+                    value = alpha * (combine(of_element) * row_factor * b_factors[at + j])
+                    if beta != 0:
+                        value += beta * addends[j]
+                else:  # rounded alike for either place
+                    value = scaled(alpha, combine(of_element) * row_factor * b_factors[at + j])
+                    if is_mirrored:
+                        tile_smem[thread // lanes * pitch_smem + thread % lanes * WIDTH + j] = value
+                    if beta != 0:
+                        value = plus_scaled(value, beta, addends[j])
+                if col + j < n and (is_whole or (is_direct and row >= col + j)):
                     value = finish(value, matrix, row, col + j, extra)
                 values = values + (value,)
             place = matrix * out.batch + row * out.row + col * out.col
             address = global_address(out.data) + place * item_bytes
-            if col + WIDTH <= n and out.col == 1 and address % VECTOR_BYTES == 0:
+            is_inside = col + WIDTH <= n and (is_whole or (is_direct and row >= col + WIDTH - 1))
+            if is_inside and out.col == 1 and address % VECTOR_BYTES == 0:
                 for j in static_range(0, WIDTH, pair):
                     store_vector(out.data, place + j, values[j : j + pair])
             else:
                 for j in static_range(WIDTH):
-                    if col + j < n:
+                    if col + j < n and (is_whole or (is_direct and row >= col + j)):
                         out.data[place + j * out.col] = values[j]
+        if is_mirrored:
+            cuda.syncthreads()
+            for i in static_range(WIDTH):
+                item: int32 = thread + i * threads
+                below: int32 = item % rows
+                right: int32 = item // rows
+                row = int64(tile_row * rows + below)
+                col = int64(tile_col * cols + right)
+                if row < m and row - col >= least and extra[invalid][0][0] == 0:
+                    value = tile_smem[below * pitch_smem + right]
+                    if beta != 0:
+                        addend = c.data[matrix * c.batch + col * c.row + row * c.col]
+                        value = plus_scaled(value, beta, addend)
+                    value = finish(value, matrix, col, row, extra)
+                    out.data[matrix * out.batch + col * out.row + row * out.col] = value
 
     return reconstruct_kernel
 
@@ -229,5 +279,6 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(Config(rows=8, lanes=32),),
     simulator_configs=(Config(rows=2, lanes=2),),
+    variant=variant,
     block_count=block_count,
 )

@@ -136,6 +136,7 @@ def make_tile_kernel(
     is_modular: bool = False,
     is_grouped: bool = False,
     mask: tuple[bool, Callable[..., bool] | None] = (False, None),
+    stored: str = "",
 ) -> Callable[..., None]:
     """The kernel with a store of its own.
 
@@ -150,6 +151,7 @@ def make_tile_kernel(
         is_grouped: True if a block finds its problem in a table. Then m is the number of problems;
             the last parameter holds the table (see group_table.py), and alpha and beta of each.
         mask: True with a block mask, and its device function is_dead, see `make_is_dead`.
+        stored: triangles of a symmetric result that the store writes; "" for another result.
     """
     from numba import cuda, float32, int32
 
@@ -164,7 +166,7 @@ def make_tile_kernel(
     )
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
-    from dxgemm.handwritten.parts.tile_order import make_locate
+    from dxgemm.handwritten.parts.tile_order import make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
@@ -181,7 +183,7 @@ def make_tile_kernel(
     a_bytes, stage_bytes = tile_m * LINE_BYTES, config.stage_bytes
     ring_bytes = stages * stage_bytes
     reads_b = WARP_N // 16
-    locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
+    locate, _ = make_tile_map(tile_m, tile_n, SWIZZLE_ROWS, stored)
     find_problem = make_find_problem()
     allows_vectors, store_tile = store
     is_masked, is_dead = mask

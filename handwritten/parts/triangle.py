@@ -35,14 +35,17 @@ class Side(NamedTuple):
     repeats: bool = False
 
 
-def stores(triangle: str, epilogue: Any = None) -> tuple[tuple[bool, Side | None], ...]:
+def stores(
+    triangle: str, epilogue: Any = None, commutes: bool = True
+) -> tuple[tuple[bool, Side | None], ...]:
     """Stores of a tile: True for its mirror image, and the elements of the tile that it writes.
 
     None are all of them, as without a triangle. A tile that the diagonal crosses has equal elements
     on both sides of it, so that each of its two stores may write all of it, which is quicker. With
-    c, or an epilogue that may read what it replaces, an element is stored once.
+    c, or an epilogue that may read what it replaces, an element is stored once; and so it is if the
+    kernel does not commute: see `Kernel.commutes`.
     """
-    repeats = epilogue is None
+    repeats = epilogue is None and commutes
     written: dict[str, tuple[tuple[bool, Side | None], ...]] = {
         "both": ((False, Side(1, 0, repeats)), (True, Side(1, 1, repeats))),
         "lower": ((False, Side(1, 0)),),

@@ -19,16 +19,18 @@ def make_store_triangle(
     rows_are_split: bool,
     triangle: str,
     epilogue: Any = None,
+    commutes: bool = True,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`make_store_tile` for a tile of a symmetric result, stored as `triangle.stores` says.
 
     Args:
         along_rows: False if the result is the transposed product.
         triangle: triangles of the result that are written; "" for all of another result.
+        commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
     """
     if not triangle:
         return make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
-    kinds = stores(triangle if along_rows else OTHER[triangle], epilogue)
+    kinds = stores(triangle if along_rows else OTHER[triangle], epilogue, commutes)
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import opaque

@@ -87,7 +87,7 @@ def prepare(
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         alpha == 0, beta == 0, precision, implementation,
         epilogue_key,
-        symmetry or a_pointer == b_pointer,
+        symmetry or (a_pointer == b_pointer and prepared_b is None),
     )  # fmt: skip
     try:
         route = routes[key]

@@ -245,9 +245,8 @@ class Route:
             is_plain = self.implementation is None and not problem.reads_c
             is_plain = is_plain and problem.k > 0 and not problem.is_empty
             is_plain = is_plain and problem.batch == 1 and problem.epilogue is None
-            is_native = not (problem.precision or "").startswith(EMULATED)
             is_same = problem.m == problem.n and problem.a == problem.b.transposed()
-            if not (is_square and is_plain and is_native and is_same):
+            if not (is_square and is_plain and is_same):
                 return problem
         elif not is_square:
             raise UnsupportedProblemError(

@@ -18,7 +18,6 @@ from dxgemm.handwritten import tensor_core, tuned
 from dxgemm.handwritten.kernels import native_fallback, reconstruct, validity_check
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.emulation import CHOSEN
-from dxgemm.handwritten.parts.moduli import moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -43,7 +42,8 @@ def product_spec(file: Any, config: Any, problem: Problem) -> KernelSpec:
     if problem.dtype == "float64":
         return series_spec(file, config, own, file.KERNEL.variant(config, own), problem.dtype)
     parts = parts_of_problem(problem)
-    variant = CHOSEN, parts["a"].innermost, parts["b"].innermost
+    variant: tuple[str, ...] = CHOSEN, parts["a"].innermost, parts["b"].innermost
+    variant += (problem.triangle,) if problem.triangle else ()
     return series_spec(file, config, own, variant)
 
 
@@ -129,8 +129,8 @@ def native_spec(problem: Problem, config: Any = None) -> KernelSpec:
 
 def reconstruct_spec(problem: Problem) -> KernelSpec:
     """Spec of the kernel that reconstructs the result from its residues."""
-    own, count = reconstruct_problem(problem), str(moduli_count(problem))
-    return series_spec(reconstruct, first_config(reconstruct), own, (count,))
+    own, config = reconstruct_problem(problem), first_config(reconstruct)
+    return series_spec(reconstruct, config, own, reconstruct.KERNEL.variant(config, problem))
 
 
 def parts_problem(problem: Problem) -> Problem:

@@ -180,7 +180,9 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     """Paths to a symmetric result, see `Candidate.triangle`; ("whole",) for any other result.
 
     A whole product is symmetric bit for bit where both factors of each sum are taken alike, and
-    neither c nor an epilogue is rounded with it. A transpose is added where sums are folded.
+    neither c nor an epilogue is rounded with it. A transpose is added where sums are folded. A
+    product that `gemm` recognises has the bits of a whole one: half is mirrored only where that
+    makes no difference.
     """
     if not problem.triangle:
         return ("whole",)
@@ -194,7 +196,8 @@ def triangle_paths(implementation: Implementation, problem: Problem) -> tuple[st
     ):
         paths += ("whole",)
     half = triangular(problem, "half")
-    if not problem.is_quantised and implementation.takes_triangles(half):
+    may_mirror = problem.triangle != "either" or implementation.commutes(problem)
+    if may_mirror and not problem.is_quantised and implementation.takes_triangles(half):
         paths += ("half",)
     if not paths and is_sliceable(problem):
         paths += ("folded",)

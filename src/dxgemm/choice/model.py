@@ -394,7 +394,9 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
     if asked.has_epilogue is not False or asked.is_reduced is not False:
         full_us = full_us + _epilogue_us(columns, asked)
     if asked.is_half is True:
-        full_us = full_us + columns.tile_m * columns.tile_n * asked.mirror_ns / 1e3
+        # Residues are stored once; the kernel that makes the result of them mirrors it.
+        stored_tiles = np.where(columns.is_modular > 0, 1 / asked.moduli, 1)
+        full_us = full_us + columns.tile_m * columns.tile_n * stored_tiles * asked.mirror_ns / 1e3
     waits_us = columns.prologue_us + columns.wait_us * plan.k_steps
     arithmetic_us = plan.tiles_per_sm * full_us
     latency_us = plan.waves * (steps_us * columns.alone + waits_us)

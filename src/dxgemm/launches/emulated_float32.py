@@ -94,9 +94,13 @@ class PartsLaunch(LaunchSeries):
             if name not in self._prepared
         }
 
-    def _places(self, base: int) -> dict[str, int]:
-        """Addresses of the parts of a and b."""
-        return self._prepared | {name: base + start for name, start in self._made.items()}
+    def _places(self, base: int, call: tuple[Any, ...]) -> dict[str, int]:
+        """Addresses of the parts of a and b; the same if b is a.T, whose parts are those of a."""
+        places = self._prepared | {name: base + start for name, start in self._made.items()}
+        a, b, *_ = call
+        if a == b and not self._prepared and self._parts["a"] == self._parts["b"]:
+            places["b"] = places["a"]
+        return places
 
     def _factors(self, places: dict[str, int]) -> tuple[int, ...]:
         """Addresses and sizes of the buffers of factors."""
@@ -110,13 +114,14 @@ class PartsLaunch(LaunchSeries):
         a, b = self._parts["a"], self._parts["b"]
         status = *a.status(places["a"]), *b.status(places["b"])
         sources = dict(zip("ab", call, strict=False))
+        made = [name for name in self._made if name == "a" or places["a"] != places["b"]]
         decompositions = [
             Call(
                 self._decompose[name],
                 (sources[name],) * 4 + (0, 0),
                 self._parts[name].arguments(places[name]),
             )
-            for name in self._made
+            for name in made
         ]
         return [
             *decompositions,
@@ -128,7 +133,7 @@ class EmulatedFloat32Launch(PartsLaunch):
     """Launch of emulated float32: each number is the sum of two float16 parts."""
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        invalid, places = base + self._invalid, self._places(base)
+        invalid, places = base + self._invalid, self._places(base, call)
         return [
             *self._decomposing(places, invalid, call),
             Call(

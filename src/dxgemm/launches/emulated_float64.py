@@ -47,7 +47,7 @@ class EmulatedFloat64Launch(PartsLaunch):
         self._residues = self._take(self._residue_bytes)
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        invalid, places = base + self._invalid, self._places(base)
+        invalid, places = base + self._invalid, self._places(base, call)
         residues = base + self._residues
         buffers = residues, self._residue_bytes, *self._factors(places), invalid, 1
         return [
