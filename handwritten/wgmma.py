@@ -19,7 +19,7 @@ from typing import Any
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig as Config
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.tile_order import make_tile_map
+from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
 from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row, make_multiply_from_registers
 from dxgemm.handwritten.parts.wgmma_ring import (
     ITEM_BYTES,
@@ -128,7 +128,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.hopper import tensor_map
-    from dxgemm.handwritten.parts.intrinsics import divide, shared_address, zeros
+    from dxgemm.handwritten.parts.intrinsics import shared_address, zeros
     from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
@@ -148,7 +148,7 @@ def make_kernel(
     multiply = make_multiply(config, kind, a_across, b_across)
     fetch = make_fetch(config, tile_k, a_across, b_across)
     produce = make_produce(locate, make_fill(config, tile_k, fetch))
-    init_ring = make_init_ring(config.stages, consumers)
+    init_ring, share = make_init_ring(config.stages, consumers), make_share()
     first_row = make_first_row(a_from_registers)
     epilogue, is_masked, is_dead = make_is_dead(epilogue, exchanged)
     allows_vectors, store_tile = make_store_triangle(
@@ -179,9 +179,7 @@ def make_kernel(
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         first: int32 = 0
         if slicing:
-            share = divide(int32(k_tiles + cuda.gridDim.y - 1), int32(cuda.gridDim.y))
-            first = min(share * int32(cuda.blockIdx.y), k_tiles)
-            k_tiles = min(share, int32(k_tiles - first))
+            first, k_tiles = share(k_tiles)
             k = min(k, int32((first + k_tiles) * tile_k))
         if is_masked and is_dead(*locate(block, tiles_m, tiles_n)[1:], extra):  # see `Kernel.grid`
             return

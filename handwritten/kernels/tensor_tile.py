@@ -166,7 +166,7 @@ def make_tile_kernel(
     )
     from dxgemm.handwritten.parts.line_tiles import make_line_tile
     from dxgemm.handwritten.parts.mma import mma_tile
-    from dxgemm.handwritten.parts.tile_order import make_tile_map
+    from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     tile_m, tile_n, warp_m, stages = config.tile_m, config.tile_n, config.warp_m, config.stages
@@ -187,6 +187,7 @@ def make_tile_kernel(
     find_problem = make_find_problem()
     allows_vectors, store_tile = store
     is_masked, is_dead = mask
+    share = make_share()
 
     @gemm_kernel
     def tensor_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -214,13 +215,9 @@ def make_tile_kernel(
         k_start: int32 = 0
         result = matrix
         if is_sliced:
-            part: int32 = cuda.blockIdx.y
-            parts: int32 = cuda.gridDim.y
-            share = divide(int32(tiles + parts - 1), parts)
-            first_tile = min(int32(share * part), tiles)
-            tiles = min(share, int32(tiles - first_tile))
+            first_tile, tiles = share(tiles)
             k_start = first_tile * tile_k
-            result = int32(part * batch + matrix)
+            result = int32(int32(cuda.blockIdx.y) * batch + matrix)
         a_offset, b_offset = matrix * a.batch, matrix * b.batch
         if is_modular:
             flag, _ = extra[0]

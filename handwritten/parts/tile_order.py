@@ -31,6 +31,25 @@ def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., An
     return locate
 
 
+def make_share() -> Callable[..., Any]:
+    """A device function: tiles of k -> the first of this block's slice of k, and its tiles.
+
+    The grid has a y for each slice.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import divide
+
+    @cuda.jit(device=True, forceinline=True)
+    def share(k_tiles):
+        slices = int32(cuda.gridDim.y)
+        most = divide(int32(k_tiles + slices - 1), slices)
+        first = min(int32(most * int32(cuda.blockIdx.y)), k_tiles)
+        return first, min(most, int32(k_tiles - first))
+
+    return share
+
+
 def make_tile_map(
     tile_m: int, tile_n: int, swizzle_rows: int, stored: str
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
