@@ -1,4 +1,4 @@
-"""GPU time of `gemm_symmetric`, against `gemm` of the same operands, and cuBLAS's gemm and syrk.
+"""GPU time of symmetric and of masked results, against `gemm` of the same operands, and cuBLAS.
 
 `vs_gemm` is the time of `gemm`, which multiplies a by a transposed copy of it and so knows of no
 symmetry, over that of `gemm_symmetric`, which writes both triangles. `vs_rival` is that of the
@@ -6,6 +6,9 @@ quicker of cuBLAS's gemm, which writes both, and its syrk for float32 and float6
 For emulated products, both are those of the same dtype.
 The result must be exact and symmetric bit for bit. All are timed interleaved; `comparison.py` says
 how.
+
+A masked product computes the live blocks alone, `live` of all. Its `vs_gemm` is over the plain
+product; it must have that one's values where blocks are live, and leave the others alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from comparison import (
     L2_BYTES,
@@ -32,6 +36,9 @@ from comparison import (
 from interleave import replay, replay_clock
 
 import dxgemm
+from dxgemm.call.explanation import Explanation, explain_route
+from dxgemm.call.prepare import prepare
+from dxgemm.call.route import Symmetry
 from dxgemm.tuning import sampling
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
@@ -47,6 +54,11 @@ KINDS = (
     ("float32", "emulated"),
     ("float64", "emulated"),
 )
+MASKED_SIZE = 3 if SMOKE else 4096
+MASKED_DEPTHS = (3,) if SMOKE else (512, 4096)
+MASKS: tuple[str, ...] = ("all",)
+if not SMOKE:
+    MASKS += ("half at random", "eighth at random", "lower triangle", "band")
 OWN, GEMM, CUBLAS, SYRK = "automatic", "gemm", "cublas", "cublas syrk"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -101,6 +113,12 @@ def check_bits(case: Case, call: Call) -> None:
         pytest.fail(f"an asymmetric result for {case}", pytrace=False)
 
 
+def explain_symmetric(a: Any, precision: str | None) -> Explanation:
+    symmetry = Symmetry("both", transpose=False, adds_transpose=False)
+    *_, route = prepare(a, a, None, 1.0, 0.0, None, None, precision, None, None, symmetry)
+    return explain_route(route)
+
+
 @pytest.fixture(scope="module")
 def timer() -> Timer:
     return make_timer()
@@ -122,7 +140,7 @@ def bench_symmetric(benchmark: Any, timer: Timer, case: Case) -> None:
     samples_s = take_turns(calls, call_s, timer, CASE_S)
     seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
     rival = min((SYRK, CUBLAS), key=lambda name: seconds.get(name, float("inf")))
-    explained = dxgemm.explain(matrices[0], matrices[0].T, precision=case.precision)
+    explained = explain_symmetric(matrices[0], case.precision)
     benchmark.group = str(case)
     benchmark.extra_info.update(
         row(case, OWN, explained.config, samples_s),
@@ -131,5 +149,54 @@ def bench_symmetric(benchmark: Any, timer: Timer, case: Case) -> None:
         vs_gemm=seconds[GEMM] / seconds[OWN],
         rival=rival if rival in seconds else None,
         vs_rival=seconds[rival] / seconds[OWN] if rival in seconds else None,
+    )
+    replay(benchmark, samples_s[OWN])
+
+
+def mask_named(name: str, blocks: int) -> Any:
+    """A mask of so many blocks along each side, on the device."""
+    row, col = np.ogrid[:blocks, :blocks]
+    at_random = np.random.default_rng(0).random((blocks, blocks))
+    masks = {
+        "all": at_random < 1,
+        "half at random": at_random < 0.5,
+        "eighth at random": at_random < 0.125,
+        "lower triangle": row >= col,
+        "band": abs(row - col) <= 2,
+    }
+    return xp.asarray(masks[name])
+
+
+@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("k", MASKED_DEPTHS)
+@pytest.mark.parametrize("dtype, precision", [k for k in KINDS if k[1] != "emulated"])
+def bench_masked(
+    benchmark: Any, timer: Timer, dtype: str, precision: str | None, k: int, name: str
+) -> None:
+    n, block = MASKED_SIZE, 128
+    case, rng = Case(dtype, n, n, k, "row_col_row", precision=precision), xp.random.default_rng(0)
+    mask = mask_named(name, -(-n // block))
+    calls: dict[str, list[Call]] = {OWN: [], GEMM: []}
+    for _ in range(sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)):
+        a, b, *_ = random_operands(case, rng)
+        outs = [xp.zeros((n, n), dtype) for _ in calls]
+        calls[OWN].append(dxgemm.plan(a, b, out=outs[0], precision=precision, mask=mask))
+        calls[GEMM].append(dxgemm.plan(a, b, out=outs[1], precision=precision))
+    found, whole = (calls[variant][-1]() for variant in calls)
+    is_live = xp.repeat(xp.repeat(mask, block, 0), block, 1)[:n, :n]
+    expected = xp.where(is_live, whole.astype("float64"), 0.0)
+    error = xp.abs(found.astype("float64") - expected).max() / xp.abs(expected).max()
+    if float(error) > 1e-2:
+        pytest.fail(f"a wrong result for {case}, {name}", pytrace=False)
+    call_s = {variant: timer(plans[:1]) for variant, plans in calls.items()}
+    samples_s = take_turns(calls, call_s, timer, CASE_S)
+    explained = calls[OWN][0].explain()  # type: ignore[attr-defined]
+    benchmark.group = f"{case}, {name}"
+    benchmark.extra_info.update(
+        row(case, OWN, explained.config, samples_s),
+        implementation=explained.implementation,
+        mask=name,
+        live=float(mask.mean()),
+        vs_gemm=statistics.median(samples_s[GEMM]) / statistics.median(samples_s[OWN]),
     )
     replay(benchmark, samples_s[OWN])

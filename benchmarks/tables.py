@@ -677,7 +677,7 @@ def skinny(results: Results) -> list[Part]:
 
 def symmetric(results: Results) -> list[Part]:
     """Time of the full product over that of the symmetric one: one row a kind and k."""
-    rows = extras(results)
+    rows = [row for row in extras(results) if "mask" not in row]
     sizes = sorted({row["n"] for row in rows})
     lines = []
     for kind in distinct((row["dtype"], row["precision"]) for row in rows):
@@ -689,7 +689,29 @@ def symmetric(results: Results) -> list[Part]:
             name = " ".join(reversed(kind)) if kind[1] == "emulated" else kind[1] or kind[0]
             lines.append([name, str(k or "n"), *cells])
     header = ["dtype", "k", *map(str, sizes)]
-    return [Table("Time of gemm over that of gemm_symmetric, by n:", header, lines, 2)]
+    return [
+        Table("Time of gemm over that of gemm_symmetric, by n:", header, lines, 2),
+        *masked(results),
+    ]
+
+
+def masked(results: Results) -> list[Part]:
+    """Time of the plain product over that of a masked one: one row a kind and k."""
+    rows = [row for row in extras(results) if "mask" in row]
+    if not rows:
+        return []
+    live = {row["mask"]: row["live"] for row in rows}
+    by_case: dict[tuple[str, int], dict[str, str]] = {}
+    for row in rows:
+        cells = by_case.setdefault((row["precision"] or row["dtype"], row["k"]), {})
+        cells[row["mask"]] = ratio(row["vs_gemm"])
+    lines = [
+        [name, str(k), *(cells.get(mask, "") for mask in live)]
+        for (name, k), cells in by_case.items()
+    ]
+    header = ["dtype", "k", *(f"{mask}, {share:.0%} live" for mask, share in live.items())]
+    title = f"Time of gemm over that of gemm with a mask, {rows[0]['n']} x {rows[0]['n']} x k:"
+    return [Table(title, header, lines, 2)]
 
 
 # Of suites that are not here, `all_rows` is shown.
