@@ -117,6 +117,16 @@ def names_of_torch() -> dict[str, Any]:
     return names | {"x": tensor(3, 5), "weight": tensor(4, 5), "bias": tensor(4)}
 
 
+def names_of_jax() -> dict[str, Any]:
+    """Names for blocks that use JAX."""
+    jax = pytest.importorskip("jax")
+    if not simulator_enabled() and jax.default_backend() != "gpu":
+        pytest.skip("jax was installed without its GPU plugin")
+    jnp = jax.numpy
+    names = {"jax": jax, "jnp": jnp, "dxgemm": dxgemm}
+    return names | {"x": jnp.ones((3, 5)), "weight": jnp.ones((4, 5)), "bias": jnp.ones(4)}
+
+
 def without_gpu_lines(text: str) -> str:
     lines = text.splitlines()
     if NEEDS_GPU.match(lines[0]):
@@ -132,10 +142,12 @@ def test_examples_are_true(page):
 
 
 def python_of_pages() -> list[Any]:
-    """(blocks of a page, what they take for granted); those that use torch are on their own."""
+    """(blocks of a page, what they take for granted); those of JAX and torch are on their own."""
     pages: dict[tuple[str, Any], list[Block]] = {}
     for block in blocks("python"):
         names = names_of_torch if "torch" in block.text else names_of_numpy
+        if "jax" in block.text:
+            names = names_of_jax
         if "prepare(" in block.text:
             names = names_of_home
         pages.setdefault((block.page, names), []).append(block)

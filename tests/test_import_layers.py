@@ -30,7 +30,7 @@ LAYERS = (
     ("api",),
     ("__init__",),
     ("tuning",),
-    ("cli", "torch"),
+    ("cli", "jax", "torch"),
     ("__main__",),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -45,7 +45,7 @@ KERNEL_FILES_MAY_IMPORT = {
     "dxgemm.handwritten",
 }
 MODULE_NAME = r"dxgemm(\.\w+)+"
-HEAVY = ("numba", "llvmlite", "nvmath", "cupy", "torch", "cuda", "scipy", "typer", "rich")
+HEAVY = ("numba", "llvmlite", "nvmath", "cupy", "jax", "torch", "cuda", "scipy", "typer", "rich")
 
 
 def source_files():

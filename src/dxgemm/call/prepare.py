@@ -230,6 +230,14 @@ def _verified_and_ordered(
     )
 
 
+def kernel_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
+    """Check alpha and beta against the route's sums, and convert them to what the kernel takes."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if not route.least_scalar <= value <= route.largest_scalar:
+            _check_fits(name, value, route)
+    return _special_scalars(route, alpha, beta)
+
+
 def _special_scalars(route: Route, alpha: float, beta: float) -> tuple[float, float]:
     """Convert alpha and beta to integers for int32 sums; alpha is 0 if k is, NaN included."""
     if route.takes_integers:
