@@ -36,9 +36,6 @@ from comparison import (
 from interleave import replay, replay_clock
 
 import dxgemm
-from dxgemm.call.explanation import Explanation, explain_route
-from dxgemm.call.prepare import prepare
-from dxgemm.call.route import Symmetry
 from dxgemm.tuning import sampling
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
@@ -113,12 +110,6 @@ def check_bits(case: Case, call: Call) -> None:
         pytest.fail(f"an asymmetric result for {case}", pytrace=False)
 
 
-def explain_symmetric(a: Any, precision: str | None) -> Explanation:
-    symmetry = Symmetry("both", transpose=False, adds_transpose=False)
-    *_, route = prepare(a, a, None, 1.0, 0.0, None, None, precision, None, None, symmetry)
-    return explain_route(route)
-
-
 @pytest.fixture(scope="module")
 def timer() -> Timer:
     return make_timer()
@@ -140,7 +131,7 @@ def bench_symmetric(benchmark: Any, timer: Timer, case: Case) -> None:
     samples_s = take_turns(calls, call_s, timer, CASE_S)
     seconds = {name: statistics.median(samples) for name, samples in samples_s.items()}
     rival = min((SYRK, CUBLAS), key=lambda name: seconds.get(name, float("inf")))
-    explained = explain_symmetric(matrices[0], case.precision)
+    explained = dxgemm.explain_symmetric(matrices[0], precision=case.precision)
     benchmark.group = str(case)
     benchmark.extra_info.update(
         row(case, OWN, explained.config, samples_s),

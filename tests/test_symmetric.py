@@ -200,6 +200,19 @@ def test_a_new_result(make, home, kind):
     assert (result == a.astype(int) @ a.T.astype(int)).all()
 
 
+def test_an_explanation_speaks_for_the_symmetric_call(make, home):
+    (_, sent_a), (_, sent_b), (_, sent_c) = (
+        make(shape, "float32") for shape in ((6, 4), (6, 4), (6, 6))
+    )
+    explained = dxgemm.explain_symmetric(sent_a.array, sent_c.array, triangle="lower")
+    assert (explained.m, explained.n, explained.k) == (6, 6, 4) and explained.symmetry is not None
+    added = dxgemm.explain_symmetric(sent_a.array, sent_c.array, b=sent_b.array)
+    assert added.symmetry != explained.symmetry
+    with pytest.raises(errors.ShapeError, match="triangle is 'left'"):
+        dxgemm.explain_symmetric(sent_a.array, triangle="left")
+    sent_c.assert_unchanged()
+
+
 def test_what_cannot_be_symmetric_is_refused_before_anything_is_written(make, home):
     shapes = ((6, 4), (6, 6), (6, 3))
     (_, a), (_, c), (_, narrow) = (make(shape, "float32") for shape in shapes)

@@ -183,16 +183,20 @@ def gemm_symmetric(
         computes both. With b, one product is left in a workspace, and another kernel adds both
         sides of its diagonal.
     """
-    if triangle not in TRIANGLES:
-        raise ShapeError(
-            f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
-        )
-    symmetry = Symmetry(triangle, bool(transpose), adds_transpose=b is not None)
+    symmetry = _symmetry(triangle, transpose, adds_transpose=b is not None)
     other = a if b is None else b
     prepared = prepare(
         a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
     )
     return _run(prepared)
+
+
+def _symmetry(triangle: str, transpose: bool, *, adds_transpose: bool) -> Symmetry:
+    if triangle not in TRIANGLES:
+        raise ShapeError(
+            f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
+        )
+    return Symmetry(triangle, bool(transpose), adds_transpose)
 
 
 def matmul(
@@ -302,6 +306,30 @@ def explain(
     if batch_invariant:
         implementation = BatchInvariant(implementation)
     *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    return explain_route(route)
+
+
+def explain_symmetric(
+    a: Any,
+    c: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    *,
+    b: Any = None,
+    transpose: bool = False,
+    triangle: str = "both",
+    out: Any = None,
+    epilogue: Any = None,
+    implementation: Any = None,
+    precision: str | None = None,
+    stream: Any = None,
+) -> Explanation:
+    """Explain what `gemm_symmetric` of the same arguments would do; nothing is launched."""
+    symmetry = _symmetry(triangle, transpose, adds_transpose=b is not None)
+    other = a if b is None else b
+    *_, route = prepare(
+        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
+    )
     return explain_route(route)
 
 
