@@ -186,7 +186,7 @@ def test_bad_input_is_refused_when_it_is_traced(error, a, b, c, options):
 
 def test_what_is_no_array_is_refused():
     with pytest.raises(errors.ArrayTypeError):
-        dxgemm.jax.gemm("a", integers((K, N)))
+        dxgemm.jax.gemm(object(), integers((K, N)))
 
 
 def test_an_error_in_the_handler_reaches_the_caller(monkeypatch):

@@ -1,7 +1,7 @@
 """Call frames of XLA's foreign function interface, as `ctypes` reads them.
 
-Source: xla/ffi/api/c_api.h, API version 0.1 and later. Structures grow at their ends alone, so that
-older frames are read by what is here, too.
+Source: xla/ffi/api/c_api.h, API version 0.1. Later versions add fields at the ends of structures,
+which this does not read.
 """
 
 from __future__ import annotations
