@@ -183,20 +183,28 @@ def gemm_symmetric(
         computes both. With b, one product is left in a workspace, and another kernel adds both
         sides of its diagonal.
     """
-    symmetry = _symmetry(triangle, transpose, adds_transpose=b is not None)
-    other = a if b is None else b
-    prepared = prepare(
-        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
-    )
-    return _run(prepared)
+    return _run(
+        _prepare_symmetric(
+            a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle,
+            transpose,
+        )
+    )  # fmt: skip
 
 
-def _symmetry(triangle: str, transpose: bool, *, adds_transpose: bool) -> Symmetry:
+def _prepare_symmetric(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, implementation: Any, precision: Any,
+    stream: Any, epilogue: Any, triangle: str, transpose: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """`prepare` for the arguments of `gemm_symmetric`."""
     if triangle not in TRIANGLES:
         raise ShapeError(
             f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
         )
-    return Symmetry(triangle, bool(transpose), adds_transpose)
+    symmetry = Symmetry(triangle, bool(transpose), adds_transpose=b is not None)
+    other = a if b is None else b
+    return prepare(
+        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
+    )
 
 
 def matmul(
@@ -325,10 +333,8 @@ def explain_symmetric(
     stream: Any = None,
 ) -> Explanation:
     """Explain what `gemm_symmetric` of the same arguments would do; nothing is launched."""
-    symmetry = _symmetry(triangle, transpose, adds_transpose=b is not None)
-    other = a if b is None else b
-    *_, route = prepare(
-        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
+    *_, route = _prepare_symmetric(
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle, transpose
     )
     return explain_route(route)
 
