@@ -230,16 +230,14 @@ def _time(
     may_slice: bool,
 ) -> Times:
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
-    given_slices = None
-    if only is not None:
-        config, given_slices = only
-        rows = enumerate(columns.rows)
-        few = [place for place, row in rows if row.config == config and not row.fill]
-        columns = columns.take(few)
-        residual = residual.take(few) if residual else None
-    if problem.mask_block:
-        rows = enumerate(columns.rows)
-        few = [p for p, row in rows if fits_mask(row.implementation, row.config, problem)]
+    config, given_slices = only or (None, None)
+    if only is not None or problem.mask_block:
+        few = [
+            place
+            for place, row in enumerate(columns.rows)
+            if (only is None or (row.config == config and not row.fill))
+            and fits_mask(row.implementation, row.config, problem)
+        ]
         columns = columns.take(few)
         residual = residual.take(few) if residual else None
     if device.is_simulated:
