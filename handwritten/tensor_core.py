@@ -172,6 +172,7 @@ def make_kernel(
     )
     from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
     from dxgemm.handwritten.parts.mma_store import make_store, make_store_through_smem
+    from dxgemm.handwritten.parts.tile_order import make_share
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar, item_bytes = np.dtype(dtype).type, np.dtype(dtype).itemsize
@@ -198,6 +199,7 @@ def make_kernel(
     store = make_store(a_is_left, dtype)
     epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
+    share = make_share()
     # If the result is the transposed product, its upper triangle is the product's lower one.
     stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored], epilogue)
     stores_through_smem = tuple(
@@ -256,16 +258,13 @@ def make_kernel(
 
         all_tiles: int32 = (k + tile_k - 1) // tile_k
         if is_sliced:
-            part: int32 = cuda.blockIdx.y
-            parts: int32 = cuda.gridDim.y
-            share = divide(int32(all_tiles + parts - 1), parts)
-            first_tile = min(int32(share * part), all_tiles)
-            result = int32(part * batch + matrix)
+            first_tile, tiles = share(all_tiles)
+            result = int32(int32(cuda.blockIdx.y) * batch + matrix)
         else:
-            share = int32((all_tiles + split_k - 1) // split_k)
-            first_tile = min(int32(share * rank), all_tiles)
+            most = int32((all_tiles + split_k - 1) // split_k)
+            first_tile = min(int32(most * rank), all_tiles)
+            tiles = min(most, int32(all_tiles - first_tile))
             result = matrix
-        tiles = min(share, int32(all_tiles - first_tile))
         k_start = first_tile * tile_k
         last_depth = int32(min(k - k_start - (tiles - 1) * tile_k, tile_k))
         rows_inside = int32(min(rows - tile_row, tile_left))
