@@ -162,6 +162,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
         divide,
         global_address,
         load_vector,
@@ -184,6 +185,11 @@ def make_kernel(
     locate, _ = make_tile_map(rows, cols, SWIZZLE_ROWS)
     threads, pitch_smem = config.threads, cols + PAD
     smem_items = rows * pitch_smem
+
+    @device_function
+    def is_stored(row, col):
+        """True if an element is written where it lies, and not as a mirror image alone."""
+        return is_whole or (is_direct and row >= col)
 
     @gemm_kernel
     def reconstruct_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -224,7 +230,7 @@ def make_kernel(
                 loaded_c = ()
                 for j in static_range(WIDTH):
                     addend = float64(0)
-                    if col + j < n and (is_whole or (is_direct and row >= col + j)):
+                    if col + j < n and is_stored(row, col + j):
                         addend = c.data[place + j * c.col]
                     loaded_c = loaded_c + (addend,)
                 addends = loaded_c
@@ -243,18 +249,18 @@ def make_kernel(
                         tile_smem[thread // lanes * pitch_smem + thread % lanes * WIDTH + j] = value
                     if beta != 0:
                         value = plus_scaled(value, beta, addends[j])
-                if col + j < n and (is_whole or (is_direct and row >= col + j)):
+                if col + j < n and is_stored(row, col + j):
                     value = finish(value, matrix, row, col + j, extra)
                 values = values + (value,)
             place = matrix * out.batch + row * out.row + col * out.col
             address = global_address(out.data) + place * item_bytes
-            is_inside = col + WIDTH <= n and (is_whole or (is_direct and row >= col + WIDTH - 1))
+            is_inside = col + WIDTH <= n and is_stored(row, col + WIDTH - 1)
             if is_inside and out.col == 1 and address % VECTOR_BYTES == 0:
                 for j in static_range(0, WIDTH, pair):
                     store_vector(out.data, place + j, values[j : j + pair])
             else:
                 for j in static_range(WIDTH):
-                    if col + j < n and (is_whole or (is_direct and row >= col + j)):
+                    if col + j < n and is_stored(row, col + j):
                         out.data[place + j * out.col] = values[j]
         if is_mirrored:
             cuda.syncthreads()
