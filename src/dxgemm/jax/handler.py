@@ -114,10 +114,10 @@ def parts(arrays: dict[str, Array]) -> list[dict[str, Array]]:
         }
         return [merged]
     *outer, _ = lead
-    found = []
-    for index in product(*map(range, outer)):
-        found.append({name: _part(array, index) for name, array in arrays.items()})
-    return found
+    return [
+        {name: _part(array, index) for name, array in arrays.items()}
+        for index in product(*map(range, outer))
+    ]
 
 
 def _part(array: Array, index: Sequence[int]) -> Array:
