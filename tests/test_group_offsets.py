@@ -231,6 +231,36 @@ def test_a_plan_reads_the_indices_of_each_call(make, home):
         np.testing.assert_array_equal(out.fetch(), wanted)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("offsets", [[9], [4, 4, 9], [0, 1, 1, 2, 7], [1]], ids=str)
+def test_scattered_rows(make, home, dtype, offsets):
+    """Rows go where their indices say; others of out keep every bit, and so does memory around."""
+    rows = np.array([4, 0, 11, -1, 7, 99, 2, 12, 1])
+    total, count = len(rows), len(offsets)
+    for a_layout, out_layout, k, n, beta, kind in (
+        ("row", "row", K, N, 0.0, "int32"),
+        ("row_aligned", "row_aligned", 8, 8, 2.0, "int64"),
+        ("row_aligned", "col", 8, 8, 0.0, "int32"),
+        ("row@1", "row@1", K, N, 1.0, "int32"),
+        ("row", "rows_reversed", 0, N, 2.0, "int64"),
+        ("col", "row", 3, 1, 0.0, "int64"),
+    ):
+        (a, a_sent), (b, b_sent) = make((total, k), dtype, a_layout), make((count, k, n), dtype)
+        (c, c_sent), (out, out_sent) = make((total, n), dtype), make((12, n), dtype, out_layout)
+        options = {"offsets": np.int32(offsets), "out_rows": rows.astype(kind)}
+        options = {name: home.send(indices) for name, indices in options.items()}
+        operands = a_sent.array, b_sent.array, c_sent.array, 2.0, beta
+        result = dxgemm.gemm_grouped(*operands, out=out_sent.array, **options)
+        assert result is out_sent.array
+        sums, wanted = expected("m", a, b, c, 2.0, beta, offsets), out.astype(float)
+        for row, line in enumerate(rows[: offsets[-1]]):
+            if 0 <= line < 12:
+                wanted[line] = sums[row]
+        np.testing.assert_array_equal(out_sent.fetch().astype(float), wanted)
+        for operand in (a_sent, b_sent, c_sent):
+            operand.assert_unchanged()
+
+
 def test_no_row_is_read_where_nothing_is_multiplied(home):
     """alpha == 0 gives beta * c, whatever a holds."""
     a, b = home.send(np.full((3, 4), np.nan)), home.send(np.ones((2, 4, 5)))
@@ -266,6 +296,12 @@ def test_bad_calls_write_nothing(make, home):
         ((a[:0], b, c), {"rows": rows}, errors.ShapeError, "no rows for 8 indices"),
         ((b, a.T[:3], None), {"rows": rows}, errors.ShapeError, "with rows, pass"),
         ((a, b, c), {"rows": rows, "offsets": None}, errors.MissingOperandError, "rows= goes with"),
+        ((a, b, c), {"out_rows": rows}, errors.MissingOperandError, "out_rows= goes with out="),
+        ((a, b), {"out_rows": rows[:7], "out": c}, errors.ShapeError, "result has 8 rows"),
+        ((a, b), {"out_rows": rows, "out": c[:, :2]}, errors.ShapeError, r"must be \(any, 3\)"),
+        ((a, b), {"out_rows": rows[None], "out": c}, errors.ShapeError, "out_rows is"),
+        ((b, a.T[:3]), {"out_rows": rows, "out": c}, errors.ShapeError, "with out_rows, pass"),
+        ((a, b), {"out_rows": rows, "out": c, "beta": 2.0}, errors.MissingOperandError, "beta"),
     ):
         with pytest.raises(error, match=words) as raised:
             dxgemm.gemm_grouped(*operands, **{"offsets": offsets, **options})
@@ -344,11 +380,13 @@ def test_the_grid_has_room_for_any_offsets(shared, total, count):
 
 def test_the_kernels_of_offsets_are_built_ahead():
     on_ampere = Counter(spec.implementation for spec in kernel_specs(DTYPES[::2], "sm_80"))
-    assert on_ampere == {"group_offsets": 3, "align_rows": 4}  # rows of two dtypes, in two orders
+    # Rows of two dtypes, read in two orders.
+    assert on_ampere == {"group_offsets": 3, "align_rows": 4, "scatter_rows": 2}
     on_hopper = Counter(spec.implementation for spec in kernel_specs(DTYPES, "sm_90a"))
     assert on_hopper["group_offsets"] == 6
     assert on_hopper.keys() == {
-        "group_offsets", "group_maps", "align_rows", "grouped_wgmma", "grouped_wgmma_k",
+        "group_offsets", "group_maps", "align_rows", "scatter_rows", "grouped_wgmma",
+        "grouped_wgmma_k",
     }  # fmt: skip
     assert not kernel_specs(("int8",), "sm_90a")
     assert not kernel_specs(DTYPES, "sm_75")
@@ -356,7 +394,7 @@ def test_the_kernels_of_offsets_are_built_ahead():
 
 COMPILE_LARGEST = """
 from dxgemm.compiler import compile_kernel
-from dxgemm.launches.gathered_rows import gather_specs
+from dxgemm.launches.indexed_rows import indexed_specs
 from dxgemm.launches.group_wgmma import wgmma_specs
 from dxgemm.launches.grouped import DTYPES
 specs = wgmma_specs(("bfloat16",), "sm_90a")
@@ -365,7 +403,7 @@ for name in ("grouped_wgmma", "grouped_wgmma_k"):
     record = compile_kernel(spec, "sm_90a").record
     assert record.stack_bytes == 0, record
     assert record.registers * record.threads <= 65536, record
-for spec in gather_specs(DTYPES[::2]):
+for spec in indexed_specs(DTYPES[::2]):
     assert compile_kernel(spec, "sm_80").record.stack_bytes == 0, spec
 """
 
@@ -469,7 +507,10 @@ def test_wgmma_takes_layouts_that_tma_can_begin_to_read_anywhere():
     [("CC", 264), ("CC", 8), ("CF", 192), ("CF", 1000), ("CC", 263), ("FC", 264), ("FF", 77)],
 )
 def test_large_groups_of_gathered_rows(home, dtype, orders, k):
-    """Rows in any order, some of them often, some outside of a; what is in no group is NaN."""
+    """Rows in any order, some of them often, some outside of a; what is in no group is NaN.
+
+    Then the rows of the result in another order.
+    """
     sizes, n, kind = [0, 1, 700, 129, 0, 64, 300], 264, numpy_dtype(dtype)
     ends = np.cumsum(sizes)
     total = int(ends[-1])
@@ -488,6 +529,11 @@ def test_large_groups_of_gathered_rows(home, dtype, orders, k):
         wanted = expected("m", gathered, b, np.zeros((total, n)), 1.0, 0.0, ends.tolist())
         exact = wanted.astype(kind).astype(float)
         np.testing.assert_array_equal(home.fetch(result).astype(float), exact)
+        places = rng.permutation(total).astype(index_dtype)
+        scattered = dxgemm.gemm_grouped(
+            a_sent, b_sent, out=result, offsets=offsets, rows=indices, out_rows=home.send(places)
+        )
+        np.testing.assert_array_equal(home.fetch(scattered)[places].astype(float), exact)
 
 
 @pytest.mark.gpu
@@ -497,6 +543,7 @@ def test_a_graph_reads_the_indices_of_each_replay(cupy, home, dtype):
     a, b = (rng.integers(-2, 3, shape).astype(kind) for shape in ((30, 40), (2, 40, 24)))
     arrays, out = (home.send(a), home.send(b)), home.send(np.zeros((50, 24), kind))
     options = {"offsets": home.send(np.int32([20, 50])), "rows": home.send(np.zeros(50, "int32"))}
+    options["out_rows"] = home.send(np.zeros(50, "int32"))
     dxgemm.gemm_grouped(*arrays, out=out, **options)  # builds and loads the kernels
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -506,10 +553,12 @@ def test_a_graph_reads_the_indices_of_each_replay(cupy, home, dtype):
         for _ in range(3):
             rows = rng.integers(0, 30, 50)
             options["rows"][...] = home.send(np.int32(rows))
+            places = rng.permutation(50)
+            options["out_rows"][...] = home.send(np.int32(places))
             graph.launch()
             stream.synchronize()
             wanted = expected("m", a[rows], b, np.zeros((50, 24)), 1.0, 0.0, [20, 50])
-            np.testing.assert_array_equal(home.fetch(out).astype(float), wanted)
+            np.testing.assert_array_equal(home.fetch(out)[places].astype(float), wanted)
 
 
 @e.epilogue(pairs=True)
@@ -548,9 +597,15 @@ def check_epilogue(library, shared, name, dtype, sizes, ends, gathers=False):
     offsets = send(np.int32(ends))
     # Groups of k run on wgmma with the layout of the gradient of weights.
     a_sent = send(a_sent.T.copy()).T if shared == "k" else send(a_sent)
+    if gathers:  # and scatters
+        places = rng.permutation(m)
+        options["out_rows"] = send(np.int32(places))
+        options["out"] = send(np.zeros((m, n // 2 if name == "pairs" else n), kind))
     result = dxgemm.gemm_grouped(a_sent, send(b), offsets=offsets, epilogue=epilogue, **options)
     sums = expected(shared, a, b, np.zeros(result_shape), 1.0, 0.0, ends)
     fetched = library.fetch(result).astype(float)
+    if gathers:
+        fetched = fetched[places]
     for index, part in enumerate(parts(ends, total)):
         place = {"m": (part,), "n": (slice(None), part), "k": (index,)}[shared]
         wanted = sums[place]
@@ -566,10 +621,12 @@ def check_epilogue(library, shared, name, dtype, sizes, ends, gathers=False):
 
 
 @pytest.mark.parametrize("name", ["of groups", "of all", "pairs"])
-def test_epilogues_in_host_memory(shared, name):
-    if (shared, name) == ("n", "pairs"):
+@pytest.mark.parametrize("kind", ["m", "n", "k", "rows"])
+def test_epilogues_in_host_memory(kind, name):
+    if (kind, name) == ("n", "pairs"):
         pytest.skip("groups of columns may tear pairs apart")
-    check_epilogue(LIBRARIES["numpy"], shared, name, "float32", (3, 6, 4), [2, 2, 7])
+    shared, gathers = ("m", True) if kind == "rows" else (kind, False)
+    check_epilogue(LIBRARIES["numpy"], shared, name, "float32", (3, 6, 4), [2, 2, 7], gathers)
 
 
 @pytest.mark.gpu

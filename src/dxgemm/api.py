@@ -349,6 +349,7 @@ def gemm_grouped(
     out: Any = None,
     offsets: Any = None,
     rows: Any = None,
+    out_rows: Any = None,
     epilogue: Any = None,
     stream: Any = None,
 ) -> Any:
@@ -374,6 +375,11 @@ def gemm_grouped(
         rows: (total,), int32 or int64, where the operands are, with groups of rows: a has any
             number of rows, and row i of the result is made of row rows[i] of a. Indices outside of
             a count as the nearest row. The GPU copies the rows into a workspace first.
+        out_rows: (total,), int32 or int64, where the operands are, with groups of rows: row i of
+            the result is stored in row out_rows[i] of out, which has any number of rows and must be
+            given. Other rows of out stay as they are; indices outside of out store nothing; where
+            an index repeats, elements of any of its rows stay. c is read at row i. The GPU computes
+            the result in a workspace first.
         epilogue: with offsets, functions applied to the result, as `gemm` has them but for
             reductions. Arrays belong to the whole result. A row vector may be (groups, n) with
             groups of rows; with groups of the inner dimension, any array may be that of a batch.
@@ -405,7 +411,7 @@ def gemm_grouped(
         and operands as TMA takes them; or operands in host memory. Otherwise an
         `UnsupportedProblemError` gives the reason.
     """
-    return _group(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream).run()
+    return _group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream).run()
 
 
 def plan_grouped(
@@ -418,6 +424,7 @@ def plan_grouped(
     out: Any = None,
     offsets: Any = None,
     rows: Any = None,
+    out_rows: Any = None,
     epilogue: Any = None,
     stream: Any = None,
 ) -> GroupedPlan:
@@ -426,7 +433,7 @@ def plan_grouped(
     Arguments and errors are those of `gemm_grouped`. With lists, the call waits for the upload of
     the table. Offsets are read whenever the plan is called.
     """
-    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream))
+    return GroupedPlan(_group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream))
 
 
 def _group(
@@ -438,14 +445,15 @@ def _group(
     out: Any,
     offsets: Any,
     rows: Any,
+    out_rows: Any,
     epilogue: Any,
     stream: Any,
 ) -> Group:
     if offsets is not None:
         from dxgemm.call.group_offsets import GroupByOffsets  # a sixth of `import dxgemm`
 
-        return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, epilogue, stream)
-    for name, option in (("rows", rows), ("epilogue", epilogue)):
+        return GroupByOffsets(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream)
+    for name, option in (("rows", rows), ("out_rows", out_rows), ("epilogue", epilogue)):
         if option is not None:
             raise MissingOperandError(f"gemm_grouped: {name}= goes with groups by offsets= alone.")
     from dxgemm.call.grouped import GroupOfLists

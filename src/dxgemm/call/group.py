@@ -101,7 +101,7 @@ class GroupedPlan:
         return self._group.result
 
 
-def in_turn(calls: Sequence[Bound]) -> Callable[[], None]:
+def in_turn(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
     """Return a function that runs calls one after the other."""
 
     def run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dxgemm.call.epilogue import (
 )
 from dxgemm.call.group import Group, define, in_turn, reworded
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.prepare import Bound, real_number
+from dxgemm.call.prepare import real_number
 from dxgemm.epilogues.check import check_operands
 from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import (
@@ -26,14 +27,15 @@ from dxgemm.errors import (
     DtypeError,
     DxgemmError,
     LayoutError,
+    MissingOperandError,
     OverlapError,
     ShapeError,
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.gathered_rows import IndexedRows
 from dxgemm.launches.group_offsets import OFFSET_DTYPES, bind_group
 from dxgemm.launches.grouped import needs_later
+from dxgemm.launches.indexed_rows import IndexedRows
 from dxgemm.launches.series import LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elements, used_strides
@@ -67,28 +69,33 @@ class GroupByOffsets(Group):
         out: Any,
         offsets: Any,
         rows: Any,
+        out_rows: Any,
         epilogue: Any,
         stream: Any,
     ) -> None:
         """Check all arguments of the call, before anything is launched or written."""
         self._stream = None if stream is None else stream_handle(stream)
-        given = {"a": a, "b": b, "c": c, "out": out, "offsets": offsets, "rows": rows}
+        given = {"a": a, "b": b, "c": c, "out": out}
+        given |= {"offsets": offsets, "rows": rows, "out_rows": out_rows}
         try:
             self._epilogue = None if epilogue is None else _elementwise(epilogue)
             arrays = self._epilogue.arrays if self._epilogue else {}
             operands = {name: inspected(name, x) for name, x in given.items() if x is not None}
             fused = {name: inspected(name, x) for name, x in arrays.items()}
-            self._offsets, self._rows = operands.pop("offsets"), operands.pop("rows", None)
+            self._offsets = operands.pop("offsets")
+            self._rows, self._out_rows = operands.pop("rows", None), operands.pop("out_rows", None)
             self._factors = real_number("alpha", alpha), real_number("beta", beta)
             shape = self._epilogue.shape if self._epilogue else None
             takes_pairs = shape is not None and shape.takes_pairs
             self._shared, self._count = _check_shapes(
-                operands, self._offsets, self._rows, takes_pairs
+                operands, self._offsets, self._rows, self._out_rows, takes_pairs
             )
             layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
             if self._rows:
                 size = self._rows.layout.shape[0], layouts["a"].shape[1]
                 layouts["a"] = layouts["a"]._replace(shape=size)
+            if self._out_rows:
+                layouts["out"] = _in_workspace(layouts["out"], layouts["a"].shape[0])
             problem, result_shape = define(layouts, *self._factors, shape)
             if self._epilogue:
                 self._check_epilogue(layouts, fused, problem.dtype)
@@ -103,10 +110,8 @@ class GroupByOffsets(Group):
         self._operands = operands
         self._anchor = operands.get("out") or operands["c"]
         self.result = self._anchor.array
-        everything = [*operands.values(), self._offsets]
-        if self._rows:
-            everything.append(self._rows)
-        everything += fused.values()
+        indices = [x for x in (self._out_rows, self._rows, self._offsets) if x]
+        everything = [*operands.values(), *indices, *fused.values()]
         self._order(everything)
         self._ordinal = _check_devices(everything)
         outputs = [x for name, x in fused.items() if shape and shape.is_output(name)]
@@ -115,6 +120,7 @@ class GroupByOffsets(Group):
         # C = 0 * A @ B + 1 * C in place keeps every bit.
         keeps_all = problem.k == 0 and self._factors[1] == 1 and "out" not in operands
         keeps_all = keeps_all and not self._epilogue
+        self._indices = tuple(number for x in indices for number in (x.pointer, x.layout.shape[0]))
         self._is_empty = problem.is_empty or self._count == 0 or keeps_all
         self._is_one_by_one = simulator_enabled() or self._ordinal == HOST
         if not self._is_one_by_one and needs_later(self._ordinal):
@@ -148,8 +154,9 @@ class GroupByOffsets(Group):
 
     def _launch(self) -> LaunchSeries:
         shared = EXCHANGED[self._shared] if self._problem.is_transposed else self._shared
-        rows = _indexed(self._operands["a"].layout, self._rows) if self._rows else None
-        group = self._problem, shared, self._count, self._offsets.layout.dtype, rows
+        rows = _indexed(self._operands["a"].layout, self._rows)
+        out_rows = _indexed(self._anchor.layout, self._out_rows)
+        group = self._problem, shared, self._count, self._offsets.layout.dtype, rows, out_rows
         with launching_on(self._current_stream()):
             return bind_group(*group, self._ordinal)
 
@@ -160,33 +167,39 @@ class GroupByOffsets(Group):
         operands = self._operands[first], self._operands[second], added, self._anchor
         a_pointer, b_pointer, c_pointer, out_pointer = (operand.pointer for operand in operands)
         arguments = a_pointer, b_pointer, c_pointer, out_pointer, *self._factors
-        after: tuple[Any, ...] = ()
-        for indices in (self._rows, self._offsets):
-            if indices:
-                after += indices.pointer, indices.layout.shape[0]
+        after = self._indices
         if self._epilogue:
             after += kernel_operands(self._epilogue.values, self._strides)
         return arguments, after
 
-    def _one_by_one(self) -> list[Bound]:
+    def _one_by_one(self) -> list[Callable[[], None]]:
         """Calls of `gemm`, with the offsets as they are now; for operands in host memory."""
-        axes, calls, start = AXES[self._shared], [], 0
+        axes, start = AXES[self._shared], 0
+        calls: list[Callable[[], None]] = []
         total = self._operands["a" if "a" in axes else "b"]
         size = total.layout.shape[axes[total.name]]
         if self._rows:
             a_rows = np.clip(host_view(self._rows.array), 0, size - 1)
             size = len(a_rows)
+        operands = {name: x.array for name, x in self._operands.items()}
+        if self._out_rows:
+            shape = size, self._anchor.layout.shape[1]
+            dtype = self._problem.out_dtype
+            operands["out"] = self._anchor.library.empty(shape, dtype, self._anchor.array)
         for index, end in enumerate(np.clip(host_view(self._offsets.array), 0, size).tolist()):
             part = slice(start, max(start, end))
             arrays = {
-                name: x.array[((slice(None),) * axes[name] + (part,)) if name in axes else index]
-                for name, x in self._operands.items()
+                name: x[((slice(None),) * axes[name] + (part,)) if name in axes else index]
+                for name, x in operands.items()
             }
             if self._rows:
-                arrays["a"] = self._operands["a"].array[a_rows[part]]
+                arrays["a"] = operands["a"][a_rows[part]]
             epilogue = self._epilogue_of(index, part) if self._epilogue else None
             calls.append(self._call_of(arrays, *self._factors, epilogue))
             start = end
+        if self._out_rows:
+            rows = host_view(self._out_rows.array)[:start]
+            calls.append(partial(_scatter, host_view(operands["out"]), rows, self._anchor.array))
         return calls
 
     def _check_epilogue(
@@ -237,7 +250,11 @@ def _elementwise(epilogue: Any) -> CallEpilogue:
 
 
 def _check_shapes(
-    operands: dict[str, Operand], offsets: Operand, rows: Operand | None, takes_pairs: bool
+    operands: dict[str, Operand],
+    offsets: Operand,
+    rows: Operand | None,
+    out_rows: Operand | None,
+    takes_pairs: bool,
 ) -> tuple[str, int]:
     """Dimension that is shared out, and the number of problems."""
     shapes = {name: operand.layout.shape for name, operand in operands.items()}
@@ -255,10 +272,14 @@ def _check_shapes(
         )
     _check_indices(offsets)
     count = offsets.layout.shape[0]
+    for indices in (rows, out_rows):
+        if indices is not None:
+            _check_indices(indices)
+            if shared != "m":
+                raise ShapeError(
+                    f"a is {a}, b is {b}; with {indices.name}, pass (any, k) and (groups, k, n)."
+                )
     if rows is not None:
-        _check_indices(rows)
-        if shared != "m":
-            raise ShapeError(f"a is {a}, b is {b}; with rows, pass (any, k) and (groups, k, n).")
         if a[0] == 0 < rows.layout.shape[0]:
             raise ShapeError(f"a is {a}; there are no rows for {rows.layout.shape[0]} indices.")
         a = rows.layout.shape[0], a[1]
@@ -273,10 +294,25 @@ def _check_shapes(
         )
     columns = b[-1] // 2 if takes_pairs else b[-1]
     result = (count, a[-2], columns) if shared == "k" else (a[-2], columns)
-    for name in ("c", "out"):
+    if out_rows is not None:
+        _check_out_rows(shapes, out_rows.layout.shape[0], result)
+    for name in ("c",) if out_rows else ("c", "out"):
         if name in shapes and shapes[name] != result:
             raise ShapeError(f"{name} is {shapes[name]}, but the result is {result}.")
     return shared, count
+
+
+def _check_out_rows(
+    shapes: dict[str, tuple[int, ...]], count: int, result: tuple[int, ...]
+) -> None:
+    """Refuse indices of rows that do not fit the result, or the array it goes to."""
+    if "out" not in shapes:
+        raise MissingOperandError("out_rows= goes with out=, the array whose rows are written.")
+    if count != result[0]:
+        raise ShapeError(f"out_rows has {count} elements, but the result has {result[0]} rows.")
+    out = shapes["out"]
+    if len(out) != 2 or out[1] != result[1]:
+        raise ShapeError(f"out is {out}; with out_rows, it must be (any, {result[1]}).")
 
 
 def _check_indices(operand: Operand) -> None:
@@ -290,10 +326,24 @@ def _check_indices(operand: Operand) -> None:
         raise LayoutError(f"{name} must be contiguous; copy it first.")
 
 
-def _indexed(a: Layout, rows: Operand) -> IndexedRows:
-    """Description of a, whose rows are multiplied in the order of indices."""
-    steps = (stride // ITEM_SIZES[a.dtype] for stride in a.strides)
-    return IndexedRows(rows.layout.dtype, a.shape[0], used_strides(a.shape, tuple(steps)))
+def _indexed(matrix: Layout, rows: Operand | None) -> IndexedRows | None:
+    """Description of a matrix whose rows are read or written in the order of indices, if any."""
+    if rows is None:
+        return None
+    steps = tuple(stride // ITEM_SIZES[matrix.dtype] for stride in matrix.strides)
+    return IndexedRows(rows.layout.dtype, matrix.shape[0], used_strides(matrix.shape, steps))
+
+
+def _scatter(result: np.ndarray, rows: np.ndarray, out: Any) -> None:
+    """Copy the first rows of a result in host memory to those of `out` that there are."""
+    found = np.flatnonzero((rows >= 0) & (rows < len(out)))
+    host_view(out)[rows[found]] = result[found]
+
+
+def _in_workspace(out: Layout, rows: int) -> Layout:
+    """Layout of a result that a kernel copies to rows of `out` later."""
+    columns, size = out.shape[1], ITEM_SIZES.get(out.dtype, 1)
+    return out._replace(shape=(rows, columns), strides=(columns * size, size))
 
 
 def _of_problem(operand: Operand, shared: str) -> Layout:

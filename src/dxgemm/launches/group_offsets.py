@@ -13,12 +13,6 @@ from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.launches.gathered_rows import (
-    GatheredLaunch,
-    IndexedRows,
-    gather_specs,
-    gathered_problem,
-)
 from dxgemm.launches.group_wgmma import (
     GroupsOfKLaunch,
     bind_rows,
@@ -32,6 +26,14 @@ from dxgemm.launches.grouped import (
     choose_config,
     kernel_file,
     minimum_arch,
+)
+from dxgemm.launches.indexed_rows import (
+    GatheredLaunch,
+    IndexedRows,
+    ScatteredLaunch,
+    gathered_problem,
+    indexed_specs,
+    scattered_problem,
 )
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
@@ -99,12 +101,13 @@ def bind_group(
     count: int,
     offsets_dtype: str,
     rows: IndexedRows | None,
+    out_rows: IndexedRows | None,
     ordinal: int,
 ) -> LaunchSeries:
     """Choose and bind the kernels of a group, building missing ones.
 
-    The epilogue arguments of the launch are address and number of the indices of rows, if there are
-    any; then those of the offsets; then those of the problem's epilogue.
+    The epilogue arguments of the launch are address and number of the indices of `out_rows`, if
+    there are any; then those of `rows`, of the offsets, and those of the problem's epilogue.
 
     Args:
         problem: sizes and strides of the whole call. In the dimension that is shared out, the size
@@ -115,14 +118,21 @@ def bind_group(
         offsets_dtype: dtype of the offsets.
         rows: matrix whose rows are multiplied in the order of indices, if there are any: a if
             `shared` is "m", b transposed if it is "n".
+        out_rows: matrix whose rows are written in the order of indices, in the same way; the result
+            of the problem is then in the workspace.
         ordinal: ordinal of the GPU.
 
     Raises:
         UnsupportedProblemError: no kernel takes an epilogue for this problem.
     """
+    if out_rows:
+        problem = scattered_problem(problem, shared)
+        product = bind_group(problem, shared, count, offsets_dtype, rows, None, ordinal)
+        whole, place = replace(problem, batch=count), 2 if rows else 0
+        return ScatteredLaunch(whole, shared, out_rows, offsets_dtype, place, product, ordinal)
     if rows:
         gathered = gathered_problem(problem, shared)
-        product = bind_group(gathered, shared, count, offsets_dtype, None, ordinal)
+        product = bind_group(gathered, shared, count, offsets_dtype, None, None, ordinal)
         return GatheredLaunch(problem, shared, rows, product, ordinal)
     device = device_facts(ordinal)
     whole = replace(problem, batch=count)
@@ -151,7 +161,7 @@ def kernel_specs(dtypes: tuple[str, ...], arch: str) -> list[KernelSpec]:
     dtypes = tuple(dtype for dtype in DTYPES if dtype in dtypes)
     scalars = {scalar_dtype(dtype): None for dtype in dtypes}
     makers = [maker_spec(shared, dtype, "int32") for dtype in scalars for shared in ("m", "n", "k")]
-    return makers + gather_specs(dtypes) + wgmma_specs(dtypes, arch)
+    return makers + indexed_specs(dtypes) + wgmma_specs(dtypes, arch)
 
 
 def most_tiles(problem: Problem, shared: str, count: int, tile_m: int, tile_n: int) -> int:

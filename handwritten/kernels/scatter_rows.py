@@ -1,0 +1,125 @@
+"""Copy of the rows of a matrix to indexed rows of another.
+
+Idea: a thread moves chunks of 16 bytes where the rows of `out` allow it; else the elements of a
+chunk one by one, neighbours by neighbouring threads.
+Layout: a (m, n), row-major, its rows at multiples of 16 bytes; out (k, n), any strides. Row i of a
+goes to row rows[i] of out, if there is one and i is below the last of `batch` offsets. b and c are
+not used.
+Source: as `align_rows`, its counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.operands import ITEM_BYTES, VECTOR_BYTES
+
+WARP = 32
+STEPS = 4  # rows of a thread
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Threads of a block: each warp copies chunks of one row at a time."""
+
+    threads: int
+
+    @property
+    def rows(self) -> int:
+        return self.threads // WARP * STEPS
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return STEPS * VECTOR_BYTES
+
+    def __str__(self) -> str:
+        return f"threads {self.threads}"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for each tile of WARP chunks of the block's rows."""
+    row_chunks = -(-problem.n * ITEM_BYTES[problem.dtype] // VECTOR_BYTES)
+    count: int = -(-problem.m // config.rows) * -(-row_chunks // WARP)
+    return count
+
+
+def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel, as a Python function to compile.
+
+    Args:
+        config, dtype: config, and dtype of both matrices.
+        epilogue: a `Fusion` of two buffers: indices of rows, and offsets.
+    """
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import (
+        divide,
+        global_address,
+        load_global,
+        store_global,
+    )
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+    from dxgemm.handwritten.parts.widening import stored_type, view_as
+
+    item_bytes, stored = ITEM_BYTES[dtype], stored_type(dtype)
+    chunk_items = VECTOR_BYTES // item_bytes
+    tile_rows, row_step = config.rows, config.rows // STEPS
+
+    @gemm_kernel
+    def scatter_rows_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        rows, offsets = extra[0][0], extra[1][0]
+
+        # --- This block's tile, this thread's first row and chunk ---
+        chunks: int32 = (n + chunk_items - 1) // chunk_items
+        tiles_n: int32 = (chunks + WARP - 1) // WARP
+        block: int32 = cuda.blockIdx.x
+        tile_row = divide(block, tiles_n)
+        thread: int32 = cuda.threadIdx.x & 1023
+        first: int32 = tile_row * tile_rows + thread // WARP
+        begin: int32 = (block - tile_row * tiles_n) * WARP
+        chunk: int32 = begin + thread % WARP
+        end = min(int64(offsets[batch - 1]), int64(m))
+        source, target = global_address(a.data), global_address(out.data)
+        has_vectors = out.col == 1 and n % chunk_items == 0
+        has_vectors = has_vectors and (target | out.row * item_bytes) % VECTOR_BYTES == 0
+
+        if has_vectors:
+            # --- All reads, then all writes ---
+            held = ()
+            for step in static_range(STEPS):
+                row: int32 = min(first + step * row_step, m - 1)
+                at = source + (row * a.row * item_bytes + min(chunk, chunks - 1) * VECTOR_BYTES)
+                held = held + load_global(int32, 4, at, 0)
+            for step in static_range(STEPS):
+                row = int32(first + step * row_step)
+                if row < end and chunk < chunks:
+                    line = int64(rows[row])
+                    if line >= 0 and line < k:
+                        to = target + (line * out.row * item_bytes + chunk * VECTOR_BYTES)
+                        store_global(to, 0, held[4 * step : 4 * step + 4])
+        else:
+            # --- Element by element ---
+            a_typed, out_typed = view_as(stored, a.data), view_as(stored, out.data)
+            for step in static_range(STEPS):
+                row = int32(first + step * row_step)
+                if row < end:
+                    line = int64(rows[row])
+                    if line >= 0 and line < k:
+                        col: int32 = begin * chunk_items + thread % WARP
+                        for _ in range(chunk_items):
+                            if col < n:
+                                value = a_typed[row * a.row + col]
+                                out_typed[line * out.row + col * out.col] = value
+                            col += WARP
+
+    return scatter_rows_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(threads=256),),
+    dtypes=("float16", "bfloat16", "float32", "float64"),
+    block_count=block_count,
+)
