@@ -41,6 +41,7 @@ COLORS = {
     "skinny_wgmma": ("#7a5ba6", "#b49bd6"),
     "skinny_shifted": ("#a65b8f", "#d99bc6"),
     "skinny_fma": ("#4f6d9e", "#93aedb"),
+    "gemv": ("#3f7d54", "#7fc096"),
     # Precisions; those that are not here are drawn in the ink of the page.
     "emulated": ("#009e73", "#2fc79b"),
     "emulated14": ("#b57b00", "#e6b23c"),

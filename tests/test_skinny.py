@@ -21,7 +21,7 @@ CONFIGS = skinny_wgmma.KERNEL.configs
 WIDEST = CONFIGS[0]
 NAMED = [
     (name, config)
-    for name in ("skinny_wgmma", "skinny_fma", "skinny_shifted")
+    for name in ("skinny_wgmma", "skinny_fma", "skinny_shifted", "gemv")
     for config in find_implementation(name).kernel.configs
 ]
 
@@ -122,9 +122,15 @@ def test_the_larger_operand_is_read_in_lines_the_other_one_as_it_lies():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("config", skinny_shifted.KERNEL.configs, ids=str)
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
-def test_rows_of_odd_width_are_exact(hopper, home, dtype, config):
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [entry for entry in NAMED if entry[0] in ("skinny_shifted", "gemv")],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "float32"])
+def test_rows_of_odd_width_are_exact(hopper, home, dtype, name, config):
+    if dtype not in find_implementation(name).kernel.dtypes:
+        pytest.skip(f"{name} does not compute it")
     rng = np.random.default_rng(0)
     rounded = numpy_dtype("int32" if dtype == "int8" else dtype)
     for few, many, k in ((1, 65, 1), (config.few, 201, 1041), (7, 999, 4097), (67, 131, 513)):
@@ -135,11 +141,11 @@ def test_rows_of_odd_width_are_exact(hopper, home, dtype, config):
             exact = (a.astype(float) @ b.astype(float)).astype(rounded)
             for a_sent in (home.send(a), home.send(a.T.copy()).T):
                 for b_sent in (home.send(b), home.send(b.T.copy()).T):
-                    chosen = "skinny_shifted", config
+                    chosen = name, config
                     try:
                         result = dxgemm.gemm(a_sent, b_sent, implementation=chosen)
                     except dxgemm.errors.UnsupportedProblemError:
-                        assert dtype == "int8"
+                        assert (name, dtype) == ("skinny_shifted", "int8")
                         continue
                     assert (home.fetch(result) == exact).all(), (m, n, k)
 

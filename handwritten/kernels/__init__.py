@@ -4,12 +4,14 @@ small_batch, tensor_batch   batches of small matrices
 half_batch                  the same in float16 and bfloat16
 skinny_wgmma, skinny_fma    few rows or columns, in half precision and int8, in float32
 skinny_shifted              the first of them, rows of odd width
+gemv                        one row or a few, by elements, of odd width too
 grouped                     problems of different sizes in one launch
 group_offsets               the table of a group whose sizes lie on the device
 tensor_tile, shifted_tile   float16 and bfloat16 on tensor cores, from Ampere on
 grouped_tensor_tile         the same, problems of different sizes in one launch
 grouped_wgmma               the same on Hopper, groups of rows by offsets
 grouped_wgmma_k, group_maps   the same, groups of k by offsets, and their tensor maps
+align_rows, scatter_rows    copies of rows, to aligned and to indexed ones
 widening_tile               float16, bfloat16 and int8 in any layout, outside tensor cores
 add_slices                  the sum of split-K's workspace
 reduce_tiles, merge_partials   reductions of the result

@@ -175,8 +175,12 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
     return tuple(maps)
 
 
-def make_add_partial_tiles(config: Config) -> Callable[..., None]:
-    """A device function: add up a block's partial tiles, in their order, in place of the first."""
+def make_add_partial_tiles(config: Any) -> Callable[..., None]:
+    """A device function: add up a block's partial tiles, in their order, in place of the first.
+
+    Args:
+        config: a config with `few`, `partial_tiles`, `sums_bytes` and `threads`.
+    """
     from numba import float32, int32
 
     from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared

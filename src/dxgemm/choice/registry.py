@@ -67,6 +67,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
     ),
     Handwritten("skinny_fma", "few rows or columns in float32, by TMA"),
+    Handwritten("gemv", "one row or column, or a few, element by element as they lie"),
     Handwritten("small_batch", "several small matrices a block, each read at once"),
     Handwritten(
         "tensor_batch",

@@ -1,0 +1,292 @@
+"""One row or a few, or columns, by elements as they lie: for matrices of odd width.
+
+Idea: a warp reads neighbouring elements of the larger operand, one a thread, so that rows may begin
+anywhere. A thread has 32 of them on their way, and multiplies each by the elements of the few rows
+at its k. If the operand is contiguous along k, the threads of a warp share out k, and a warp has
+rows of its own; if not, threads have rows of their own, and warps share out k. A block adds up what
+its threads have, and the blocks of a cluster, which share the k of a tile, in the order of their
+ranks (skinny_store.py).
+Layout: a (m, k), b (k, n), c and out (m, n), any strides, any batch.
+Constraints: compute capability 9.0, for the cluster. Elements with a stride are read slowly.
+Source: M. Harris, "Optimizing Parallel Reduction in CUDA", for the sums of a warp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.skinny_frame import (
+    SUMS_ROW,
+    TILE,
+    block_count,
+    large_operand,
+    make_add_partial_tiles,
+    result_tile,
+)
+from dxgemm.handwritten.parts.skinny_store import make_store
+from dxgemm.handwritten.parts.tensor_map import operand_of
+
+WARPS = 8
+WARP = 32
+TILE_K = 128
+FULL_WARP = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Tile of TILE rows of the larger operand by `few` columns of the other one.
+
+    Attributes:
+        split_k: blocks of a cluster that share the k of a tile.
+    """
+
+    few: int
+    split_k: int = 1
+
+    dynamic_smem = True
+    partial_tiles = WARPS
+    threads = WARPS * WARP
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile, or columns if the result has few columns."""
+        return self.few
+
+    @property
+    def tile_n(self) -> int:
+        return TILE
+
+    def tile_k(self, dtype: str) -> int:
+        return TILE_K
+
+    @property
+    def sums_bytes(self) -> int:
+        return self.few * SUMS_ROW
+
+    def smem_bytes(self, dtype: str) -> int:
+        """Bytes of the warps' sums, and of those that come from a cluster."""
+        return self.sums_bytes * (WARPS + (self.split_k > 1))
+
+    def min_blocks(self, dtype: str) -> int:
+        return 2  # whose reads hide each other's latency
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return TILE // WARPS * self.few * 4
+
+    def __str__(self) -> str:
+        return f"{self.few}x{TILE}" + (f" split {self.split_k}" if self.split_k > 1 else "")
+
+
+def variant(config: Config, problem: Any) -> tuple[str, ...]:
+    """The larger operand; "k" or "mn", along which it is read; the dtype of another result."""
+    large = large_operand(problem)
+    operand = operand_of(problem, large)
+    is_along_k = abs(operand.k_stride) <= abs(operand.along_stride) or operand.along == 1
+    is_other = problem.out_dtype != problem.dtype
+    return large, "k" if is_along_k else "mn", *([problem.out_dtype] if is_other else [])
+
+
+def make_multiply(config: Config, dtype: str, is_along_k: bool) -> Callable[..., Any]:
+    """A device function: a thread's sums, of its rows by all the few columns, over a share of k.
+
+    It takes x and y, the elements of both operands, the offsets of the thread's rows and columns,
+    the steps of their k, the thread's first k, and the end of the share.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, outer_product, zeros
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+    from dxgemm.handwritten.parts.widening import HALVES, WIDEN
+
+    rows = TILE // WARPS if is_along_k else TILE // WARP
+    k_next = WARP if is_along_k else WARPS  # from a thread's k to its next
+    few, steps = config.few, TILE_K // k_next
+    widen = WIDEN[dtype] if dtype in HALVES else float32
+
+    def make_read(count: int) -> Callable[..., Any]:
+        """Read the elements of `count` rows at each of the thread's k in a tile."""
+
+        def read(data, offsets, k_step, at, end, is_whole):
+            values = ()
+            for step in static_range(steps):
+                for row in static_range(count):
+                    value = float32(0.0)
+                    if is_whole or at + step * k_next < end:
+                        value = widen(data[offsets[row] + (at + step * k_next) * k_step])
+                    values = values + (value,)
+            return values
+
+        return device_function(unroll(read))
+
+    read_x, read_y = make_read(rows), make_read(few)
+
+    def add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, is_whole):
+        x_values = read_x(x, x_offsets, x_step, at, end, is_whole)
+        y_values = read_y(y, y_offsets, y_step, at, end, is_whole)
+        for step in static_range(steps):
+            x_now = x_values[step * rows : (step + 1) * rows]
+            acc = outer_product(acc, x_now, y_values[step * few : (step + 1) * few])
+        return acc
+
+    add = device_function(unroll(add))
+
+    def multiply(x, y, x_offsets, y_offsets, x_step, y_step, at, end):
+        acc = zeros(float32, rows * few)
+        while at + (TILE_K - k_next) < end:
+            acc = add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, True)
+            at = int32(at + TILE_K)
+        return add(acc, x, y, x_offsets, y_offsets, x_step, y_step, at, end, False)
+
+    return device_function(unroll(multiply))
+
+
+def make_kernel(
+    config: Config,
+    dtype: str,
+    large: str,
+    along: str,
+    out_dtype: str | None = None,
+    epilogue: Any = None,
+) -> Callable[..., None]:
+    """The kernel of one config and one layout, as a Python function to compile."""
+    from numba import cuda, float32, int32, int64, uint8
+
+    from dxgemm.handwritten.parts.intrinsics import (
+        cluster_arrive,
+        device_function,
+        divide,
+        shared_address,
+        store_shared,
+    )
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range, unroll
+    from dxgemm.handwritten.parts.widening import stored_type, view_as
+
+    large_is_a, is_along_k = large == "a", along == "k"
+    few, split_k, sums_row, sums_bytes = config.few, config.split_k, SUMS_ROW, config.sums_bytes
+    rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
+    stored = stored_type(dtype)
+    multiply = make_multiply(config, dtype, is_along_k)
+    add_partial_tiles = make_add_partial_tiles(config)
+    store_tile = make_store(
+        TILE, few, config.threads, split_k, large_is_a, SUMS_ROW, "float32", out_dtype or dtype,
+        epilogue,
+    )  # fmt: skip
+
+    def make_offsets(count: int, step: int) -> Callable[..., Any]:
+        """Offsets of so many rows or columns, `step` apart; those outside count as the last."""
+
+        def offsets(origin, first, last, stride):
+            found = ()
+            for index in static_range(count):
+                found = found + (origin + min(first + index * step, last) * stride,)
+            return found
+
+        return device_function(unroll(offsets))
+
+    x_offsets, y_offsets = make_offsets(rows, row_next), make_offsets(few, 1)
+
+    def put(sums, smem, row):
+        """Write a thread's sums to shared memory, [column][row]."""
+        for index in static_range(rows):
+            for column in static_range(few):
+                place: int32 = smem + (row + index * row_next) * 4
+                store_shared(place, column * sums_row, (sums[index * few + column],))
+
+    put = device_function(unroll(put))
+
+    def add_warp(sums):
+        """Sums of all threads of a warp."""
+        for power in static_range(5):
+            totals = ()
+            for index in static_range(rows * few):
+                other = cuda.shfl_xor_sync(FULL_WARP, sums[index], 1 << power)
+                totals = totals + (float32(sums[index] + other),)
+            sums = totals
+        return sums
+
+    add_warp = device_function(unroll(add_warp))
+
+    @gemm_kernel
+    def gemv_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        # --- This block's tile, its share of k ---
+        if large_is_a:
+            x_count: int32 = m
+            y_count: int32 = n
+        else:
+            x_count = n
+            y_count = m
+        tiles_x: int32 = (x_count + TILE - 1) // TILE
+        tiles_y: int32 = (y_count + few - 1) // few
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
+        matrix = divide(block, tiles_x * tiles_y)
+        tile: int32 = block - matrix * tiles_x * tiles_y
+        row_of_tiles = divide(tile, tiles_x)
+        y: int32 = row_of_tiles * few
+        x: int32 = (tile - row_of_tiles * tiles_x) * TILE
+        k_tiles: int32 = (k + TILE_K - 1) // TILE_K
+        first: int32 = k_tiles * rank // split_k * TILE_K
+        end: int32 = min(k_tiles * (rank + 1) // split_k * TILE_K, k)
+        if split_k > 1:
+            cluster_arrive()
+
+        # --- Main loop: this thread's rows, its k ---
+        smem: int32 = shared_address(cuda.shared.array(0, uint8))
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % WARP
+        warp: int32 = thread // WARP
+        row: int32 = warp * rows if is_along_k else lane
+        at: int32 = first + (lane if is_along_k else warp)
+        if large_is_a:
+            x_data, y_data = view_as(stored, a.data), view_as(stored, b.data)
+            x_at = x_offsets(int64(matrix) * a.batch, x + row, x_count - 1, a.row)
+            y_at = y_offsets(int64(matrix) * b.batch, y, y_count - 1, b.col)
+            sums = multiply(x_data, y_data, x_at, y_at, a.col, b.row, at, end)
+        else:
+            x_data, y_data = view_as(stored, b.data), view_as(stored, a.data)
+            x_at = x_offsets(int64(matrix) * b.batch, x + row, x_count - 1, b.col)
+            y_at = y_offsets(int64(matrix) * a.batch, y, y_count - 1, a.row)
+            sums = multiply(x_data, y_data, x_at, y_at, b.row, a.col, at, end)
+
+        # --- Epilogue: the block adds up; then a cluster, each block a share ---
+        if is_along_k:
+            sums = add_warp(sums)
+            if lane == 0:
+                put(sums, smem, row)
+        else:
+            put(sums, int32(smem + warp * sums_bytes), row)
+            cuda.syncthreads()
+            add_partial_tiles(smem, thread)
+        store_tile(
+            smem, int32(smem + WARPS * sums_bytes), rank, thread, matrix, x, y, x_count, y_count,
+            alpha, beta, c, out, extra,
+        )  # fmt: skip
+
+    return gemv_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(
+        Config(1),
+        Config(1, split_k=2),
+        Config(1, split_k=8),
+        Config(4),
+        Config(4, split_k=2),
+        Config(4, split_k=8),
+    ),
+    dtypes=("float16", "bfloat16", "float32"),
+    only_arch=90,
+    variant=variant,
+    block_count=block_count,
+    result_tile=result_tile,
+    smaller_first=True,
+)
