@@ -10,6 +10,7 @@ from contract import misfit
 from known_devices import H200
 
 import dxgemm
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose
 from dxgemm.epilogues import bias, relu
 from dxgemm.problem.define import contiguous_problem
@@ -72,16 +73,23 @@ def test_slices_are_conventional_arithmetic(home, implementation, config, kind):
     assert plain.tobytes() == scaled.tobytes()
 
 
+def five_slices(name, kind):
+    return name, find_implementation(name).configs(kind)[0], 5
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
-def test_a_sliced_batch_with_an_epilogue(make, home, kind):
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("float32", "tuned"), ("float64", "tensor_core"), ("float16", "tensor_tile")],
+)
+def test_a_sliced_batch_with_an_epilogue(make, home, kind, name):
     (a, padded_a), (b, padded_b) = make((3, 30, 4000), kind), make((4000, 50), kind)
     (c, padded_c), (v, padded_v) = make((3, 30, 50), kind), make((1, 50), kind)
     plan = dxgemm.plan(
         padded_a.array, padded_b.array, padded_c.array, 2, -1,
-        epilogue=bias(padded_v.array[0]) | relu,
+        epilogue=bias(padded_v.array[0]) | relu, implementation=five_slices(name, kind),
     )  # fmt: skip
-    assert plan.explain().slices > 1
+    assert plan.explain().slices == 5
     plan()
     assert (padded_c.fetch() == np.maximum(2 * (a @ b) - c + v, 0)).all()
 
@@ -91,12 +99,13 @@ def test_a_graph_of_a_sliced_product(cupy):
     shapes = Case("float32", 40, 24, 2000).shapes
     first, second = (operands(data, *shapes, "float32") for data in ("random", "canary"))
     arrays = [cupy.asarray(values) for values in first]
-    plan = dxgemm.plan(*arrays, 0.7, 1.3)
-    assert plan.explain().slices > 1
+    sliced = five_slices("tuned", "float32")
+    plan = dxgemm.plan(*arrays, 0.7, 1.3, implementation=sliced)
+    assert plan.explain().slices == 5
     with cupy.cuda.Stream(non_blocking=True) as stream:
         stream.begin_capture()
         plan()
-        dxgemm.gemm(*arrays[:2], out=arrays[2], beta=0)
+        dxgemm.gemm(*arrays[:2], out=arrays[2], beta=0, implementation=sliced)
         plan()
         graph = stream.end_capture()
         for values in (first, second):
