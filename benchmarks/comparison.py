@@ -21,7 +21,7 @@ from rivals import RIVALS
 
 import dxgemm
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, result_dtypes
 from dxgemm.testing import inputs
 from dxgemm.tuning import sampling
 from dxgemm.tuning.sampling import MOST_CALLS, Name, calls_in_sample, interleave
@@ -73,11 +73,12 @@ class Case:
 
     @property
     def out_dtype(self) -> str:
-        return self.result_dtype or RESULT_DTYPES[self.dtype][0]
+        return self.result_dtype or result_dtypes(self.dtype)[0]
 
     @property
     def flops(self) -> int:
-        return 2 * self.batch * self.m * self.n * self.k
+        products = 4 if self.dtype in COMPLEX_PARTS else 1  # of real numbers, for one
+        return 2 * products * self.batch * self.m * self.n * self.k
 
     @property
     def bytes_moved(self) -> int:

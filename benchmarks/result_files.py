@@ -21,6 +21,7 @@ SUITES = (
     "half",
     "skinny",
     "symmetric",
+    "complex",
     "precision",
     "accuracy",
 )

@@ -36,20 +36,22 @@ def gemm(
     precision: str | None = None,
     batch_invariant: bool = False,
     mask: Any = None,
+    conjugate: str = "",
     stream: Any = None,
 ) -> Any:
     """C = alpha * A @ B + beta * C, with an epilogue on each element before it is written.
 
     Args:
-        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64 or int8, any strides. An
-            array of CuPy, NumPy, torch or numba, or any object with `__dlpack__` or
-            `__cuda_array_interface__`.
+        a: (m, k) or (batch, m, k), float16, bfloat16, float32, float64, int8, complex64 or
+            complex128, any strides. An array of CuPy, NumPy, torch or numba, or any object with
+            `__dlpack__` or `__cuda_array_interface__`.
         b: (k, n) or (batch, k, n), dtype of a; or a `PreparedOperand` from `dxgemm.prepare`.
         c: (m, n) or (batch, m, n), updated in place. Its dtype is that of a; float16 and bfloat16
             also allow float32, and int8 requires int32. None allocates the result in a's library,
             in int32 for int8 and else in a's dtype. Operands that are only read are broadcast over
             the batch if they are 2-D or have a batch of one.
-        alpha, beta: real numbers on the host; for int8 integers that fit int32.
+        alpha, beta: numbers on the host: real ones, for int8 integers that fit int32, for complex
+            operands complex ones too.
         out: (m, n) or (batch, m, n), dtype of c. It receives the result instead of c, which is then
             only read, and may be read-only or broadcast. With an epilogue that takes pairs of
             columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
@@ -79,6 +81,8 @@ def gemm(
             there are neither computed nor written; they keep their bits, and are not set in a new
             array. All matrices of a batch share it. Kernels read it, in the order of the stream.
             It excludes reductions, epilogues of pairs, batch_invariant and emulated precision.
+        conjugate: "a", "b" or "ab" to multiply the conjugates of these operands; they are not
+            copied for it. Lazy conjugates of torch, `x.conj()`, are taken as such anyway.
         stream: where to launch; None for the current stream of the library of out, c or a. With a
             stream given, the caller orders it against other streams.
 
@@ -97,6 +101,9 @@ def gemm(
         float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
         result is rounded once. int8 is multiplied, summed and scaled in int32, exactly modulo
         2**32.
+        Complex matrices are multiplied as real ones of twice the columns and the k, by the kernels
+        of float32 and float64 and with their precisions: a copy of b in a workspace, four times its
+        size in real elements, makes it so. They take no epilogue and no mask yet.
         A kernel that takes long to build is built in another process, while another kernel
         computes the calls. If DXGEMM_BUILD is block or never, the same kernel computes every call.
         Asynchronous for device operands: the host is never synchronised. Operands of several
@@ -107,7 +114,9 @@ def gemm(
         epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
-    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    prepared = prepare(
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
+    )
     return _run(prepared)
 
 
@@ -217,6 +226,7 @@ def matmul(
     implementation: Any = None,
     precision: str | None = None,
     batch_invariant: bool = False,
+    conjugate: str = "",
     stream: Any = None,
 ) -> Any:
     """alpha * A @ B, for arrays of the dimensions that `numpy.matmul` takes.
@@ -231,7 +241,7 @@ def matmul(
             dimension is left out of the result. Matrices and outputs have the shape of the result.
             Leading dimensions of arrays that are read broadcast to those of the result. Reductions
             are for a and b of two or three dimensions.
-        alpha, implementation, precision, batch_invariant, stream: as `gemm` takes them.
+        alpha, implementation, precision, batch_invariant, conjugate, stream: as `gemm` takes them.
 
     Returns:
         out, or a new array (..., m, n), without m where a is a vector and without n where b is: for
@@ -247,7 +257,7 @@ def matmul(
     """
     multiply_matrices = partial(
         gemm, alpha=alpha, implementation=implementation, precision=precision,
-        batch_invariant=batch_invariant, stream=stream,
+        batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
     )  # fmt: skip
     return multiply(multiply_matrices, a, b, out, epilogue)
 
@@ -279,6 +289,7 @@ def plan(
     precision: str | None = None,
     batch_invariant: bool = False,
     mask: Any = None,
+    conjugate: str = "",
     stream: Any = None,
 ) -> Plan:
     """Make a `Plan` for C = alpha * A @ B + beta * C: choose and build its kernel, but run nothing.
@@ -289,7 +300,9 @@ def plan(
         epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
-    prepared = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    prepared = prepare(
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
+    )
     return Plan(prepared, (a, b, c, epilogue))
 
 
@@ -306,6 +319,7 @@ def explain(
     precision: str | None = None,
     batch_invariant: bool = False,
     mask: Any = None,
+    conjugate: str = "",
     stream: Any = None,
 ) -> Explanation:
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
@@ -313,7 +327,9 @@ def explain(
         epilogue = with_mask(epilogue, mask)
     if batch_invariant:
         implementation = BatchInvariant(implementation)
-    *_, route = prepare(a, b, c, alpha, beta, out, implementation, precision, stream, epilogue)
+    *_, route = prepare(
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
+    )
     return explain_route(route)
 
 

@@ -23,6 +23,7 @@ from dxgemm.gpu.roofline import (
     tail_efficiency,
     tile_intensity,
 )
+from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT
@@ -53,6 +54,7 @@ class Explanation:
         reduction: name of the reduction, and whether the kernel of the product computes it; None
             without a reduction.
         symmetry: how a symmetric result is computed; None if b is not known to be a.T.
+        complex_form: real product that complex operands are computed by; None for real operands.
         is_transposed: True if out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: layouts of a, b, c and out as the kernel sees them: "row_major", "col_major"
             or "strided".
@@ -115,6 +117,7 @@ class Explanation:
     epilogue: str | None
     reduction: str | None
     symmetry: str | None
+    complex_form: str | None
     is_transposed: bool
     arrangements: dict[str, str]
     alignments: dict[str, int]
@@ -188,6 +191,8 @@ class Explanation:
             lines.append(f"  reduction       {self.reduction}")
         if self.symmetry is not None:
             lines.append(f"  symmetric       {self.symmetry}")
+        if self.complex_form is not None:
+            lines.append(f"  complex         {self.complex_form}")
         if self.is_transposed:
             lines.append("                  computed as out.T = b.T @ a.T: out is column-major")
         if self.copied:
@@ -332,6 +337,7 @@ def explain_route(route: Route) -> Explanation:
         route.host_operands,
         route.epilogue,
         flattened=_flattening_text(route),
+        complex_form=route.on_device.complex_form,
     )
 
 
@@ -344,7 +350,8 @@ def _symmetry_text(problem: Problem, candidate: Candidate) -> str | None:
 
 def _flattening_text(route: Route) -> str | None:
     """Describe the batch of a call that is computed as one matrix."""
-    problem, (*batch, m, _) = route.on_device.problem, route.shape
+    form, (*batch, m, _) = route.on_device.complex_form, route.shape
+    problem = form.problem if form else route.on_device.problem
     if not batch or batch[0] == problem.batch:
         return None
     rows, cols = (problem.n, problem.m) if problem.is_transposed else (problem.m, problem.n)
@@ -415,6 +422,7 @@ def _explain(
     epilogue: BoundEpilogue | None = None,
     is_named_gpu: bool = False,
     flattened: str | None = None,
+    complex_form: ComplexForm | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
     part = candidate.part_of(problem)
@@ -453,6 +461,7 @@ def _explain(
         epilogue=str(epilogue) if epilogue else None,
         reduction=_reduction_text(epilogue, problem, candidate),
         symmetry=_symmetry_text(problem, candidate),
+        complex_form=None if complex_form is None else str(complex_form),
         is_transposed=problem.is_transposed,
         arrangements={name: getattr(problem, name).arrangement for name in ("a", "b", "c", "out")},
         alignments={"a": problem.a_alignment, "b": problem.b_alignment},

@@ -18,7 +18,7 @@ from dxgemm.call.epilogue import refuse_missing_out
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.errors import LayoutError, OverlapError, ShapeError, UnsupportedProblemError
-from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES
+from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes
 from dxgemm.problem.layout import refuse_overlap, share_elements
 
 
@@ -70,7 +70,7 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any =
         if chain is not None:
             refuse_missing_out(chain, left.layout.dtype)
         # gemm refuses the dtypes that are not listed.
-        dtype = RESULT_DTYPES.get(left.layout.dtype, ("float32",))[0]
+        dtype = result_dtypes(left.layout.dtype)[0]
         result = left.library.empty(shape, dtype, a)
     target = inspected("out", result)
     if target.layout.shape != shape:

@@ -36,6 +36,7 @@ def prepare(
     stream: Any,
     epilogue: Any = None,
     symmetry: Symmetry | None = None,
+    conjugate: str = "",
 ) -> tuple[Any, ...]:
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
@@ -55,9 +56,9 @@ def prepare(
     The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
     if type(alpha) is not float:
-        alpha = real_number("alpha", alpha)
+        alpha = _number("alpha", alpha)
     if type(beta) is not float:
-        beta = real_number("beta", beta)
+        beta = _number("beta", beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -87,7 +88,7 @@ def prepare(
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
         alpha == 0, beta == 0, precision, implementation,
         epilogue_key,
-        symmetry or (a_pointer == b_pointer and prepared_b is None),
+        symmetry or (a_pointer == b_pointer and prepared_b is None), conjugate,
     )  # fmt: skip
     try:
         route = routes[key]
@@ -95,10 +96,14 @@ def prepare(
         with launching_on(library.current_stream(anchor) if stream is None else stream):
             route = make_route(key)
 
-    if not route.least_scalar <= alpha <= route.largest_scalar:
-        _check_fits("alpha", alpha, route)
-    if not route.least_scalar <= beta <= route.largest_scalar:
-        _check_fits("beta", beta, route)
+    if type(alpha) is complex or type(beta) is complex:
+        alpha = _complex_scalar("alpha", alpha, route)
+        beta = _complex_scalar("beta", beta, route)
+    else:
+        if not route.least_scalar <= alpha <= route.largest_scalar:
+            _check_fits("alpha", alpha, route)
+        if not route.least_scalar <= beta <= route.largest_scalar:
+            _check_fits("beta", beta, route)
     call_epilogue = None
     if route.is_special and epilogue is not None:
         call_epilogue = CallEpilogue(epilogue, values)
@@ -266,6 +271,22 @@ def real_number(name: str, value: Any) -> float:
         raise ScalarError(f"gemm: {name} is {value}, which overflows float64.") from None
 
 
+def _number(name: str, value: Any) -> float | complex:
+    """Convert a number, which is complex if its type is: routes of real operands refuse it."""
+    is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
+    return complex(value) if is_complex else real_number(name, value)
+
+
+def _complex_scalar(name: str, value: float | complex, route: Route) -> float | complex:
+    """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
+    if type(value) is complex and route.complex_form is None:
+        real_number(name, value)  # refuses it
+    for part in (value.real, value.imag):
+        if not route.least_scalar <= part <= route.largest_scalar:
+            _check_fits(name, part, route)
+    return value if value.imag != 0 else value.real
+
+
 def _check_fits(name: str, value: float, route: Route) -> None:
     if route.takes_integers:
         raise _no_integer(name, value, route)
@@ -293,7 +314,7 @@ def _misaligned(route: Route, c: int, target: int) -> LayoutError:
     item_size = route.misalignment + 1
     return LayoutError(
         f"gemm: {name} starts at address {pointer:#x}, which is not a multiple of the "
-        f"{item_size}-byte {route.problem.out_dtype}; copy it to an aligned array first."
+        f"{item_size}-byte {route.out_dtype}; copy it to an aligned array first."
     )
 
 

@@ -24,6 +24,7 @@ from dxgemm.call.epilogue import (
     takes_flattened_rows,
 )
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
+from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank, refuses_by_name
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
@@ -33,18 +34,22 @@ from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
+    LayoutError,
     MissingPackageError,
+    SettingError,
     ShapeError,
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
+from dxgemm.launches.complex_product import ComplexLaunch, complex_cublas
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
+from dxgemm.problem.complex_form import ComplexForm, complex_form
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
 from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST, Library
@@ -80,7 +85,8 @@ class Route:
     """Problem, decision and launch of all calls with the same layouts.
 
     Attributes:
-        problem: the problem in the kernels' orientation.
+        problem: the problem in the kernels' orientation; the real product of a complex one.
+        complex_form: the complex problem with its copies; None for a real one.
         out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
         sums: dtype of the sums, in which alpha and beta apply.
         takes_integers: True if alpha and beta must be integers.
@@ -146,7 +152,11 @@ class Route:
             is_reduced=self.reduction is not None,
             reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
             takes_pairs=epilogue is not None and epilogue.takes_pairs,
+            takes_complex=True,
         )
+        is_complex = self.problem.dtype in COMPLEX_PARTS
+        if is_complex:
+            self._check_complex(triangle)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -162,12 +172,16 @@ class Route:
         self.is_empty = self.problem.is_empty
         self.is_transposed = self.problem.is_transposed
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
-        self.misalignment = ITEM_SIZES[self.problem.out_dtype] - 1
+        self.misalignment = ITEM_SIZES[self.out_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
-        if triangle:
+        self.complex_form: ComplexForm | None = None
+        if is_complex:
+            self.complex_form = complex_form(self.problem, self._conjugates())
+            self.problem = self.complex_form.product
+        elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
         target = layouts.get("out") or (None if self.reduction else layouts.get("c"))
@@ -216,8 +230,8 @@ class Route:
             self.candidate, self.launch = self._bind_first()
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
             size = " x ".join(map(str, (*self.shape, self.k)))
-            chosen = f"{self.candidate}, {self.candidate.reason}"
-            logger.debug("gemm %s %s on %s: %s", size, self.problem.dtype, self.device.name, chosen)
+            dtype, chosen = layouts["a"].dtype, f"{self.candidate}, {self.candidate.reason}"
+            logger.debug("gemm %s %s on %s: %s", size, dtype, self.device.name, chosen)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -228,6 +242,27 @@ class Route:
         if isinstance(asked, BatchInvariant):
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
+
+    def _check_complex(self, triangle: str) -> None:
+        """Refuse what complex operands cannot have yet."""
+        if self.epilogue is not None or triangle not in ("", "either"):
+            raise UnsupportedProblemError(
+                f"gemm: a and b are {self.problem.dtype}, which have no epilogue, reduction or "
+                "mask, and no gemm_symmetric; call gemm, and apply it to the result."
+            )
+        for name in ("c", "out"):
+            if name in self.layouts and self.layouts[name].is_conjugate:
+                raise LayoutError(
+                    f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
+                    f"opposite imaginary parts; pass {name}.resolve_conj()."
+                )
+
+    def _conjugates(self) -> str:
+        """Names of the operands of the problem that are conjugated."""
+        names = [name for name in "ab" if self.layouts[name].is_conjugate]
+        if self.problem.is_transposed:
+            names = ["a" if name == "b" else "b" for name in names]
+        return "".join(names)
 
     def _with_triangle(self, triangle: str, adds_transpose: bool) -> Problem:
         """Problem of a symmetric result, in which `Problem.triangle` is set.
@@ -351,6 +386,15 @@ class Route:
             check_results(self.results, self.layouts, device)
 
     def _bind(self, candidate: Candidate) -> Launch:
+        form = self.complex_form
+        if form is None:
+            return self._bind_product(candidate)
+        if isinstance(candidate.implementation, Cublas):
+            return complex_cublas(form, self.ordinal)
+        product = self._bind_product(candidate)
+        return ComplexLaunch(form, product, self.device.arch, self.ordinal)
+
+    def _bind_product(self, candidate: Candidate) -> Launch:
         device = self.device
         if candidate.uses_workspace:
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
@@ -514,14 +558,21 @@ def route_of_layouts(
         return _remember(key, Route(layouts, *rest))
 
 
+def _checked_conjugates(conjugate: Any) -> str:
+    if not isinstance(conjugate, str) or conjugate not in ("", "a", "b", "ab"):
+        raise SettingError(f"gemm: conjugate is {conjugate!r}; pass 'a', 'b' or 'ab'.")
+    return conjugate
+
+
 def make_route(key: tuple[Any, ...]) -> Route:
     """Make the route of a call that is not among `routes` yet.
 
     Args:
         key: for each of a, b, c and out its library and its key there, or None twice; then the
             alignments of a and b, whether alpha is 0, whether beta is 0, `precision`,
-            `implementation`, and the key by `inspect_epilogue` or None. Last True if a and b begin
-            at the same address, or else False; or a `Symmetry`.
+            `implementation`, and the key by `inspect_epilogue` or None; True if a and b begin at
+            the same address, or else False, or a `Symmetry`. Last the names of the operands that
+            are conjugated.
     """
     operands, (a_alignment, b_alignment) = key[:8], key[8:10]
     epilogue: BoundEpilogue | None = None
@@ -558,6 +609,8 @@ def make_route(key: tuple[Any, ...]) -> Route:
             )
         name = symmetry.transposed_name
         layouts[name] = transposed(layouts[name])
+    for name in _checked_conjugates(key[16]):
+        layouts[name] = layouts[name]._replace(is_conjugate=not layouts[name].is_conjugate)
     shared = route_of_layouts(
         layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle,
         adds_transpose,

@@ -10,8 +10,11 @@ import numpy as np
 
 from dxgemm.choice.cublas_limits import leading_dimension, operands_of
 from dxgemm.errors import UnsupportedProblemError
+from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import current_device
+
+_LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 # cudaDataType, as library_types.h numbers them.
 _CUDA_DTYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14, "int8": 3, "int32": 10}
@@ -24,12 +27,19 @@ _DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 class CublasLaunch:
     """GEMM of cuBLAS bound to one problem, strided-batched for a batch.
 
-    It calls cublasSgemm and cublasDgemm; for half precision and TF32, cublasGemmEx with a float32
-    accumulator; for int8, cublasGemmEx with an int32 accumulator.
+    It calls cublasSgemm, cublasDgemm, cublasCgemm and cublasZgemm; for half precision and TF32,
+    cublasGemmEx with a float32 accumulator; for int8, cublasGemmEx with an int32 accumulator.
     cuBLAS is column-major: it computes out.T = b.T @ a.T, which is the row-major `out`.
     """
 
-    def __init__(self, problem: Problem, ordinal: int) -> None:
+    def __init__(self, problem: Problem, ordinal: int, conjugates: str = "") -> None:
+        """Bind cuBLAS's function to a problem, real or complex.
+
+        Args:
+            problem: a problem that cuBLAS `supports`.
+            ordinal: ordinal of the GPU.
+            conjugates: names of the operands that are conjugated, which must be column-major.
+        """
         from cupy import cuda
         from cupy_backends.cuda.libs import cublas
 
@@ -40,8 +50,8 @@ class CublasLaunch:
         name = "gemm" if problem.batch == 1 else "gemmStridedBatched"
         self._dtypes: list[tuple[int, ...]] = [(), ()]
         self._compute: tuple[int, ...] = ()
-        if problem.dtype in ("float32", "float64") and problem.precision != "tf32":
-            name = {"float32": "s", "float64": "d"}[problem.dtype] + name
+        if problem.dtype in _LETTERS and problem.precision != "tf32":
+            name = _LETTERS[problem.dtype] + name
         else:
             name += "Ex"
             self._dtypes = [(_CUDA_DTYPES[d],) for d in (problem.dtype, problem.out_dtype)]
@@ -51,14 +61,19 @@ class CublasLaunch:
             }.get(problem.arithmetic, cublas.CUBLAS_COMPUTE_32F)
             self._compute = (compute, cublas.CUBLAS_GEMM_DEFAULT)
         self._gemm = getattr(cublas, name)
-        operations = {True: cublas.CUBLAS_OP_N, False: cublas.CUBLAS_OP_T}
-        self._a, self._b = (
-            (operations[is_row_major], leading)
-            for is_row_major, leading in (
-                leading_dimension(strides, rows, cols) or (True, 1)
-                for _, strides, rows, cols in operands_of(problem)
-            )
-        )
+        operands = []
+        for operand, strides, rows, cols in operands_of(problem):
+            is_row_major, leading = leading_dimension(strides, rows, cols) or (True, 1)
+            operation = cublas.CUBLAS_OP_N if is_row_major else cublas.CUBLAS_OP_T
+            if operand in conjugates:
+                if is_row_major:
+                    raise UnsupportedProblemError(
+                        f"gemm: cuBLAS cannot conjugate a row-major {operand}; leave "
+                        "implementation at None."
+                    )
+                operation = cublas.CUBLAS_OP_C
+            operands.append((operation, leading))
+        self._a, self._b = operands
         _, self._out = leading_dimension(problem.out, problem.m, problem.n, row_major=True) or (
             True,
             1,
@@ -93,7 +108,8 @@ class CublasLaunch:
                 f"gemm: cuBLAS multiplies int8 with alpha and beta of 0 or 1, not {alpha} and "
                 f"{beta}; leave implementation at None."
             )
-        scalars = np.array([alpha, beta], problem.scalar_dtype)
+        is_complex = problem.dtype in COMPLEX_PARTS
+        scalars = np.array([alpha, beta], problem.dtype if is_complex else problem.scalar_dtype)
         alpha_address = scalars.ctypes.data
         beta_address = alpha_address + scalars.itemsize
         dtype, out_dtype = self._dtypes

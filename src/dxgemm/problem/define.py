@@ -14,6 +14,7 @@ from dxgemm.errors import (
     ShapeError,
 )
 from dxgemm.problem.dtypes import (
+    COMPLEX_PARTS,
     EMULATED,
     EPILOGUE_DTYPES,
     ITEM_SIZES,
@@ -21,6 +22,7 @@ from dxgemm.problem.dtypes import (
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
+    result_dtypes,
 )
 from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, used_strides
 from dxgemm.problem.problem import Problem, exchanged, oriented
@@ -90,6 +92,7 @@ def define_problem(
     is_reduced: bool = False,
     reduced_axis: int | None = None,
     takes_pairs: bool = False,
+    takes_complex: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other, and define their problem.
 
@@ -104,6 +107,7 @@ def define_problem(
         is_reduced: True if c is only read, and nothing is allocated for the result.
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
         takes_pairs: True if the result has one column for each pair of columns of the product.
+        takes_complex: True if complex operands are allowed; see `complex_form`.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -118,7 +122,8 @@ def define_problem(
         present["c"] = c
     if out is not None:
         present["out"] = out
-    _check_dtypes({name: layout.dtype for name, layout in present.items()}, has_epilogue)
+    dtypes = {name: layout.dtype for name, layout in present.items()}
+    _check_dtypes(dtypes, has_epilogue, takes_complex)
     if precision is not None:
         _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
@@ -142,7 +147,7 @@ def define_problem(
         out_strides = _element_strides(target_name, target)
     c_strides = _element_strides("c", c) if c is not None else out_strides
     # A matrix that is reduced and not stored is not rounded to half precision.
-    new_dtype = RESULT_DTYPES[a.dtype][-1 if is_reduced else 0]
+    new_dtype = result_dtypes(a.dtype)[-1 if is_reduced else 0]
     problem = Problem(
         dtype=a.dtype,
         m=m,
@@ -169,11 +174,15 @@ def define_problem(
     return oriented(problem), result_shape
 
 
-def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
+def _check_dtypes(
+    dtypes: dict[str, str], has_epilogue: bool = False, takes_complex: bool = False
+) -> None:
     for name, dtype in dtypes.items():
-        supported = RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES
+        supported = (*(RESULT_DTYPES if name in ("a", "b") else OPERAND_DTYPES),)
+        if takes_complex:
+            supported += (*COMPLEX_PARTS,)
         if dtype not in supported:
-            fitting = "float32" if name in ("a", "b") else RESULT_DTYPES[dtypes["a"]][0]
+            fitting = "float32" if name in ("a", "b") else result_dtypes(dtypes["a"])[0]
             raise DtypeError(
                 f"gemm: {name} has dtype {dtype}; {', '.join(supported)} in native byte order "
                 f"are supported: convert {name} first, for example {name}.astype('{fitting}')."
@@ -182,7 +191,7 @@ def _check_dtypes(dtypes: dict[str, str], has_epilogue: bool = False) -> None:
     if a != b:
         way_out = "convert a and b to one dtype."
     else:
-        allowed = RESULT_DTYPES[a]
+        allowed = result_dtypes(a)
         if has_epilogue:
             allowed += EPILOGUE_DTYPES.get(a, ())
         out = dtypes.get("out") or dtypes.get("c")
@@ -202,7 +211,7 @@ def _check_precision(precision: Any, dtype: str) -> None:
         names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)
         known = " or ".join(map(repr, names))
         raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
-    if dtype not in fitting:
+    if COMPLEX_PARTS.get(dtype, dtype) not in fitting:
         raise PrecisionError(
             f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but a and b "
             f"are {dtype}; pass None."

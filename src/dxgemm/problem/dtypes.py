@@ -4,10 +4,13 @@ from __future__ import annotations
 
 OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 
+# Complex dtypes, which only `gemm` and its kin take, and those of their real and imaginary parts.
+COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
+
 # Bytes of an element; a reduction's results may be int64, and a block mask has bytes.
 ITEM_SIZES = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int32": 4, "int64": 8,
-    "bool": 1, "uint8": 1,
+    "bool": 1, "uint8": 1, "complex64": 8, "complex128": 16,
 }  # fmt: skip
 
 # Dtypes of c and out by the dtype of a and b; a new result has the first.
@@ -35,6 +38,11 @@ EMULATED = "emulated"
 MODULI_COUNTS = range(2, 21)
 
 
+def result_dtypes(dtype: str) -> tuple[str, ...]:
+    """Dtypes of c and out, complex ones among them; a new result has the first."""
+    return RESULT_DTYPES.get(dtype, (dtype,))
+
+
 def scalar_dtype(dtype: str) -> str:
     """Dtype of the accumulator, alpha and beta, by the dtype of a and b."""
-    return {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
+    return {"int8": "int32", "float64": "float64", "complex128": "float64"}.get(dtype, "float32")

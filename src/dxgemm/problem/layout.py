@@ -29,6 +29,7 @@ class Layout(NamedTuple):
         device: CUDA ordinal; -1 for host memory.
         read_only: True if the library forbids writing to the array.
         alignment: bytes, the largest power of two up to `MAX_ALIGNMENT` that divides the address.
+        is_conjugate: True if the operand is the conjugate of what is in memory.
     """
 
     shape: tuple[int, ...]
@@ -37,6 +38,7 @@ class Layout(NamedTuple):
     device: int
     read_only: bool
     alignment: int = MAX_ALIGNMENT
+    is_conjugate: bool = False
 
 
 def transposed(layout: Layout) -> Layout:

@@ -120,10 +120,11 @@ class Torch(Library):
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         return array.data_ptr(), (
             array.shape, array.stride(), array.dtype, array.get_device(), array.requires_grad,
+            array.is_conj(),
         )  # fmt: skip
 
     def doubts(self, key: Any) -> bool:
-        shape, strides, _, _, requires_grad = key
+        shape, strides, _, _, requires_grad, _ = key
         # The imaginary part of a conjugate may be a lazy negation. It views every other float, so
         # that the stride of each dimension is even.
         may_be_negated = all(stride % 2 == 0 for stride, size in zip(strides, shape) if size > 1)
@@ -142,7 +143,7 @@ class Torch(Library):
             )
 
     def layout(self, key: Any) -> Layout:
-        shape, strides, dtype, device, _ = key
+        shape, strides, dtype, device, _, is_conjugate = key
         item_size = dtype.itemsize
         return Layout(
             tuple(shape),
@@ -150,6 +151,7 @@ class Torch(Library):
             str(dtype).removeprefix("torch."),
             device,
             read_only=False,
+            is_conjugate=is_conjugate,
         )
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:

@@ -100,9 +100,7 @@ class SimulatedLaunch:
             "a_gmem": _pointer(a, dtype, *self._a_extents()),
             "b_gmem": _pointer(b, dtype, problem.b, (problem.batch, k, n)),
             "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
-            "out_gmem": _pointer(
-                out, problem.out_dtype, problem.out, (problem.batch, m, problem.result_columns)
-            ),
+            "out_gmem": _pointer(out, problem.out_dtype, *self._out_extents()),
         }
         config, variant = self._spec.config, self._spec.variant
         kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
@@ -120,7 +118,17 @@ class SimulatedLaunch:
         sizes = problem.batch, problem.m, problem.k
         if self._spec.implementation == "add_slices":
             return (*problem.a, 1), (*sizes, problem.n)
+        if self._spec.implementation == "complex_copy":
+            return (*problem.a, 1), (problem.batch, problem.m, problem.n, 2)
         return problem.a, sizes
+
+    def _out_extents(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Strides and sizes of out; those of a complex copy are in real elements."""
+        problem = self._problem
+        if self._spec.implementation == "complex_copy":
+            rows = problem.m * (2 if self._spec.variant[-1] else 1)
+            return (*problem.out, 1), (problem.batch, rows, problem.n, 2)
+        return problem.out, (problem.batch, problem.m, problem.result_columns)
 
     def fixed(
         self,

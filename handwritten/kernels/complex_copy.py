@@ -1,0 +1,136 @@
+"""Copy of a complex matrix for a real product: scaled, conjugated, turned, or expanded.
+
+Idea: complex numbers are pairs of neighbouring real ones. So a row-major C (m, n) is a real matrix
+of 2 n columns as it lies, a (m, k) one of 2 k, and C = a @ b is the product of these by b expanded:
+under each row of b, taken as 2 n real columns, follows the same row times i. Tiles go through
+shared memory, so that both sides are read and written along their contiguous dimension.
+Layout: a (m, n) of complex elements, any strides, any batch; out (m, n) likewise, or (2 m, n) if
+the matrix is expanded. Strides count real elements. alpha and beta are the real and the imaginary
+part of the factor. b, c and k are not used.
+Constraints: complex elements begin at multiples of their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Square tile of a block, whose threads copy `steps` elements each."""
+
+    side: int
+    steps: int
+
+    @property
+    def threads(self) -> int:
+        return self.side * self.side // self.steps
+
+    @property
+    def tile_row(self) -> int:
+        """Real elements of a row in shared memory, padded against conflicts."""
+        return 2 * self.side + 2
+
+    def smem_bytes(self, dtype: str) -> int:
+        return self.side * self.tile_row * np.dtype(dtype).itemsize
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return 2 * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"{self.side}x{self.side} threads {self.threads}"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: one for each tile of each matrix."""
+    tiles: int = -(-problem.m // config.side) * -(-problem.n // config.side)
+    return problem.batch * tiles
+
+
+def make_kernel(
+    config: Config, dtype: str, order: str, conjugates: str, expands: str, epilogue: Any = None
+) -> Callable[..., None]:
+    """The kernel of one variant, as a Python function to compile or to simulate.
+
+    Args:
+        dtype: dtype of the real and the imaginary parts.
+        order: "turned" if the columns of a are contiguous, else "straight".
+        conjugates: "conjugate" to copy the conjugates of the elements, else "".
+        expands: "i" or "-i" to write each row again, times that, below itself, else "".
+    """
+    # Global, because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import divide, load_vector, store_vector
+    from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
+
+    scalar = np.dtype(dtype).type
+    side, steps, tile_row = config.side, config.steps, config.tile_row
+    lines, copies = side // steps, 2 if expands else 1
+    tile_items = side * tile_row
+    is_turned, is_negative = order == "turned", expands == "-i"
+
+    @gemm_kernel
+    def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        tile = cuda.shared.array(tile_items, scalar)
+        # --- This block's tile, this thread's column and lines of it ---
+        tiles_n: int32 = (n + side - 1) // side
+        tiles_m: int32 = (m + side - 1) // side
+        block: int32 = cuda.blockIdx.x
+        strip = divide(block, tiles_n)
+        matrix = divide(strip, tiles_m)
+        first_row: int32 = (strip - matrix * tiles_m) * side
+        first_col: int32 = (block - strip * tiles_n) * side
+        thread: int32 = cuda.threadIdx.x & 1023
+        lane: int32 = thread % side
+        line: int32 = thread // side
+
+        # --- Read along the contiguous dimension of a ---
+        for step in static_range(steps):
+            row: int32 = line + step * lines
+            col = lane
+            if is_turned:
+                row, col = col, row
+            if first_row + row < m and first_col + col < n:
+                place = int64(matrix) * a.batch + int64(first_row + row) * a.row
+                re, im = load_vector(scalar, 2, a.data, place + int64(first_col + col) * a.col)
+                if conjugates:
+                    im = -im
+                if beta != 0:
+                    re, im = alpha * re - beta * im, alpha * im + beta * re
+                else:  # an infinite part is not multiplied by 0
+                    re, im = alpha * re, alpha * im
+                tile[row * tile_row + 2 * col] = re
+                tile[row * tile_row + 2 * col + 1] = im
+        cuda.syncthreads()
+
+        # --- Write along the rows of out ---
+        for step in static_range(steps):
+            row = int32(line + step * lines)
+            if first_row + row < m and first_col + lane < n:
+                re, im = tile[row * tile_row + 2 * lane], tile[row * tile_row + 2 * lane + 1]
+                place = int64(matrix) * out.batch + int64(first_row + row) * copies * out.row
+                place += int64(first_col + lane) * out.col
+                store_vector(out.data, place, (re, im))
+                if expands:
+                    if is_negative:
+                        store_vector(out.data, place + out.row, (im, -re))
+                    else:
+                        store_vector(out.data, place + out.row, (-im, re))
+
+    return complex_copy_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(side=32, steps=4),),
+    simulator_configs=(Config(side=4, steps=2),),
+    block_count=block_count,
+)

@@ -1,0 +1,177 @@
+"""Complex problems as real ones of twice the columns and twice the k.
+
+A row-major complex matrix (m, n) is a real one (m, 2 n) as it lies, whose neighbours are real and
+imaginary parts. So C (m, n) = a (m, k) @ b (k, n) is a real product of the matrices (m, 2 k), as
+a lies, and (2 k, 2 n): b expanded by a copy, in which the row [re, im, ...] of b times i follows
+each row. It takes as many operations as complex arithmetic does, 8 m n k, in the same terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
+from dxgemm.problem.problem import Problem
+
+
+@dataclass(frozen=True)
+class ComplexCopy:
+    """Copy of a complex matrix, as the kernel `complex_copy` makes it.
+
+    Attributes:
+        problem: its problem: sizes in complex elements, strides in real ones.
+        conjugates: True to conjugate the elements.
+        expands: "i" or "-i" to write each row again, times that, below itself; else "".
+        conjugates_factor: True if the elements are multiplied by the conjugate of the factor.
+        size: real elements that are written to the workspace; 0 if it is an array of the call.
+    """
+
+    problem: Problem
+    conjugates: bool = False
+    expands: str = ""
+    conjugates_factor: bool = False
+    size: int = 0
+
+    @property
+    def variant(self) -> tuple[str, str, str]:
+        source = self.problem.a
+        is_turned = abs(source.row) < abs(source.col) and self.problem.m > 1
+        order = "turned" if is_turned else "straight"
+        return order, "conjugate" if self.conjugates else "", self.expands
+
+
+@dataclass(frozen=True)
+class ComplexForm:
+    """Complex problem, its real product, and the copies around it.
+
+    Attributes:
+        problem: the complex problem.
+        product: the real problem, in place.
+        conjugates: names of the operands of the complex problem that are conjugated.
+        copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
+            the product is written, and "out" takes the result from the workspace to its place.
+    """
+
+    problem: Problem
+    product: Problem
+    conjugates: str
+    copies: dict[str, ComplexCopy]
+
+    def __str__(self) -> str:
+        told = {
+            "a": "a in rows", "b": "b expanded", "c": "c where the result is written",
+            "out": "the result to its place",
+        }  # fmt: skip
+        copied = ", ".join(told[name] for name in self.copies)
+        product = self.product
+        sizes = " x ".join(map(str, (product.m, product.n, product.k)))
+        text = f"a product of {product.dtype}, {sizes}"
+        return f"{text}; copies: {copied}" if copied else text
+
+
+def complex_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Real form of a complex problem.
+
+    Args:
+        problem: the problem, of dtype complex64 or complex128.
+        conjugates: names of the operands of the problem that are conjugated: "", "a", "b" or "ab".
+    """
+    real = COMPLEX_PARTS[problem.dtype]
+    m, n, k = problem.m, problem.n, problem.k
+    copies: dict[str, ComplexCopy] = {}
+    a, b, out = _viewed(problem.a), NO_STRIDES, _viewed(problem.out)
+    alignment = problem.a_alignment
+    if k > 0:
+        if problem.a.col != 1 and k > 1:
+            a, copies["a"] = _copied(real, problem.a, m, k, problem.batch)
+            alignment = MAX_ALIGNMENT
+        b, copies["b"] = _expanded(problem, real, conjugates)
+    in_rows = problem.out.col == 1 or n == 1
+    if not in_rows:
+        out, back = _copied(real, problem.out, m, n, problem.batch)
+        copied = back.problem
+        copies["out"] = replace(back, problem=replace(copied, a=copied.out, out=copied.a))
+    if problem.reads_c and not (problem.in_place and in_rows):
+        addend = _copy_problem(real, m, n, problem.batch, _in_parts(problem.c), out)
+        copies["c"] = ComplexCopy(addend)
+    product = replace(
+        problem, dtype=real, out_dtype=real, n=2 * n, k=2 * k, a=a, b=b, c=out, out=out,
+        a_alignment=alignment, b_alignment=MAX_ALIGNMENT, in_place=True,
+    )  # fmt: skip
+    return ComplexForm(problem, product, conjugates, copies)
+
+
+def scaling_copy(form: ComplexForm) -> ComplexCopy:
+    """Copy that multiplies the result in place: C = beta * C, before the product is added to it."""
+    product, problem = form.product, form.problem
+    in_place = _in_parts(problem.out)
+    return ComplexCopy(
+        _copy_problem(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
+    )
+
+
+def _viewed(strides: Strides) -> Strides:
+    """Strides of a row-major complex matrix as a real one of twice the columns."""
+    return Strides(2 * strides.batch, 2 * strides.row, 1)
+
+
+def _in_parts(strides: Strides) -> Strides:
+    """Strides of complex elements, in real ones."""
+    return Strides(2 * strides.batch, 2 * strides.row, 2 * strides.col)
+
+
+def _row_step(columns: int, dtype: str) -> int:
+    """Real elements from one row of a copy to the next: whole sectors."""
+    width = SECTOR_BYTES // ITEM_SIZES[dtype]
+    return -(-columns // width) * width
+
+
+def _copy_problem(
+    dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides
+) -> Problem:
+    if target.col == 1:  # of a real matrix: complex elements are two apart
+        target = target._replace(col=2)
+    return Problem(
+        dtype=dtype, m=m, n=n, k=1, batch=batch, a=source, b=NO_STRIDES, c=NO_STRIDES, out=target,
+        out_dtype=dtype,
+    )  # fmt: skip
+
+
+def _copied(
+    dtype: str, strides: Strides, rows: int, columns: int, batch: int
+) -> tuple[Strides, ComplexCopy]:
+    """Strides of a row-major copy as a real matrix, and the copy that makes it."""
+    step = _row_step(2 * columns, dtype)
+    count = batch if strides.batch else 1
+    target = Strides(rows * step if strides.batch else 0, step, 1)
+    problem = _copy_problem(dtype, rows, columns, count, _in_parts(strides), target)
+    return target, ComplexCopy(problem, size=count * rows * step)
+
+
+def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, ComplexCopy]:
+    """Strides of the expanded b, and the copy that makes it.
+
+    Rows of b are expanded where they are contiguous: z and i z below each other. Otherwise the
+    columns are: their 2 k real elements are those of conj(z) and, in the next column, of i conj(z).
+    For the conjugate of a, whose imaginary parts change their sign, i z becomes -i z, and conj(z)
+    becomes z.
+    """
+    k, n, b = problem.k, problem.n, problem.b
+    in_rows = n > 1 and (k == 1 or abs(b.col) <= abs(b.row))
+    is_conjugate, expands = "b" in conjugates, "-i" if "a" in conjugates else "i"
+    source, rows, columns = _in_parts(b), k, n
+    if not in_rows:
+        source, rows, columns = source.transposed(), n, k
+    factor_too = not in_rows and expands == "i"
+    step = _row_step(2 * columns, dtype)
+    count = problem.batch if b.batch else 1
+    target = Strides(2 * rows * step if b.batch else 0, step, 1)
+    copy = ComplexCopy(
+        _copy_problem(dtype, rows, columns, count, source, target),
+        is_conjugate != factor_too,
+        expands,
+        factor_too,
+        count * 2 * rows * step,
+    )
+    return target if in_rows else target.transposed(), copy

@@ -1,0 +1,281 @@
+"""Complex operands: the rules of `gemm` on real and imaginary parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+import dxgemm
+from dxgemm import epilogues, errors, reductions
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import complex_copy
+from dxgemm.problem.complex_form import complex_form
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import COMPLEX_PARTS
+
+DTYPES = tuple(COMPLEX_PARTS)
+SIZES = [(5, 6, 4), (1, 7, 3), (4, 1, 5), (3, 3, 1), (9, 5, 0), (1, 1, 1)]
+if not simulator_enabled():
+    SIZES += [(130, 67, 33), (64, 128, 96), (1, 300, 257), (255, 2, 129), (300, 1, 300)]
+LAYOUTS = [*product("CFs", repeat=3)]
+# alpha, beta, and what is conjugated.
+CALLS = [(1, 0, ""), (2 - 1j, 0, "a"), (2, 3, "b"), (1j, 1 - 1j, "ab"), (1, 2j, ""), (0, 1j, "a")]
+
+
+def integers(shape, dtype, seed=0):
+    rng = np.random.default_rng([seed, *shape])
+    return (rng.integers(-3, 4, shape) + 1j * rng.integers(-3, 4, shape)).astype(dtype)
+
+
+def conjugated(a, b, conjugate):
+    return a.conj() if "a" in conjugate else a, b.conj() if "b" in conjugate else b
+
+
+def put(home, array, layout):
+    """The array on the device: "C", "F", or with a stride in both dimensions; and what holds it.
+
+    Elements around a strided one are 9.
+    """
+    if layout == "C":
+        sent = home.send(array.copy())
+        return sent, sent
+    if layout == "F":
+        sent = home.send(np.ascontiguousarray(array.T))
+        return sent.T, sent
+    m, n = array.shape
+    around = np.full((2 * m + 1, 3 * n + 1), 9, array.dtype)
+    around[1 : 2 * m : 2, 1 : 3 * n : 3] = array
+    sent = home.send(around)
+    return sent[1 : 2 * m : 2, 1 : 3 * n : 3], sent
+
+
+def assert_around(home, holder, layout, shape):
+    """Assert that nothing was written between the elements of a strided array."""
+    if layout == "s":
+        m, n = shape
+        around = home.fetch(holder).copy()
+        around[1 : 2 * m : 2, 1 : 3 * n : 3] = 9
+        assert (around == 9).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layouts", LAYOUTS, ids="".join)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_products_of_integers_are_exact(home, dtype, layouts, sizes):
+    m, n, k = sizes
+    a, b, c = integers((m, k), dtype, 1), integers((k, n), dtype, 2), integers((m, n), dtype, 3)
+    (a_sent, _), (b_sent, _) = put(home, a, layouts[0]), put(home, b, layouts[1])
+    for alpha, beta, conjugate in CALLS:
+        left, right = conjugated(a, b, conjugate)
+        exact = alpha * (left @ right) + beta * c
+        sent, holder = put(home, c, layouts[2])
+        result = dxgemm.gemm(a_sent, b_sent, sent, alpha, beta, conjugate=conjugate)
+        assert result is sent
+        np.testing.assert_array_equal(home.fetch(result), exact)
+        assert_around(home, holder, layouts[2], (m, n))
+        kept, _ = put(home, c, layouts[2])
+        out, holder = put(home, np.full((m, n), np.nan, dtype), layouts[2])
+        dxgemm.gemm(a_sent, b_sent, kept, alpha, beta, out=out, conjugate=conjugate)
+        np.testing.assert_array_equal(home.fetch(out), exact)
+        np.testing.assert_array_equal(home.fetch(kept), c)
+        assert_around(home, holder, layouts[2], (m, n))
+    np.testing.assert_array_equal(home.fetch(a_sent), a)
+    np.testing.assert_array_equal(home.fetch(b_sent), b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("a_batch", "b_batch"), [((), (3,)), ((3,), ()), ((3,), (3,)), ((1,), (3,))]
+)
+def test_batches_are_broadcast(home, dtype, a_batch, b_batch):
+    a, b = integers((*a_batch, 5, 4), dtype, 1), integers((*b_batch, 4, 6), dtype, 2)
+    c = integers((3, 5, 6), dtype, 3)
+    for order in "CF":
+        sent = home.send(a), home.send(b)
+        if order == "F":
+            sent = tuple(home.send(x.swapaxes(-1, -2).copy()).swapaxes(-1, -2) for x in (a, b))
+        result = dxgemm.gemm(*sent, home.send(c), 1j, 2, conjugate="b")
+        np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b.conj()) + 2 * c)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "shapes",
+    [((4,), (4,)), ((4,), (4, 6)), ((5, 4), (4,)), ((2, 1, 5, 4), (3, 4, 6)), ((2, 3, 4), (4,))],
+)
+def test_matmul(home, dtype, shapes):
+    a, b = (integers(shape, dtype) for shape in shapes)
+    result = dxgemm.matmul(home.send(a), home.send(b), conjugate="a")
+    np.testing.assert_array_equal(home.fetch(result), np.matmul(a.conj(), b))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layouts", LAYOUTS[::4], ids="".join)
+def test_special_values_stay_in_their_components(home, dtype, layouts):
+    """As the real form has them: each component is a sum of products of components."""
+    a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
+    a[1, 2] = complex(np.inf, 1)
+    a[3, 0] = complex(1, np.nan)
+    b[4, 3] = complex(2, -np.inf)
+    with np.errstate(invalid="ignore"):
+        re = a.real @ b.real - a.imag @ b.imag
+        im = a.real @ b.imag + a.imag @ b.real
+    sent = put(home, a, layouts[0])[0], put(home, b, layouts[1])[0]
+    out, _ = put(home, np.zeros((6, 7), dtype), layouts[2])
+    found = home.fetch(dxgemm.gemm(*sent, out=out))
+    np.testing.assert_array_equal(found.real, re.astype(found.real.dtype))
+    np.testing.assert_array_equal(found.imag, im.astype(found.imag.dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", "CFs")
+def test_what_is_not_read_does_not_leak(home, dtype, layout):
+    """NaN in c with beta 0, and in a and b with alpha 0."""
+    a, b = integers((4, 3), dtype, 1), integers((3, 5), dtype, 2)
+    broken, _ = put(home, np.full((4, 5), complex(np.nan, np.nan), dtype), layout)
+    result = dxgemm.gemm(home.send(a), home.send(b), broken, 1j)
+    np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b))
+    nan = np.full((4, 4), np.nan, dtype)
+    c = integers((4, 4), dtype, 3)
+    sent, _ = put(home, c, layout)
+    dxgemm.gemm(home.send(nan), home.send(nan), sent, 0, 2 - 1j)
+    np.testing.assert_array_equal(home.fetch(sent), (2 - 1j) * c)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_plan_reads_its_arrays_anew(home, dtype):
+    a, b = integers((4, 3), dtype, 1), integers((3, 5), dtype, 2)
+    a_sent, out = home.send(a), home.send(np.zeros((4, 5), dtype))
+    plan = dxgemm.plan(a_sent, home.send(b), None, 1 + 1j, out=out, conjugate="a")
+    for seed in (3, 4):
+        a = integers((4, 3), dtype, seed)
+        a_sent[...] = home.send(a)
+        np.testing.assert_array_equal(home.fetch(plan()), (1 + 1j) * (a.conj() @ b))
+    assert "b expanded" in plan.explain().complex_form
+
+
+def test_real_operands_have_no_conjugate(home):
+    a, b = (home.send(np.ones(shape, "float32")) for shape in ((2, 3), (3, 2)))
+    assert (home.fetch(dxgemm.gemm(a, b, conjugate="ab")) == 3).all()
+
+
+def test_bad_calls_write_nothing(home):
+    a, b = (home.send(integers(shape, "complex64")) for shape in ((4, 4), (4, 4)))
+    c, real = home.send(np.full((4, 4), 5, "complex64")), home.send(np.ones((4, 4), "float32"))
+    relu = {"epilogue": epilogues.relu}
+    for operands, options, error, words in (
+        ((a, real, c), {}, errors.DtypeError, "dtypes differ"),
+        ((a, b, real), {}, errors.DtypeError, "c and out must both be complex64"),
+        ((real, real, None, 1j), {}, errors.ScalarError, "must be a real number"),
+        ((a, b, c, 1e300j), {}, errors.ScalarError, "overflows float32"),
+        ((a, b, c, "i"), {}, errors.ScalarError, "must be a"),
+        ((a, b, c), relu, errors.UnsupportedProblemError, "complex64, which have no epilogue"),
+        ((a, b), {"epilogue": reductions.sum()}, errors.UnsupportedProblemError, "no epilogue"),
+        ((a, b, c), {"conjugate": "c"}, errors.SettingError, "pass 'a', 'b' or 'ab'"),
+        ((a, b, c), {"precision": "emulated14"}, errors.PrecisionError, "complex64"),
+        ((a, b, a), {}, errors.OverlapError, "with a"),
+    ):
+        with pytest.raises(error, match=words):
+            dxgemm.gemm(*operands, **options)
+    with pytest.raises(errors.UnsupportedProblemError, match="gemm_symmetric"):
+        dxgemm.gemm_symmetric(a)
+    with pytest.raises(errors.DtypeError, match="complex64"):
+        dxgemm.gemm_grouped([a], [b])
+    with pytest.raises(errors.DtypeError, match="complex64"):
+        dxgemm.prepare(b)
+    assert (home.fetch(c) == 5).all()
+
+
+def test_operands_that_lie_right_are_not_copied():
+    """Of a row-major product b alone is copied; what else is depends on the layouts."""
+
+    def form(**changes):
+        problem = replace(contiguous_problem("float32", 4, 6, 5), dtype="complex64")
+        return complex_form(replace(problem, out_dtype="complex64", **changes), "")
+
+    rows = form()
+    assert rows.copies.keys() == {"b"} and rows.copies["b"].variant[0] == "straight"
+    assert (rows.product.m, rows.product.n, rows.product.k) == (4, 12, 10)
+    columns = form(b=rows.problem.b._replace(row=1, col=5))
+    assert columns.product.b.row == 1 and columns.copies["b"].variant[0] == "straight"
+    turned = form(a=rows.problem.a._replace(row=1, col=4))
+    assert turned.copies.keys() == {"a", "b"} and turned.copies["a"].variant[0] == "turned"
+    apart = form(out=rows.problem.out._replace(row=30, col=2))
+    assert apart.copies.keys() == {"b", "out"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(64, 64, 64), (257, 130, 65), (1000, 1003, 517), (3, 4099, 999)])
+@pytest.mark.parametrize("precision", [None, "emulated"])
+def test_errors_are_within_the_rule(home, dtype, sizes, precision):
+    """Each component against |A| |B| of the real form."""
+    m, n, k = sizes
+    rng = np.random.default_rng(0)
+    a, b = (
+        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
+        for s in ((m, k), (k, n))
+    )
+    found = home.fetch(dxgemm.gemm(home.send(a), home.send(b), precision=precision))
+    exact = a.astype("clongdouble") @ b.astype("clongdouble")
+    real = abs(a.real) @ abs(b.real) + abs(a.imag) @ abs(b.imag)
+    imaginary = abs(a.real) @ abs(b.imag) + abs(a.imag) @ abs(b.real)
+    epsilon = np.finfo(COMPLEX_PARTS[dtype]).eps
+    bound = 2.0**-20 if (dtype, precision) == ("complex64", "emulated") else 2 * k * epsilon
+    for part, scale in (("real", real), ("imag", imaginary)):
+        assert (abs(getattr(found - exact, part)) <= max(bound, 4 * epsilon) * scale).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("orders", [*product("CF", repeat=3)], ids="".join)
+def test_cublas_multiplies_complex_numbers_itself(cupy, home, dtype, orders):
+    a, b = integers((40, 30), dtype, 1), integers((30, 50), dtype, 2)
+    c = integers((40, 50), dtype, 3)
+    (a_sent, _), (b_sent, _), (c_sent, _) = (
+        put(home, x, order) for x, order in zip((a, b, c), orders)
+    )
+    dxgemm.gemm(a_sent, b_sent, c_sent, 2j, 1 - 1j, implementation="cublas")
+    np.testing.assert_array_equal(home.fetch(c_sent), 2j * (a @ b) + (1 - 1j) * c)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_graph_replays_all_copies(cupy, home, dtype):
+    a, b = integers((40, 30), dtype, 1), integers((30, 50), dtype, 2)
+    a_sent, out = home.send(np.asfortranarray(a)), home.send(np.zeros((40, 50), dtype))
+    call = (a_sent, home.send(b)), {"out": out, "alpha": 1j, "conjugate": "a"}
+    dxgemm.gemm(*call[0], **call[1])
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        dxgemm.gemm(*call[0], **call[1])
+        graph = stream.end_capture()
+        for seed in (4, 5):
+            a = integers((40, 30), dtype, seed)
+            a_sent[...] = home.send(a)
+            graph.launch()
+            stream.synchronize()
+            np.testing.assert_array_equal(home.fetch(out), 1j * (a.conj() @ b))
+
+
+def test_torch_s_lazy_conjugates_are_taken_as_such(home):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    device = "cpu" if simulator_enabled() else "cuda"
+    a, b = (torch.tensor(integers(s, "complex64"), device=device) for s in ((4, 3), (3, 5)))
+    for left, right in ((a.conj(), b), (a, b.conj()), (a.conj(), b.conj())):
+        found = dxgemm.gemm(left, right)
+        assert torch.equal(found, left.resolve_conj() @ right.resolve_conj())
+        assert torch.equal(dxgemm.gemm(left, right, conjugate="a"), left.conj() @ right)
+    assert torch.equal(dxgemm.gemm(b.mH, a.mH), b.mH.resolve_conj() @ a.mH.resolve_conj())
+    with pytest.raises(errors.LayoutError, match="resolve_conj"):
+        dxgemm.gemm(a, b, torch.zeros((4, 5), dtype=a.dtype, device=device).conj())
+
+
+def test_the_copy_s_config_fits():
+    (config,) = complex_copy.KERNEL.configs
+    assert config.threads == 256
+    assert config.smem_bytes("float64") <= 48 * 1024
