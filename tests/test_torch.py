@@ -56,7 +56,8 @@ def random():
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape, dtype=torch.float32, requires_grad=False):
-        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        values = torch.randn(shape, generator=generator, dtype=wide)
         return values.to(DEVICE, dtype).requires_grad_(requires_grad)
 
     return random
@@ -82,7 +83,7 @@ def assert_close(actual, expected, terms=1):
     Args:
         terms: number of products in a sum whose rounding may show where the sum is small.
     """
-    tolerance = TOLERANCES[actual.dtype]
+    tolerance = TOLERANCES[actual.dtype.to_real()]
     expected = expected.to(actual.dtype)
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * terms**0.5)
 
@@ -96,7 +97,7 @@ def reference(x, weight, bias=None, activation=None):
 def gradients(result, operands):
     """Gradients of a sum of the result's elements with unequal weights."""
     weights = torch.arange(result.numel(), device=result.device).reshape(result.shape) % 5 - 2.0
-    return torch.autograd.grad((result * weights.to(result.dtype)).sum(), operands)
+    return torch.autograd.grad((result * weights.to(result.dtype)).sum().real, operands)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -188,8 +189,9 @@ def test_first_and_second_derivatives_of_linear(random, activation):
     ],
     ids=str,
 )
-def test_gemm_and_its_derivatives(random, shapes):
-    operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_gemm_and_its_derivatives(random, shapes, dtype):
+    operands = [random(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
     def product(a, b, c):
         return dxt.gemm(a, b, c, 0.5, -2)
@@ -216,9 +218,10 @@ MATMULS = [
 ]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 @pytest.mark.parametrize("shapes", MATMULS, ids=str)
-def test_matmul_and_its_derivatives(random, shapes):
-    operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+def test_matmul_and_its_derivatives(random, shapes, dtype):
+    operands = [random(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
     expected = torch.matmul(*operands)
     result = dxt.matmul(*operands)
     assert result.shape == expected.shape and result.is_contiguous()
@@ -228,7 +231,7 @@ def test_matmul_and_its_derivatives(random, shapes):
     torch.library.opcheck(torch.ops.dxgemm.matmul.default, (*operands, 0.5))
     for wanted in ([True, False], [False, True]):
         some = [x.detach().requires_grad_(needs) for x, needs in zip(operands, wanted)]
-        dxt.matmul(*some).sum().backward()
+        dxt.matmul(*some).sum().real.backward()
         assert [x.grad is not None for x in some] == wanted
 
 

@@ -88,7 +88,8 @@ def gemm(
     """epilogue(alpha * a @ b + beta * c), like `torch.addmm` and `torch.baddbmm`.
 
     Args:
-        a: (m, k) or (batch, m, k), float32, float64, float16 or bfloat16, any strides.
+        a: (m, k) or (batch, m, k), float32, float64, float16, bfloat16, complex64 or complex128,
+            any strides. Complex products take no epilogue.
         b: (k, n) or (batch, k, n), dtype of a. A batch of one, or a 2-D operand, is broadcast over
             the batch.
         c: dtype of a, with a shape that broadcasts to the shape of a @ b; None for none.
@@ -132,7 +133,8 @@ def matmul(
     """alpha * a @ b, for tensors of the dimensions that `torch.matmul` takes.
 
     Args:
-        a: (..., m, k), or a vector (k,), float32, float64, float16 or bfloat16, any strides.
+        a: (..., m, k), or a vector (k,), float32, float64, float16, bfloat16, complex64 or
+            complex128, any strides.
         b: (..., k, n), or a vector (k,), dtype of a. The leading dimensions of a and b broadcast
             against each other.
         alpha: a real number.

@@ -11,6 +11,7 @@ from torch.autograd.forward_ad import unpack_dual
 from dxgemm import errors
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+COMPLEX_DTYPES = (torch.complex64, torch.complex128)
 
 
 def cast_operand(label: str, operand: Any) -> torch.Tensor:
@@ -43,13 +44,16 @@ def refuse_tensor(label: str, number: Any) -> None:
         raise errors.ScalarError(f"{label} is a tensor; pass a number: {name}.item().")
 
 
-def check_operands(call: str, **operands: torch.Tensor | None) -> None:
-    """Raise unless the operands have one dtype, of `DTYPES`, and are on one device."""
+def check_operands(
+    call: str, *, takes_complex: bool = False, **operands: torch.Tensor | None
+) -> None:
+    """Raise unless the operands have one dtype, of those that are taken, and are on one device."""
     given = {name: operand for name, operand in operands.items() if operand is not None}
     dtypes = {operand.dtype for operand in given.values()}
-    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+    taken = (*DTYPES, *COMPLEX_DTYPES) if takes_complex else DTYPES
+    if len(dtypes) > 1 or not dtypes <= set(taken):
         listed = ", ".join(f"{name} is {operand.dtype}" for name, operand in given.items())
-        known = ", ".join(map(str, DTYPES))
+        known = ", ".join(map(str, taken))
         raise errors.DtypeError(f"{call}: {listed}; convert them to one of {known}.")
     check_devices(call, given)
 

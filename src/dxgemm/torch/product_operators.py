@@ -20,7 +20,7 @@ def empty_product(
     batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Check the operands of `gemm` and allocate its result."""
-    check_operands("gemm", a=a, b=b, c=c)
+    check_operands("gemm", takes_complex=True, a=a, b=b, c=c)
     if not {a.ndim, b.ndim} <= {2, 3} or a.shape[-1] != b.shape[-2]:
         raise errors.ShapeError(
             f"gemm: {list_shapes(a=a, b=b)}; they must be (m, k) and (k, n), or batches of them."
@@ -95,12 +95,12 @@ def product_gradients(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None
     needs_a, needs_b, needs_c, *_ = ctx.needs_input_grad
     grad_a = grad_b = grad_c = None
     if needs_a:
-        grad_a = gemm_operator(grad, b.mT, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
+        grad_a = gemm_operator(grad, b.mH, None, ctx.alpha, 0.0, ctx.batch_invariant).sum_to_size(
             a_shape
         )
     if needs_b:
         # In the layout of b, so that a weight that was passed as weight.T needs no copy.
-        left, right = (grad, a) if ctx.is_b_transposed else (a, grad)
+        left, right = (grad, a.conj()) if ctx.is_b_transposed else (a.conj(), grad)
         grad_b = gemm_operator(left.mT, right, None, ctx.alpha, 0.0, ctx.batch_invariant)
         grad_b = (grad_b.mT if ctx.is_b_transposed else grad_b).sum_to_size(b_shape)
     if needs_c:
@@ -116,7 +116,7 @@ def _empty_matmul(
     a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, batch_invariant: bool = False
 ) -> torch.Tensor:
     """Check the operands of `matmul` and allocate its result."""
-    check_operands("matmul", a=a, b=b)
+    check_operands("matmul", takes_complex=True, a=a, b=b)
     if not (a.ndim and b.ndim) or a.shape[-1] != b.shape[-2:][0]:
         raise errors.ShapeError(
             f"matmul: {list_shapes(a=a, b=b)}; they must be (..., m, k) or (k,), and (..., k, n) "
@@ -164,13 +164,13 @@ def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None,
         grad, a = grad.unsqueeze(-2), None if a is None else a.unsqueeze(-2)
     grad_a = grad_b = None
     if needs_a:
-        grad_a = matmul_operator(grad, b.mT, ctx.alpha, ctx.batch_invariant)
+        grad_a = matmul_operator(grad, b.mH, ctx.alpha, ctx.batch_invariant)
         grad_a = grad_a.sum_to_size(a_shape if len(a_shape) > 1 else (1, *a_shape))
         grad_a = grad_a.reshape(a_shape)
     if needs_b:
         if len(b_shape) < 3:  # the product itself sums over the batch
             a, grad = as_matrix(a), as_matrix(grad)
-        grad_b = matmul_operator(a.mT, grad, ctx.alpha, ctx.batch_invariant)
+        grad_b = matmul_operator(a.mH, grad, ctx.alpha, ctx.batch_invariant)
         grad_b = grad_b.sum_to_size(b_shape if len(b_shape) > 1 else (*b_shape, 1))
         grad_b = grad_b.reshape(b_shape)
     return grad_a, grad_b, None, None
