@@ -12,9 +12,10 @@ import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
-from dxgemm.problem.complex_form import complex_form
+from dxgemm.problem.complex_form import cheaper_side, complex_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
+from dxgemm.problem.layout import Strides
 
 DTYPES = tuple(COMPLEX_PARTS)
 SIZES = [(5, 6, 4), (1, 7, 3), (4, 1, 5), (3, 3, 1), (9, 5, 0), (1, 1, 1)]
@@ -157,6 +158,20 @@ def test_a_plan_reads_its_arrays_anew(home, dtype):
     assert "b expanded" in plan.explain().complex_form
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batch_invariant_rows_have_the_same_bits(home, dtype):
+    m, n, k = (6, 5, 40) if simulator_enabled() else (130, 67, 1000)
+    rng = np.random.default_rng(0)
+    a, b = (
+        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
+        for s in ((m, k), (k, n))
+    )
+    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), batch_invariant=True))
+    for rows in (1, 2, m - 1):
+        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), batch_invariant=True)
+        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
+
+
 def test_real_operands_have_no_conjugate(home):
     a, b = (home.send(np.ones(shape, "float32")) for shape in ((2, 3), (3, 2)))
     assert (home.fetch(dxgemm.gemm(a, b, conjugate="ab")) == 3).all()
@@ -205,6 +220,22 @@ def test_operands_that_lie_right_are_not_copied():
     assert turned.copies.keys() == {"a", "b"} and turned.copies["a"].variant[0] == "turned"
     apart = form(out=rows.problem.out._replace(row=30, col=2))
     assert apart.copies.keys() == {"b", "out"}
+
+
+def test_the_smaller_operand_of_few_rows_is_expanded():
+    weights = contiguous_problem("float32", 2, 600, 500, layout="row_col")
+    for problem, copies in (
+        (weights, {"b", "out"}),
+        (replace(weights, b=Strides(0, 600, 1)), {"a", "b", "out"}),
+        (contiguous_problem("float32", 600, 600, 600, layout="row_col"), {"b"}),
+        (contiguous_problem("float32", 600, 2, 500), {"b"}),
+    ):
+        side = cheaper_side(replace(problem, dtype="complex64", out_dtype="complex64"))
+        form = complex_form(side, "")
+        assert form.copies.keys() == copies
+        expanded = form.copies["b"].problem
+        assert side.is_transposed is ("out" in copies)
+        assert expanded.m * expanded.n == side.n * side.k
 
 
 @pytest.mark.gpu

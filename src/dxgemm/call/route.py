@@ -47,7 +47,7 @@ from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import ComplexForm, complex_form
+from dxgemm.problem.complex_form import ComplexForm, cheaper_side, complex_form
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
@@ -167,6 +167,8 @@ class Route:
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
+        if is_complex and not isinstance(implementation, BatchInvariant):
+            self.problem = cheaper_side(self.problem)
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty

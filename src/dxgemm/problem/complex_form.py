@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
-from dxgemm.problem.problem import Problem
+from dxgemm.problem.problem import Problem, exchanged
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,16 @@ def complex_form(problem: Problem, conjugates: str) -> ComplexForm:
     return ComplexForm(problem, product, conjugates, copies)
 
 
+def cheaper_side(problem: Problem) -> Problem:
+    """Orientation of a complex problem in which its copies move fewer bytes.
+
+    The b of the problem is expanded. Where the result has few rows, the caller's a is the smaller
+    operand, and out.T = b.T @ a.T goes to its place from the workspace.
+    """
+    other = exchanged(problem)
+    return other if _copied_elements(other) < _copied_elements(problem) else problem
+
+
 def scaling_copy(form: ComplexForm) -> ComplexCopy:
     """Copy that multiplies the result in place: C = beta * C, before the product is added to it."""
     product, problem = form.product, form.problem
@@ -109,6 +119,17 @@ def scaling_copy(form: ComplexForm) -> ComplexCopy:
     return ComplexCopy(
         _copy_problem(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
     )
+
+
+def _copied_elements(problem: Problem) -> int:
+    """Elements that the copies of a complex problem read and write, and the product reads anew."""
+    m, n, k = problem.m, problem.n, problem.k
+    copied = 5 * k * n * (problem.batch if problem.b.batch else 1)  # read, and twice there and back
+    if problem.a.col != 1 and k > 1:
+        copied += 2 * m * k * (problem.batch if problem.a.batch else 1)
+    if problem.out.col != 1 and n > 1:
+        copied += 2 * m * n * problem.batch
+    return copied
 
 
 def _viewed(strides: Strides) -> Strides:
