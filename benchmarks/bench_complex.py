@@ -1,8 +1,8 @@
 """GPU time of complex products, against cuBLAS's own complex ones.
 
-Each row is the automatic choice, in the dtype's own arithmetic and emulated; `vs_cublas` is the
-time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k. The result must be
-exact for small integers. All are timed interleaved; `comparison.py` says how.
+Each row is the automatic choice, in the dtype's own arithmetic, by three products, and emulated;
+`vs_cublas` is the time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k. The
+result must be exact for small integers. All are timed interleaved; `comparison.py` says how.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ def list_cases() -> list[Case]:
         if arrangement == ARRANGEMENTS[0] or size in OTHERS[-3:]
     ]
     cases += [Case(dtype, n, n, n, batch=batch) for dtype in COMPLEX_PARTS for n, batch in BATCHES]
-    emulated = [
-        Case(dtype, n, n, n, precision="emulated") for dtype in COMPLEX_PARTS for n in SQUARES[2:]
+    others = [
+        Case(dtype, n, n, n, precision=precision)
+        for dtype, precision, n in product(COMPLEX_PARTS, ("3m", "emulated"), SQUARES[2:])
     ]
-    return cases + emulated
+    return cases + others
 
 
 def operands(case: Case, rng: Any, is_small: bool) -> list[Any]:

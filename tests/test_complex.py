@@ -65,21 +65,25 @@ def assert_around(home, holder, layout, shape):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="".join)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_products_of_integers_are_exact(home, dtype, layouts, sizes):
+@pytest.mark.parametrize("precision", [None, "3m"])
+def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
+    if precision and layouts not in LAYOUTS[::5]:
+        pytest.skip("its kernels read any strides in the same way")
     m, n, k = sizes
+    named = {"precision": precision}
     a, b, c = integers((m, k), dtype, 1), integers((k, n), dtype, 2), integers((m, n), dtype, 3)
     (a_sent, _), (b_sent, _) = put(home, a, layouts[0]), put(home, b, layouts[1])
     for alpha, beta, conjugate in CALLS:
         left, right = conjugated(a, b, conjugate)
         exact = alpha * (left @ right) + beta * c
         sent, holder = put(home, c, layouts[2])
-        result = dxgemm.gemm(a_sent, b_sent, sent, alpha, beta, conjugate=conjugate)
+        result = dxgemm.gemm(a_sent, b_sent, sent, alpha, beta, conjugate=conjugate, **named)
         assert result is sent
         np.testing.assert_array_equal(home.fetch(result), exact)
         assert_around(home, holder, layouts[2], (m, n))
         kept, _ = put(home, c, layouts[2])
         out, holder = put(home, np.full((m, n), np.nan, dtype), layouts[2])
-        dxgemm.gemm(a_sent, b_sent, kept, alpha, beta, out=out, conjugate=conjugate)
+        dxgemm.gemm(a_sent, b_sent, kept, alpha, beta, out=out, conjugate=conjugate, **named)
         np.testing.assert_array_equal(home.fetch(out), exact)
         np.testing.assert_array_equal(home.fetch(kept), c)
         assert_around(home, holder, layouts[2], (m, n))
@@ -98,8 +102,10 @@ def test_batches_are_broadcast(home, dtype, a_batch, b_batch):
         sent = home.send(a), home.send(b)
         if order == "F":
             sent = tuple(home.send(x.swapaxes(-1, -2).copy()).swapaxes(-1, -2) for x in (a, b))
-        result = dxgemm.gemm(*sent, home.send(c), 1j, 2, conjugate="b")
-        np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b.conj()) + 2 * c)
+        for precision in (None, "3m"):
+            call = *sent, home.send(c), 1j, 2
+            result = dxgemm.gemm(*call, conjugate="b", precision=precision)
+            np.testing.assert_array_equal(home.fetch(result), 1j * (a @ b.conj()) + 2 * c)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -156,6 +162,7 @@ def test_a_plan_reads_its_arrays_anew(home, dtype):
         a_sent[...] = home.send(a)
         np.testing.assert_array_equal(home.fetch(plan()), (1 + 1j) * (a.conj() @ b))
     assert "b expanded" in plan.explain().complex_form
+    assert "three products" in dxgemm.explain(a_sent, home.send(b), precision="3m").complex_form
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -192,6 +199,7 @@ def test_bad_calls_write_nothing(home):
         ((a, b, c), {"conjugate": "c"}, errors.SettingError, "pass 'a', 'b' or 'ab'"),
         ((a, b, c), {"precision": "emulated14"}, errors.PrecisionError, "complex64"),
         ((a, b, a), {}, errors.OverlapError, "with a"),
+        ((real, real), {"precision": "3m"}, errors.PrecisionError, "complex64 and complex128"),
     ):
         with pytest.raises(error, match=words):
             dxgemm.gemm(*operands, **options)
@@ -241,9 +249,9 @@ def test_the_smaller_operand_of_few_rows_is_expanded():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (257, 130, 65), (1000, 1003, 517), (3, 4099, 999)])
-@pytest.mark.parametrize("precision", [None, "emulated"])
+@pytest.mark.parametrize("precision", [None, "emulated", "3m"])
 def test_errors_are_within_the_rule(home, dtype, sizes, precision):
-    """Each component against |A| |B| of the real form."""
+    """Each component against |A| |B| of the real form; by three products, against all of it."""
     m, n, k = sizes
     rng = np.random.default_rng(0)
     a, b = (
@@ -254,6 +262,8 @@ def test_errors_are_within_the_rule(home, dtype, sizes, precision):
     exact = a.astype("clongdouble") @ b.astype("clongdouble")
     real = abs(a.real) @ abs(b.real) + abs(a.imag) @ abs(b.imag)
     imaginary = abs(a.real) @ abs(b.imag) + abs(a.imag) @ abs(b.real)
+    if precision == "3m":
+        real = imaginary = (abs(a.real) + abs(a.imag)) @ (abs(b.real) + abs(b.imag))
     epsilon = np.finfo(COMPLEX_PARTS[dtype]).eps
     bound = 2.0**-20 if (dtype, precision) == ("complex64", "emulated") else 2 * k * epsilon
     for part, scale in (("real", real), ("imag", imaginary)):

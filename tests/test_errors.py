@@ -53,7 +53,7 @@ NOT_ARRAYS = {
 }
 
 UNSUPPORTED_DTYPES = (
-    "int16", "int64", "uint8", "uint32", "bool", ">f2", "longdouble", "complex64", "complex128",
+    "int16", "int64", "uint8", "uint32", "bool", ">f2", "longdouble", "clongdouble", ">c8",
     ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
 )  # fmt: skip
 

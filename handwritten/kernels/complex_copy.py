@@ -1,12 +1,14 @@
-"""Copy of a complex matrix for a real product: scaled, conjugated, turned, or expanded.
+"""Copy of a complex matrix for real products: scaled, conjugated, turned, expanded, or in parts.
 
 Idea: complex numbers are pairs of neighbouring real ones. So a row-major C (m, n) is a real matrix
 of 2 n columns as it lies, a (m, k) one of 2 k, and C = a @ b is the product of these by b expanded:
-under each row of b, taken as 2 n real columns, follows the same row times i. Tiles go through
-shared memory, so that both sides are read and written along their contiguous dimension.
+under each row of b, taken as 2 n real columns, follows the same row times i. Or the real parts,
+the imaginary parts and their sums are multiplied, each by a real product (complex_sum.py). Tiles go
+through shared memory, so that both sides are read and written along their contiguous dimension.
 Layout: a (m, n) of complex elements, any strides, any batch; out (m, n) likewise, or (2 m, n) if
-the matrix is expanded. Strides count real elements. alpha and beta are the real and the imaginary
-part of the factor. b, c and k are not used.
+the matrix is expanded, or three real (m, n) for each matrix, c.batch apart, if it goes in parts.
+Strides count real elements. alpha and beta are the real and the imaginary part of the factor. b and
+k are not used.
 Constraints: complex elements begin at multiples of their size.
 """
 
@@ -62,7 +64,8 @@ def make_kernel(
         dtype: dtype of the real and the imaginary parts.
         order: "turned" if the columns of a are contiguous, else "straight".
         conjugates: "conjugate" to copy the conjugates of the elements, else "".
-        expands: "i" or "-i" to write each row again, times that, below itself, else "".
+        expands: "i" or "-i" to write each row again, times that, below itself; "parts" to write
+            real parts, imaginary parts and their sums apart; else "".
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
@@ -73,9 +76,9 @@ def make_kernel(
 
     scalar = np.dtype(dtype).type
     side, steps, tile_row = config.side, config.steps, config.tile_row
-    lines, copies = side // steps, 2 if expands else 1
+    lines, copies = side // steps, 2 if expands in ("i", "-i") else 1
     tile_items = side * tile_row
-    is_turned, is_negative = order == "turned", expands == "-i"
+    is_turned, is_negative, are_parts = order == "turned", expands == "-i", expands == "parts"
 
     @gemm_kernel
     def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -118,12 +121,17 @@ def make_kernel(
                 re, im = tile[row * tile_row + 2 * lane], tile[row * tile_row + 2 * lane + 1]
                 place = int64(matrix) * out.batch + int64(first_row + row) * copies * out.row
                 place += int64(first_col + lane) * out.col
-                store_vector(out.data, place, (re, im))
-                if expands:
-                    if is_negative:
-                        store_vector(out.data, place + out.row, (im, -re))
-                    else:
-                        store_vector(out.data, place + out.row, (-im, re))
+                if are_parts:
+                    out.data[place] = re
+                    out.data[place + c.batch] = im
+                    out.data[place + 2 * c.batch] = re + im
+                else:
+                    store_vector(out.data, place, (re, im))
+                    if expands:
+                        if is_negative:
+                            store_vector(out.data, place + out.row, (im, -re))
+                        else:
+                            store_vector(out.data, place + out.row, (-im, re))
 
     return complex_copy_kernel
 

@@ -42,14 +42,14 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.launches.complex_product import ComplexLaunch, complex_cublas
+from dxgemm.launches.complex_product import ComplexLaunch, ThreeProductsLaunch, complex_cublas
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import ComplexForm, cheaper_side, complex_form
+from dxgemm.problem.complex_form import ComplexForm, cheaper_side, complex_form, three_products
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
 from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST, Library
@@ -181,7 +181,9 @@ class Route:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         self.complex_form: ComplexForm | None = None
         if is_complex:
-            self.complex_form = complex_form(self.problem, self._conjugates())
+            in_three = self.problem.precision == THREE_PRODUCTS
+            form = three_products if in_three else complex_form
+            self.complex_form = form(self.problem, self._conjugates())
             self.problem = self.complex_form.product
         elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
@@ -394,7 +396,8 @@ class Route:
         if isinstance(candidate.implementation, Cublas):
             return complex_cublas(form, self.ordinal)
         product = self._bind_product(candidate)
-        return ComplexLaunch(form, product, self.device.arch, self.ordinal)
+        launch = ThreeProductsLaunch if form.has_three_products else ComplexLaunch
+        return launch(form, product, self.device.arch, self.ordinal)
 
     def _bind_product(self, candidate: Candidate) -> Launch:
         device = self.device

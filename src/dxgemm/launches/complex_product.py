@@ -8,11 +8,14 @@ from dxgemm.choice.cublas_limits import supports
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import complex_copy
+from dxgemm.handwritten.kernels import complex_copy, complex_sum
 from dxgemm.launches.cublas import CublasLaunch
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.complex_form import ComplexCopy, ComplexForm, scaling_copy
+from dxgemm.problem.complex_form import ComplexCopy, ComplexForm, in_parts, scaling_copy
 from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.fusion import FusedOperand, Fusion
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 
 
@@ -74,9 +77,82 @@ class ComplexLaunch(LaunchSeries):
         return _call(self._copies[name], source, target, factor)
 
     def _bind(self, copy: ComplexCopy) -> Launch:
-        spec = copy_spec(copy)
-        blocks = complex_copy.KERNEL.block_count(spec.config, copy.problem)
-        return launch_kernel(spec, copy.problem, blocks, self._arch, self._ordinal)
+        return bind_copy(copy, self._arch, self._ordinal)
+
+
+class ThreeProductsLaunch(LaunchSeries):
+    """Launch of a complex problem as three real products of parts, and of the kernel that adds."""
+
+    def __init__(self, form: ComplexForm, product: Launch, arch: str, ordinal: int) -> None:
+        """Bind the kernels, building missing ones; see `ComplexLaunch`.
+
+        Args:
+            form: the problem, by `three_products`.
+        """
+        super().__init__(ordinal)
+        self._product = product
+        self._copies = {}
+        item_size = ITEM_SIZES[form.product.dtype]
+        self._places = {
+            name: self._take(copy.size * item_size) for name, copy in form.copies.items()
+        }
+        sums, problem = form.product.out, form.problem
+        self._place = self._take(form.product.batch * sums.batch * item_size)
+        if problem.k > 0:
+            self._copies = {
+                name: bind_copy(copy, arch, ordinal) for name, copy in form.copies.items()
+            }
+        adding = sum_problem(form)
+        spec = sum_spec(adding)
+        blocks = complex_sum.KERNEL.block_count(spec.config, adding)
+        self._sum = launch_kernel(spec, adding, blocks, arch, ordinal)
+
+    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
+        a, b, c, out, alpha, beta = call
+        places = {name: base + place for name, place in self._places.items()}
+        calls = [
+            _call(launch, source, places[name], 1.0)
+            for source, (name, launch) in zip((a, b), self._copies.items(), strict=False)
+        ]
+        sums = base + self._place
+        calls.append(Call(self._product, (places["a"], places["b"], sums, sums, 1.0, 0.0)))
+        factor = alpha.real, alpha.imag
+        added = beta.real, beta.imag
+        return [*calls, Call(self._sum, (sums, sums, c, out, *factor), added)]
+
+
+def bind_copy(copy: ComplexCopy, arch: str, ordinal: int) -> Launch:
+    """Bind the kernel of a copy, building it if need be."""
+    spec = copy_spec(copy)
+    blocks = complex_copy.KERNEL.block_count(spec.config, copy.problem)
+    return launch_kernel(spec, copy.problem, blocks, arch, ordinal)
+
+
+def sum_problem(form: ComplexForm) -> Problem:
+    """Problem of the kernel that makes the result of three products, as `complex_sum` has it."""
+    problem, product = form.problem, form.product
+    numbers = [FusedOperand("number", product.dtype)] * 2
+    return Problem(
+        dtype=product.dtype,
+        m=problem.m,
+        n=problem.n,
+        k=1,
+        batch=problem.batch,
+        a=product.out._replace(batch=3 * product.out.batch),
+        b=Strides(product.out.batch, 0, 0),
+        c=in_parts(problem.c),
+        out=in_parts(problem.out),
+        out_dtype=product.dtype,
+        reads_c=problem.reads_c,
+        epilogue=Fusion((), tuple(numbers)),
+    )
+
+
+def sum_spec(adding: Problem) -> KernelSpec:
+    """Spec of that kernel, for `sum_problem`."""
+    kernel, name = complex_sum.KERNEL, complex_sum.__name__
+    (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
+    return KernelSpec("complex_sum", name, config, adding.dtype, (), epilogue=adding.epilogue)
 
 
 def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
 from dxgemm.problem.problem import Problem, exchanged
 
@@ -58,7 +58,14 @@ class ComplexForm:
     conjugates: str
     copies: dict[str, ComplexCopy]
 
+    @property
+    def has_three_products(self) -> bool:
+        """True if the product is a batch of three for each complex one: see `three_products`."""
+        return self.problem.precision == THREE_PRODUCTS
+
     def __str__(self) -> str:
+        if self.has_three_products:
+            return f"three products of {self.product.dtype}, of real and imaginary parts"
         told = {
             "a": "a in rows", "b": "b expanded", "c": "c where the result is written",
             "out": "the result to its place",
@@ -93,11 +100,45 @@ def complex_form(problem: Problem, conjugates: str) -> ComplexForm:
         copied = back.problem
         copies["out"] = replace(back, problem=replace(copied, a=copied.out, out=copied.a))
     if problem.reads_c and not (problem.in_place and in_rows):
-        addend = _copy_problem(real, m, n, problem.batch, _in_parts(problem.c), out)
+        addend = _copy_problem(real, m, n, problem.batch, in_parts(problem.c), out)
         copies["c"] = ComplexCopy(addend)
     product = replace(
         problem, dtype=real, out_dtype=real, n=2 * n, k=2 * k, a=a, b=b, c=out, out=out,
         a_alignment=alignment, b_alignment=MAX_ALIGNMENT, in_place=True,
+    )  # fmt: skip
+    return ComplexForm(problem, product, conjugates, copies)
+
+
+def three_products(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form of a complex problem as a batch of three real products, for each of its matrices.
+
+    They are those of the real parts, of the imaginary parts, and of the sums of both; all come from
+    and go to the workspace. Arguments are those of `complex_form`.
+    """
+    real, m, n, k, batch = (
+        COMPLEX_PARTS[problem.dtype],
+        problem.m,
+        problem.n,
+        problem.k,
+        problem.batch,
+    )
+    copies = {}
+    for name, rows, columns in (("a", m, k), ("b", k, n)):
+        step = _row_step(columns, real)
+        part = Strides(rows * step, step, 1)  # one of three
+        source = in_parts(getattr(problem, name))
+        copy = Problem(
+            dtype=real, m=rows, n=columns, k=1, batch=batch, a=source, b=NO_STRIDES,
+            c=Strides(part.batch, 0, 0), out=part._replace(batch=3 * part.batch), out_dtype=real,
+        )  # fmt: skip
+        copies[name] = ComplexCopy(copy, name in conjugates, "parts", size=3 * batch * rows * step)
+    a, b = (copies[name].problem.out for name in "ab")
+    step = _row_step(n, real)
+    sums = Strides(m * step, step, 1)
+    product = replace(
+        problem, dtype=real, out_dtype=real, batch=3 * batch, precision=None, reads_c=False,
+        a=a._replace(batch=a.batch // 3), b=b._replace(batch=b.batch // 3), c=sums, out=sums,
+        a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT, in_place=True,
     )  # fmt: skip
     return ComplexForm(problem, product, conjugates, copies)
 
@@ -115,7 +156,7 @@ def cheaper_side(problem: Problem) -> Problem:
 def scaling_copy(form: ComplexForm) -> ComplexCopy:
     """Copy that multiplies the result in place: C = beta * C, before the product is added to it."""
     product, problem = form.product, form.problem
-    in_place = _in_parts(problem.out)
+    in_place = in_parts(problem.out)
     return ComplexCopy(
         _copy_problem(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
     )
@@ -137,7 +178,7 @@ def _viewed(strides: Strides) -> Strides:
     return Strides(2 * strides.batch, 2 * strides.row, 1)
 
 
-def _in_parts(strides: Strides) -> Strides:
+def in_parts(strides: Strides) -> Strides:
     """Strides of complex elements, in real ones."""
     return Strides(2 * strides.batch, 2 * strides.row, 2 * strides.col)
 
@@ -166,7 +207,7 @@ def _copied(
     step = _row_step(2 * columns, dtype)
     count = batch if strides.batch else 1
     target = Strides(rows * step if strides.batch else 0, step, 1)
-    problem = _copy_problem(dtype, rows, columns, count, _in_parts(strides), target)
+    problem = _copy_problem(dtype, rows, columns, count, in_parts(strides), target)
     return target, ComplexCopy(problem, size=count * rows * step)
 
 
@@ -181,7 +222,7 @@ def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, C
     k, n, b = problem.k, problem.n, problem.b
     in_rows = n > 1 and (k == 1 or abs(b.col) <= abs(b.row))
     is_conjugate, expands = "b" in conjugates, "-i" if "a" in conjugates else "i"
-    source, rows, columns = _in_parts(b), k, n
+    source, rows, columns = in_parts(b), k, n
     if not in_rows:
         source, rows, columns = source.transposed(), n, k
     factor_too = not in_rows and expands == "i"

@@ -22,6 +22,7 @@ from dxgemm.problem.dtypes import (
     OPERAND_DTYPES,
     PRECISIONS,
     RESULT_DTYPES,
+    THREE_PRODUCTS,
     result_dtypes,
 )
 from dxgemm.problem.layout import Layout, Strides, refuse_overlap, row_major, used_strides
@@ -207,11 +208,13 @@ def _check_precision(precision: Any, dtype: str) -> None:
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
     if is_name and precision in {f"{EMULATED}{count}" for count in MODULI_COUNTS}:
         fitting = ["float64"]
+    if is_name and precision == THREE_PRODUCTS:
+        fitting = [*COMPLEX_PARTS]
     if not fitting:
         names = dict.fromkeys(name for names in PRECISIONS.values() for name in names)
-        known = " or ".join(map(repr, names))
+        known = " or ".join(map(repr, (*names, THREE_PRODUCTS)))
         raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
-    if COMPLEX_PARTS.get(dtype, dtype) not in fitting:
+    if not {dtype, COMPLEX_PARTS.get(dtype, dtype)} & {*fitting}:
         raise PrecisionError(
             f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but a and b "
             f"are {dtype}; pass None."

@@ -32,6 +32,9 @@ EPILOGUE_DTYPES = {
 # Values of `precision=`, which permit another arithmetic than the dtype's own, by dtype.
 PRECISIONS = {"float32": ("tf32", "emulated"), "float64": ("emulated",)}
 
+# That of complex dtypes, besides those of their parts: three real products in the place of four.
+THREE_PRODUCTS = "3m"
+
 # In float64 "emulated" may name the number of moduli as well: "emulated14".
 EMULATED = "emulated"
 

@@ -89,18 +89,17 @@ class SimulatedLaunch:
         from dxgemm.runtime.turn_taking import threads_take_turns
 
         problem, dtype = self._problem, self._spec.dtype
-        m, n, k = problem.m, problem.n, problem.k
+        extents = self._extents()
         scalar = np.dtype(problem.scalar_dtype).type
-        c_batch = problem.batch if problem.reads_c else 0
         fixed = (name for name, _ in PARAMETERS[CALL_PARAMETERS:])
         arguments: dict[str, Any] = {
             **dict(zip(fixed, kernel_arguments(problem), strict=True)),
             "alpha": scalar(alpha),
             "beta": scalar(beta),
-            "a_gmem": _pointer(a, dtype, *self._a_extents()),
-            "b_gmem": _pointer(b, dtype, problem.b, (problem.batch, k, n)),
-            "c_gmem": _pointer(c, problem.out_dtype, problem.c, (c_batch, m, n)),
-            "out_gmem": _pointer(out, problem.out_dtype, *self._out_extents()),
+            "a_gmem": _pointer(a, dtype, *extents["a"]),
+            "b_gmem": _pointer(b, dtype, *extents["b"]),
+            "c_gmem": _pointer(c, problem.out_dtype, *extents["c"]),
+            "out_gmem": _pointer(out, problem.out_dtype, *extents["out"]),
         }
         config, variant = self._spec.config, self._spec.variant
         kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
@@ -112,23 +111,32 @@ class SimulatedLaunch:
                 *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
             )
 
-    def _a_extents(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Strides and sizes of a; sums in a workspace have columns beside their slices."""
-        problem = self._problem
-        sizes = problem.batch, problem.m, problem.k
-        if self._spec.implementation == "add_slices":
-            return (*problem.a, 1), (*sizes, problem.n)
-        if self._spec.implementation == "complex_copy":
-            return (*problem.a, 1), (problem.batch, problem.m, problem.n, 2)
-        return problem.a, sizes
-
-    def _out_extents(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Strides and sizes of out; those of a complex copy are in real elements."""
-        problem = self._problem
-        if self._spec.implementation == "complex_copy":
-            rows = problem.m * (2 if self._spec.variant[-1] else 1)
-            return (*problem.out, 1), (problem.batch, rows, problem.n, 2)
-        return problem.out, (problem.batch, problem.m, problem.result_columns)
+    def _extents(self) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Strides and sizes of the operands, in elements of the kernel's dtype."""
+        problem, name = self._problem, self._spec.implementation
+        batch, m, n, k = problem.batch, problem.m, problem.n, problem.k
+        extents: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+            "a": (problem.a, (batch, m, k)),
+            "b": (problem.b, (batch, k, n)),
+            "c": (problem.c, (batch if problem.reads_c else 0, m, n)),
+            "out": (problem.out, (batch, m, problem.result_columns)),
+        }
+        if name == "add_slices":  # sums in a workspace have columns beside their slices
+            extents["a"] = (*problem.a, 1), (batch, m, k, n)
+        if name.startswith("complex_"):  # parts are neighbours, but those in a workspace
+            parts = problem.b.batch or problem.c.batch
+            expands = self._spec.variant[-1] if name == "complex_copy" else ""
+            rows = 2 * m if expands in ("i", "-i") else m
+            for operand in ("a", "c", "out"):
+                strides, (count, *_) = extents[operand]
+                sizes = count, rows if operand == "out" else m, n
+                of_three = (operand, name, expands) in (
+                    ("a", "complex_sum", ""), ("out", "complex_copy", "parts"),
+                )  # fmt: skip
+                extents[operand] = (
+                    ((*strides, parts), (*sizes, 3)) if of_three else ((*strides, 1), (*sizes, 2))
+                )
+        return extents
 
     def fixed(
         self,

@@ -1,0 +1,98 @@
+"""The complex result of three real products: of real parts, imaginary parts, and their sums.
+
+Idea: re = P - Q and im = S - P - Q, for P of the real parts, Q of the imaginary parts, and S of the
+sums of both. Three products in the place of four; where im is small beside P and Q, it keeps fewer
+digits.
+Layout: a holds P, Q and S, (m, n) row-major each, b.batch apart, for each matrix of the batch; c
+and out (m, n) complex, any strides, which count real elements. alpha and beta are the real and the
+imaginary part of the factor of the product, the extra arguments those of the factor of c, which is
+not read if both are 0. k is not used.
+Source: N. J. Higham, "Stability of a method for multiplying complex matrices with three real matrix
+multiplications", 1992.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+
+
+@dataclass(frozen=True)
+class Config(BaseConfig):
+    """Threads of a block, each with an element."""
+
+    threads: int
+
+    def accumulator_bytes(self, dtype: str) -> int:
+        return 8 * np.dtype(dtype).itemsize
+
+    def __str__(self) -> str:
+        return f"threads {self.threads}"
+
+
+def block_count(config: Config, problem: Any) -> int:
+    """Blocks to launch: enough for all elements of each matrix."""
+    count: int = problem.batch * -(-problem.m * problem.n // config.threads)
+    return count
+
+
+def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+    """The kernel, as a Python function to compile or to simulate.
+
+    Args:
+        config, dtype: config, and dtype of the real and the imaginary parts.
+        epilogue: a `Fusion` of two numbers.
+    """
+    # Global, because numba's simulator replaces `cuda` among the kernel's globals.
+    global cuda
+    from numba import cuda, int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import divide, load_vector, store_vector
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
+
+    scalar, threads = np.dtype(dtype).type, config.threads
+
+    @gemm_kernel
+    def complex_sum_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        blocks: int32 = (m * n + threads - 1) // threads
+        block: int32 = cuda.blockIdx.x
+        matrix = divide(block, blocks)
+        element: int32 = (block - matrix * blocks) * threads + (cuda.threadIdx.x & 1023)
+        row = divide(element, int32(n))
+        col: int32 = element - row * n
+        if row < m:
+            place = int64(matrix) * a.batch + int64(row) * a.row + col
+            first, second = a.data[place], a.data[place + b.batch]
+            re = first - second
+            im = a.data[place + 2 * b.batch] - first - second
+            if beta != 0:
+                re, im = alpha * re - beta * im, alpha * im + beta * re
+            else:  # an infinite part is not multiplied by 0
+                re, im = alpha * re, alpha * im
+            factor_re, factor_im = extra[0], extra[1]
+            if factor_re != 0 or factor_im != 0:
+                place = int64(matrix) * c.batch + int64(row) * c.row + int64(col) * c.col
+                c_re, c_im = load_vector(scalar, 2, c.data, place)
+                if factor_im != 0:
+                    re += factor_re * c_re - factor_im * c_im
+                    im += factor_re * c_im + factor_im * c_re
+                else:
+                    re += factor_re * c_re
+                    im += factor_re * c_im
+            place = int64(matrix) * out.batch + int64(row) * out.row + int64(col) * out.col
+            store_vector(out.data, place, (re, im))
+
+    return complex_sum_kernel
+
+
+KERNEL = Kernel(
+    make_kernel=make_kernel,
+    configs=(Config(threads=256),),
+    simulator_configs=(Config(threads=8),),
+    block_count=block_count,
+)
