@@ -1,8 +1,8 @@
 """GPU time of complex products, against cuBLAS's own complex ones.
 
 Each row is the automatic choice, in the dtype's own arithmetic, by three products, and emulated;
-`vs_cublas` is the time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k. The
-result must be exact for small integers. All are timed interleaved; `comparison.py` says how.
+`vs_cublas` is the time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k.
+The result must be exact for small integers. All are timed interleaved; `comparison.py` says how.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from known_devices import A100, H100, H200, T4, V100
 
 import dxgemm
 from dxgemm import errors, reductions
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import rank
 from dxgemm.epilogues import bias, relu
 from dxgemm.epilogues.block_mask import block_mask
@@ -65,6 +66,18 @@ def masked_problem(kind, m, n, k, block, layout="row_row"):
     )  # fmt: skip
     operand = FusedOperand("mask", "uint8", block=block)
     return replace(problem, epilogue=Fusion((block_mask,), (operand,)))
+
+
+@pytest.mark.parametrize("sizes", [(129, 385, 9), (385, 129, 9), (300, 200, 70)])
+def test_each_tile_has_a_block_whichever_operand_is_copied(sizes):
+    """TF32 wgmma has m and n exchanged if it reads b MN-major, and a copy of b ends that."""
+    wgmma = find_implementation("wgmma")
+    problem = masked_problem("tf32", *sizes, 128, layout="col_row")
+    computed = wgmma.computed(problem)
+    assert computed is not problem
+    for config in wgmma.configs("float32", H100.arch):
+        expected = wgmma.kernel.block_count(config, computed)
+        assert wgmma.block_count(config, problem, 1) == expected
 
 
 def is_beyond(refusal):

@@ -329,11 +329,11 @@ class KernelFile(Implementation):
         return problems
 
     def block_count(self, config: Any, problem: Problem, sm_count: int) -> int:
-        return self.kernel.grid(config, problem, sm_count)
+        return self.kernel.grid(config, self.computed(problem), sm_count)
 
     def tile_count(self, config: Any, problem: Problem) -> int:
         count = self.kernel.tile_count or self.kernel.block_count
-        return count(config, problem)
+        return count(config, self.computed(problem))
 
     def fuses_reduction(self, problem: Problem) -> bool:
         reduction = problem.reduction
