@@ -37,6 +37,7 @@ def run_example(name, *arguments):
         ("knn", ["--queries", "1"], "Every neighbour is as near as NumPy's"),
         ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
         ("muon", ["--widths", "6"], "Every result agrees with NumPy's"),
+        ("spin_chain", ["--spins", "2"], "every magnetisation agrees with NumPy's"),
     ],
 )
 def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, agreement):
@@ -45,7 +46,8 @@ def test_an_example_agrees_with_numpy_and_is_plotted(tmp_path, name, arguments, 
     plot = tmp_path / f"{name}.svg"
     printed = run_example(name, str(plot), *arguments)
     assert agreement in printed
-    for dtype in ("float32", "float64"):
+    dtypes = ("complex64", "complex128") if name == "spin_chain" else ("float32", "float64")
+    for dtype in dtypes:
         assert dtype in printed
     assert "<svg" in plot.read_text()
 
