@@ -179,6 +179,54 @@ def test_batch_invariant_rows_have_the_same_bits(home, dtype):
         np.testing.assert_array_equal(home.fetch(part), whole[:rows])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("triangle", ["both", "lower", "upper"])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_hermitian_results_are_exact(home, dtype, triangle, transpose):
+    sizes = [(5, 4), (9, 3), (1, 7), (6, 1), (4, 0)]
+    if not simulator_enabled():
+        sizes += [(130, 67), (257, 300), (64, 1000)]
+    for n, k in sizes:
+        keep = {"both": np.ones((n, n), bool), "lower": np.tri(n) > 0, "upper": np.tri(n).T > 0}
+        a = integers((k, n) if transpose else (n, k), dtype, 1)
+        c = integers((n, n), dtype, 2)
+        c = (c + c.conj().T).astype(dtype)
+        gram = a.conj().T @ a if transpose else a @ a.conj().T
+        for a_layout, c_layout in product("CFs", "CF"):
+            a_sent, _ = put(home, a, a_layout)
+            sent, _ = put(home, c, c_layout)
+            dxgemm.gemm_symmetric(a_sent, sent, 2, -3, transpose=transpose, triangle=triangle)
+            wanted = np.where(keep[triangle], 2 * gram - 3 * c, c)
+            np.testing.assert_array_equal(home.fetch(sent), wanted)
+            new = dxgemm.gemm_symmetric(a_sent, transpose=transpose)
+            np.testing.assert_array_equal(home.fetch(new), gram)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_hermitian_result_is_so_bit_for_bit(home, dtype):
+    rng = np.random.default_rng(0)
+    n, k = (7, 30) if simulator_enabled() else (200, 1000)
+    a = (rng.standard_normal((n, k)) + 1j * rng.standard_normal((n, k))).astype(dtype)
+    found = home.fetch(dxgemm.gemm_symmetric(home.send(a), alpha=0.3))
+    assert (found == found.conj().T).all() and (found.diagonal().imag == 0).all()
+    np.testing.assert_allclose(found, 0.3 * (a @ a.conj().T), rtol=0, atol=k * 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", [None, "3m"])
+def test_arrays_in_host_memory(dtype, precision):
+    """On a GPU they are copied, whatever they are the conjugates of."""
+    a, b, c = (integers((5, 5), dtype, seed) for seed in range(3))
+    kept = c.copy()
+    dxgemm.gemm(a, b.T, c, 1j, 2, conjugate="ab", precision=precision)
+    np.testing.assert_array_equal(c, 1j * (a.conj() @ b.T.conj()) + 2 * kept)
+    c = (kept + kept.conj().T).astype(dtype)
+    kept = c.copy()
+    dxgemm.gemm_symmetric(a, c, 2, 3, transpose=True, triangle="upper")
+    wanted = 2 * (a.conj().T @ a) + 3 * kept
+    np.testing.assert_array_equal(c, np.where(np.tri(5).T > 0, wanted, kept))
+
+
 def test_real_operands_have_no_conjugate(home):
     a, b = (home.send(np.ones(shape, "float32")) for shape in ((2, 3), (3, 2)))
     assert (home.fetch(dxgemm.gemm(a, b, conjugate="ab")) == 3).all()
@@ -203,8 +251,10 @@ def test_bad_calls_write_nothing(home):
     ):
         with pytest.raises(error, match=words):
             dxgemm.gemm(*operands, **options)
-    with pytest.raises(errors.UnsupportedProblemError, match="gemm_symmetric"):
-        dxgemm.gemm_symmetric(a)
+    with pytest.raises(errors.UnsupportedProblemError, match="call it for each matrix"):
+        dxgemm.gemm_symmetric(a, b=b)
+    with pytest.raises(errors.ScalarError, match="takes real factors"):
+        dxgemm.gemm_symmetric(a, c, 1j)
     with pytest.raises(errors.DtypeError, match="complex64"):
         dxgemm.gemm_grouped([a], [b])
     with pytest.raises(errors.DtypeError, match="complex64"):
@@ -305,7 +355,11 @@ def test_a_graph_replays_all_copies(cupy, home, dtype):
 
 def test_torch_s_lazy_conjugates_are_taken_as_such(home):
     torch = pytest.importorskip("torch", reason="needs torch")
-    device = "cpu" if simulator_enabled() else "cuda"
+    for device in ("cpu",) if simulator_enabled() else ("cpu", "cuda"):
+        check_lazy_conjugates(torch, device)
+
+
+def check_lazy_conjugates(torch, device):
     a, b = (torch.tensor(integers(s, "complex64"), device=device) for s in ((4, 3), (3, 5)))
     for left, right in ((a.conj(), b), (a, b.conj()), (a.conj(), b.conj())):
         found = dxgemm.gemm(left, right)

@@ -6,9 +6,10 @@ under each row of b, taken as 2 n real columns, follows the same row times i. Or
 the imaginary parts and their sums are multiplied, each by a real product (complex_sum.py). Tiles go
 through shared memory, so that both sides are read and written along their contiguous dimension.
 Layout: a (m, n) of complex elements, any strides, any batch; out (m, n) likewise, or (2 m, n) if
-the matrix is expanded, or three real (m, n) for each matrix, c.batch apart, if it goes in parts.
-Strides count real elements. alpha and beta are the real and the imaginary part of the factor. b and
-k are not used.
+the matrix is expanded, or three real (m, n) for each matrix, c.batch apart, if it goes in parts. In
+halves, it becomes two real matrices of 2 k columns, c.batch apart: [re, im] and [im, -re], each
+filled up with zeros from n to k columns. Strides count real elements. alpha and beta are the real
+and the imaginary part of the factor. b is not used.
 Constraints: complex elements begin at multiples of their size.
 """
 
@@ -51,7 +52,8 @@ class Config(BaseConfig):
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
-    tiles: int = -(-problem.m // config.side) * -(-problem.n // config.side)
+    columns = max(problem.n, problem.k)  # k is 1, but for halves
+    tiles: int = -(-problem.m // config.side) * -(-columns // config.side)
     return problem.batch * tiles
 
 
@@ -65,7 +67,7 @@ def make_kernel(
         order: "turned" if the columns of a are contiguous, else "straight".
         conjugates: "conjugate" to copy the conjugates of the elements, else "".
         expands: "i" or "-i" to write each row again, times that, below itself; "parts" to write
-            real parts, imaginary parts and their sums apart; else "".
+            real parts, imaginary parts and their sums apart; "halves"; else "".
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
@@ -79,12 +81,14 @@ def make_kernel(
     lines, copies = side // steps, 2 if expands in ("i", "-i") else 1
     tile_items = side * tile_row
     is_turned, is_negative, are_parts = order == "turned", expands == "-i", expands == "parts"
+    are_halves = expands == "halves"
 
     @gemm_kernel
     def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         tile = cuda.shared.array(tile_items, scalar)
         # --- This block's tile, this thread's column and lines of it ---
-        tiles_n: int32 = (n + side - 1) // side
+        columns: int32 = k if are_halves else n  # of out
+        tiles_n: int32 = (columns + side - 1) // side
         tiles_m: int32 = (m + side - 1) // side
         block: int32 = cuda.blockIdx.x
         strip = divide(block, tiles_n)
@@ -112,16 +116,24 @@ def make_kernel(
                     re, im = alpha * re, alpha * im
                 tile[row * tile_row + 2 * col] = re
                 tile[row * tile_row + 2 * col + 1] = im
+            elif are_halves:
+                tile[row * tile_row + 2 * col] = scalar(0)
+                tile[row * tile_row + 2 * col + 1] = scalar(0)
         cuda.syncthreads()
 
         # --- Write along the rows of out ---
         for step in static_range(steps):
             row = int32(line + step * lines)
-            if first_row + row < m and first_col + lane < n:
+            if first_row + row < m and first_col + lane < columns:
                 re, im = tile[row * tile_row + 2 * lane], tile[row * tile_row + 2 * lane + 1]
                 place = int64(matrix) * out.batch + int64(first_row + row) * copies * out.row
                 place += int64(first_col + lane) * out.col
-                if are_parts:
+                if are_halves:
+                    out.data[place] = re
+                    out.data[place + k] = im
+                    out.data[place + c.batch] = im
+                    out.data[place + c.batch + k] = -re
+                elif are_parts:
                     out.data[place] = re
                     out.data[place + c.batch] = im
                     out.data[place + 2 * c.batch] = re + im

@@ -1,8 +1,9 @@
-"""The complex result of three real products: of real parts, imaginary parts, and their sums.
+"""The complex result of real products: three of parts and their sums, or two of a Hermitian one.
 
 Idea: re = P - Q and im = S - P - Q, for P of the real parts, Q of the imaginary parts, and S of the
 sums of both. Three products in the place of four; where im is small beside P and Q, it keeps fewer
-digits.
+digits. Of a Hermitian result, P holds the real and Q the imaginary parts, of which half are
+computed: those on and below the diagonal.
 Layout: a holds P, Q and S, (m, n) row-major each, b.batch apart, for each matrix of the batch; c
 and out (m, n) complex, any strides, which count real elements. alpha and beta are the real and the
 imaginary part of the factor of the product, the extra arguments those of the factor of c, which is
@@ -41,11 +42,14 @@ def block_count(config: Config, problem: Any) -> int:
     return count
 
 
-def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None]:
+def make_kernel(
+    config: Config, dtype: str, triangle: str = "", epilogue: Any = None
+) -> Callable[..., None]:
     """The kernel, as a Python function to compile or to simulate.
 
     Args:
         config, dtype: config, and dtype of the real and the imaginary parts.
+        triangle: triangles of a Hermitian result that are written; "" for three products.
         epilogue: a `Fusion` of two numbers.
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
@@ -65,11 +69,22 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
         element: int32 = (block - matrix * blocks) * threads + (cuda.threadIdx.x & 1023)
         row = divide(element, int32(n))
         col: int32 = element - row * n
-        if row < m:
-            place = int64(matrix) * a.batch + int64(row) * a.row + col
-            first, second = a.data[place], a.data[place + b.batch]
-            re = first - second
-            im = a.data[place + 2 * b.batch] - first - second
+        is_written = row < m
+        if triangle == "lower":
+            is_written = is_written and row >= col
+        if triangle == "upper":
+            is_written = is_written and row <= col
+        if is_written:
+            if triangle:
+                place = int64(matrix) * a.batch + int64(max(row, col)) * a.row + min(row, col)
+                re, im = a.data[place], a.data[place + b.batch]
+                if row < col:
+                    im = -im
+            else:
+                place = int64(matrix) * a.batch + int64(row) * a.row + col
+                first, second = a.data[place], a.data[place + b.batch]
+                re = first - second
+                im = a.data[place + 2 * b.batch] - first - second
             if beta != 0:
                 re, im = alpha * re - beta * im, alpha * im + beta * re
             else:  # an infinite part is not multiplied by 0
@@ -84,6 +99,8 @@ def make_kernel(config: Config, dtype: str, epilogue: Any) -> Callable[..., None
                 else:
                     re += factor_re * c_re
                     im += factor_re * c_im
+            if triangle and row == col:
+                im = scalar(0)
             place = int64(matrix) * out.batch + int64(row) * out.row + int64(col) * out.col
             store_vector(out.data, place, (re, im))
 

@@ -156,16 +156,19 @@ def gemm_symmetric(
 ) -> Any:
     """C = alpha * A @ A.T + beta * C, in little more than half the time of the product by `gemm`.
 
+    Of complex matrices C = alpha * A @ A.conj().T + beta * C, which is Hermitian.
+
     With b, C = alpha * (A @ B.T + B @ A.T) + beta * C, in little more than the time of one of the
     two products.
 
     Args:
         a: (n, k) or (batch, n, k), as `gemm` takes it.
-        b: of the shape and dtype of a; None for a itself, once.
+        b: of the shape and dtype of a; None for a itself, once. Not with complex matrices, of which
+            there is one, no batch.
         c: (n, n) or (batch, n, n), updated in place; None allocates the result in a's library. Each
             element is read where it is written, so that the result is symmetric if c is.
-        alpha, beta: as `gemm` takes them.
-        transpose: True for A.T @ A, or A.T @ B + B.T @ A, for (k, n) or (batch, k, n).
+        alpha, beta: as `gemm` takes them, but real ones.
+        transpose: True for A.T @ A (A.conj().T @ A), or A.T @ B + B.T @ A, for (k, n) or a batch.
         triangle: "both" writes the whole result, with equal bits on both sides of the diagonal.
             "lower" and "upper" read and write this triangle of c and out alone, with the diagonal;
             the other one keeps its bits, and is not set in a new array.
@@ -183,7 +186,7 @@ def gemm_symmetric(
         DxgemmError: any error of `gemm`, before anything is launched or written.
         ShapeError: the triangle is unknown, or b's matrices have another shape.
         UnsupportedProblemError: the epilogue makes no square matrix of the result, or one triangle
-            of int8, or b with int8, is wanted.
+            of int8, or b with int8, or a batch or b of complex matrices, is wanted.
 
     Notes:
         Tiles on one side of the diagonal are computed, and stored on both. Where computing all of
@@ -191,7 +194,8 @@ def gemm_symmetric(
         same by itself if beta is 0, there is no epilogue and no implementation is named, for arrays
         that begin at the same address; its two triangles may differ in their last bits where it
         computes both. With b, one product is left in a workspace, and another kernel adds both
-        sides of its diagonal.
+        sides of its diagonal. A Hermitian result is made of two such real products; imaginary parts
+        on its diagonal are 0, whatever those of c are.
     """
     return _run(
         _prepare_symmetric(

@@ -350,8 +350,7 @@ def _symmetry_text(problem: Problem, candidate: Candidate) -> str | None:
 
 def _flattening_text(route: Route) -> str | None:
     """Describe the batch of a call that is computed as one matrix."""
-    form, (*batch, m, _) = route.on_device.complex_form, route.shape
-    problem = form.problem if form else route.on_device.problem
+    problem, (*batch, m, _) = route.on_device.asked, route.shape
     if not batch or batch[0] == problem.batch:
         return None
     rows, cols = (problem.n, problem.m) if problem.is_transposed else (problem.m, problem.n)

@@ -70,8 +70,8 @@ class HostLaunch:
             )
         route = self._route
         target = None if route.reduction and self._target == "c" else self._target
-        reads = {"a": route.k > 0, "b": route.k > 0, "c": route.problem.reads_c}
-        if route.problem.keeps_elements:
+        reads = {"a": route.k > 0, "b": route.k > 0, "c": route.asked.reads_c}
+        if route.asked.keeps_elements:
             reads[self._target] = True
         with ExitStack() as stack:
             pointers = dict(self._pointers)

@@ -281,6 +281,11 @@ def _complex_scalar(name: str, value: float | complex, route: Route) -> float | 
     """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
     if type(value) is complex and route.complex_form is None:
         real_number(name, value)  # refuses it
+    form = route.complex_form
+    if value.imag != 0 and form is not None and form.problem.triangle:
+        raise ScalarError(
+            f"gemm_symmetric: {name} is {value}, but a Hermitian result takes real factors."
+        )
     for part in (value.real, value.imag):
         if not route.least_scalar <= part <= route.largest_scalar:
             _check_fits(name, part, route)

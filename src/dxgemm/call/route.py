@@ -42,12 +42,18 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.launches.complex_product import ComplexLaunch, ThreeProductsLaunch, complex_cublas
+from dxgemm.launches.complex_product import ComplexLaunch, SummedLaunch, complex_cublas
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import ComplexForm, cheaper_side, complex_form, three_products
+from dxgemm.problem.complex_form import (
+    ComplexForm,
+    cheaper_side,
+    complex_form,
+    hermitian,
+    three_products,
+)
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
@@ -156,7 +162,7 @@ class Route:
         )
         is_complex = self.problem.dtype in COMPLEX_PARTS
         if is_complex:
-            self._check_complex(triangle)
+            self._check_complex(triangle, adds_transpose)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -167,7 +173,8 @@ class Route:
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
-        if is_complex and not isinstance(implementation, BatchInvariant):
+        is_hermitian = is_complex and triangle not in ("", "either")
+        if is_complex and not (is_hermitian or isinstance(implementation, BatchInvariant)):
             self.problem = cheaper_side(self.problem)
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
@@ -181,8 +188,12 @@ class Route:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         self.complex_form: ComplexForm | None = None
         if is_complex:
-            in_three = self.problem.precision == THREE_PRODUCTS
-            form = three_products if in_three else complex_form
+            if is_hermitian:
+                triangle = OTHER.get(triangle, triangle) if self.is_transposed else triangle
+                self.problem, form = replace(self.problem, triangle=triangle), hermitian
+            else:
+                in_three = self.problem.precision == THREE_PRODUCTS
+                form = three_products if in_three else complex_form
             self.complex_form = form(self.problem, self._conjugates())
             self.problem = self.complex_form.product
         elif triangle:
@@ -237,6 +248,11 @@ class Route:
             dtype, chosen = layouts["a"].dtype, f"{self.candidate}, {self.candidate.reason}"
             logger.debug("gemm %s %s on %s: %s", size, dtype, self.device.name, chosen)
 
+    @property
+    def asked(self) -> Problem:
+        """Problem that was asked for, which is the complex one if there is one."""
+        return self.complex_form.problem if self.complex_form else self.problem
+
     @cached_property
     def ranking(self) -> Ranking:
         """All candidates, and the refusals of the other implementations."""
@@ -247,12 +263,17 @@ class Route:
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
 
-    def _check_complex(self, triangle: str) -> None:
-        """Refuse what complex operands cannot have yet."""
-        if self.epilogue is not None or triangle not in ("", "either"):
+    def _check_complex(self, triangle: str, adds_transpose: bool) -> None:
+        """Refuse what complex operands cannot have."""
+        if self.epilogue is not None:
             raise UnsupportedProblemError(
                 f"gemm: a and b are {self.problem.dtype}, which have no epilogue, reduction or "
-                "mask, and no gemm_symmetric; call gemm, and apply it to the result."
+                "mask; apply it to the result."
+            )
+        if triangle not in ("", "either") and (adds_transpose or self.problem.batch > 1):
+            raise UnsupportedProblemError(
+                f"gemm_symmetric: a is {self.problem.dtype}, of which one matrix is multiplied by "
+                "its own conjugate transpose; call it for each matrix, without b."
             )
         for name in ("c", "out"):
             if name in self.layouts and self.layouts[name].is_conjugate:
@@ -396,7 +417,7 @@ class Route:
         if isinstance(candidate.implementation, Cublas):
             return complex_cublas(form, self.ordinal)
         product = self._bind_product(candidate)
-        launch = ThreeProductsLaunch if form.has_three_products else ComplexLaunch
+        launch = SummedLaunch if form.is_summed else ComplexLaunch
         return launch(form, product, self.device.arch, self.ordinal)
 
     def _bind_product(self, candidate: Candidate) -> Launch:
@@ -614,6 +635,9 @@ def make_route(key: tuple[Any, ...]) -> Route:
             )
         name = symmetry.transposed_name
         layouts[name] = transposed(layouts[name])
+        if layouts[name].dtype in COMPLEX_PARTS:  # a @ a.conj().T is Hermitian
+            is_conjugate = not layouts[name].is_conjugate
+            layouts[name] = layouts[name]._replace(is_conjugate=is_conjugate)
     for name in _checked_conjugates(key[16]):
         layouts[name] = layouts[name]._replace(is_conjugate=not layouts[name].is_conjugate)
     shared = route_of_layouts(

@@ -80,14 +80,14 @@ class ComplexLaunch(LaunchSeries):
         return bind_copy(copy, self._arch, self._ordinal)
 
 
-class ThreeProductsLaunch(LaunchSeries):
-    """Launch of a complex problem as three real products of parts, and of the kernel that adds."""
+class SummedLaunch(LaunchSeries):
+    """Launch of several real products of parts, in one batch, and of the kernel that adds them."""
 
     def __init__(self, form: ComplexForm, product: Launch, arch: str, ordinal: int) -> None:
         """Bind the kernels, building missing ones; see `ComplexLaunch`.
 
         Args:
-            form: the problem, by `three_products`.
+            form: the problem, by `three_products` or `hermitian`.
         """
         super().__init__(ordinal)
         self._product = product
@@ -115,7 +115,8 @@ class ThreeProductsLaunch(LaunchSeries):
             for source, (name, launch) in zip((a, b), self._copies.items(), strict=False)
         ]
         sums = base + self._place
-        calls.append(Call(self._product, (places["a"], places["b"], sums, sums, 1.0, 0.0)))
+        sources = places["a"], places.get("b", places["a"])
+        calls.append(Call(self._product, (*sources, sums, sums, 1.0, 0.0)))
         factor = alpha.real, alpha.imag
         added = beta.real, beta.imag
         return [*calls, Call(self._sum, (sums, sums, c, out, *factor), added)]
@@ -132,18 +133,20 @@ def sum_problem(form: ComplexForm) -> Problem:
     """Problem of the kernel that makes the result of three products, as `complex_sum` has it."""
     problem, product = form.problem, form.product
     numbers = [FusedOperand("number", product.dtype)] * 2
+    several = 2 if problem.triangle else 3
     return Problem(
         dtype=product.dtype,
         m=problem.m,
         n=problem.n,
         k=1,
         batch=problem.batch,
-        a=product.out._replace(batch=3 * product.out.batch),
+        a=product.out._replace(batch=several * product.out.batch),
         b=Strides(product.out.batch, 0, 0),
         c=in_parts(problem.c),
         out=in_parts(problem.out),
         out_dtype=product.dtype,
         reads_c=problem.reads_c,
+        triangle=problem.triangle,
         epilogue=Fusion((), tuple(numbers)),
     )
 
@@ -152,7 +155,8 @@ def sum_spec(adding: Problem) -> KernelSpec:
     """Spec of that kernel, for `sum_problem`."""
     kernel, name = complex_sum.KERNEL, complex_sum.__name__
     (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    return KernelSpec("complex_sum", name, config, adding.dtype, (), epilogue=adding.epilogue)
+    variant = (adding.triangle,) if adding.triangle else ()
+    return KernelSpec("complex_sum", name, config, adding.dtype, variant, adding.epilogue)
 
 
 def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
@@ -163,6 +167,8 @@ def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
     """
     problem = form.problem
     reason = supports(problem)
+    if problem.triangle:
+        reason = "its Hermitian product is another function"
     if problem.precision:
         reason = "it multiplies complex numbers in their own arithmetic alone"
     if reason:

@@ -63,7 +63,14 @@ class ComplexForm:
         """True if the product is a batch of three for each complex one: see `three_products`."""
         return self.problem.precision == THREE_PRODUCTS
 
+    @property
+    def is_summed(self) -> bool:
+        """True if `complex_sum` makes the result of several products."""
+        return self.has_three_products or self.problem.triangle != ""
+
     def __str__(self) -> str:
+        if self.problem.triangle:
+            return f"two products of {self.product.dtype}, by half their tiles: real and imaginary"
         if self.has_three_products:
             return f"three products of {self.product.dtype}, of real and imaginary parts"
         told = {
@@ -140,6 +147,30 @@ def three_products(problem: Problem, conjugates: str) -> ComplexForm:
         a=a._replace(batch=a.batch // 3), b=b._replace(batch=b.batch // 3), c=sums, out=sums,
         a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT, in_place=True,
     )  # fmt: skip
+    return ComplexForm(problem, product, conjugates, copies)
+
+
+def hermitian(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form of a @ a.conj().T as a batch of two real products, half of whose tiles are computed.
+
+    With P = [re, im] and Q = [im, -re] of a, the real part of the result is P @ P.T, the imaginary
+    one Q @ P.T. The first is symmetric, the second one antisymmetric: what lies on and below the
+    diagonal makes all of the result. Arguments are those of `complex_form`; b is not read.
+    """
+    real, m, k = COMPLEX_PARTS[problem.dtype], problem.m, problem.k
+    half, step = _row_step(k, real), _row_step(m, real)
+    copy = Problem(
+        dtype=real, m=m, n=k, k=half, batch=1, a=in_parts(problem.a), b=NO_STRIDES,
+        c=Strides(2 * m * half, 0, 0), out=Strides(0, 2 * half, 1), out_dtype=real,
+    )  # fmt: skip
+    a = Strides(2 * m * half, 2 * half, 1)
+    sums = Strides(m * step, step, 1)
+    product = replace(
+        problem, dtype=real, out_dtype=real, k=2 * half if k else 0, batch=2, precision=None, a=a,
+        b=a.transposed()._replace(batch=0), c=sums, out=sums, a_alignment=MAX_ALIGNMENT,
+        b_alignment=MAX_ALIGNMENT, reads_c=False, in_place=True, triangle="lower",
+    )  # fmt: skip
+    copies = {"a": ComplexCopy(copy, "a" in conjugates, "halves", size=4 * m * half)}
     return ComplexForm(problem, product, conjugates, copies)
 
 

@@ -164,8 +164,10 @@ class Torch(Library):
         return part.as_strided(shape, [stride // array.itemsize for stride in strides])
 
     def host_view(self, array: Any) -> np.ndarray:
-        """View a tensor in host memory as a NumPy array; bfloat16 as integers."""
+        """View the memory of a host tensor as a NumPy array; bfloat16 as integers."""
         tensor = array.detach()
+        if tensor.is_conj():  # what is in memory
+            tensor = tensor.conj()
         if tensor.dtype is self._torch.bfloat16:
             tensor = tensor.view(self._torch.int16)
         return tensor.numpy()

@@ -15,7 +15,8 @@ from dxgemm.runtime.device import current_device, driver_api
 
 def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
     """Layout of a host operand's copy: row-major and aligned, whatever the operand's own."""
-    return contiguous_layout(layout.shape, layout.dtype, ordinal)
+    copy = contiguous_layout(layout.shape, layout.dtype, ordinal)
+    return copy._replace(is_conjugate=layout.is_conjugate)
 
 
 def contiguous_layout(shape: tuple[int, ...], dtype: str, ordinal: int) -> Layout:

@@ -133,9 +133,14 @@ class SimulatedLaunch:
                 of_three = (operand, name, expands) in (
                     ("a", "complex_sum", ""), ("out", "complex_copy", "parts"),
                 )  # fmt: skip
+                several = 2 if self._spec.variant[-1:] in (("both",), ("lower",), ("upper",)) else 3
                 extents[operand] = (
-                    ((*strides, parts), (*sizes, 3)) if of_three else ((*strides, 1), (*sizes, 2))
+                    ((*strides, parts), (*sizes, several))
+                    if of_three
+                    else ((*strides, 1), (*sizes, 2))
                 )
+            if expands == "halves":
+                extents["out"] = (*problem.out, parts), (batch, m, 2 * k, 2)
         return extents
 
     def fixed(
