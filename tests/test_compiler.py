@@ -97,7 +97,7 @@ TENSOR_CORES = {
 }  # fmt: skip
 REDUCED_PRECISION = {
     "tensor_core_tf32", "wgmma", "emulated_float32", "tensor_tile", "shifted_tile", "half_batch",
-    "widening_tile", "skinny_wgmma", "skinny_shifted",
+    "widening_tile", "skinny_wgmma", "skinny_shifted", "gemv",
 }  # fmt: skip
 # Some addresses are spilled, so that two blocks share an SM: bytes of the stack.
 HELD_TO_FEW_REGISTERS = {

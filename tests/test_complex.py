@@ -21,7 +21,7 @@ DTYPES = tuple(COMPLEX_PARTS)
 SIZES = [(5, 6, 4), (1, 7, 3), (4, 1, 5), (3, 3, 1), (9, 5, 0), (1, 1, 1)]
 if not simulator_enabled():
     SIZES += [(130, 67, 33), (64, 128, 96), (1, 300, 257), (255, 2, 129), (300, 1, 300)]
-LAYOUTS = [*product("CFs", repeat=3)]
+LAYOUTS = [*product("CFs", repeat=3)][:: 4 if simulator_enabled() else 1]
 # alpha, beta, and what is conjugated.
 CALLS = [(1, 0, ""), (2 - 1j, 0, "a"), (2, 3, "b"), (1j, 1 - 1j, "ab"), (1, 2j, ""), (0, 1j, "a")]
 
@@ -67,7 +67,7 @@ def assert_around(home, holder, layout, shape):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("precision", [None, "3m"])
 def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
-    if precision and layouts not in LAYOUTS[::5]:
+    if precision and layouts not in LAYOUTS[::3]:
         pytest.skip("its kernels read any strides in the same way")
     m, n, k = sizes
     named = {"precision": precision}
@@ -120,7 +120,7 @@ def test_matmul(home, dtype, shapes):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layouts", LAYOUTS[::4], ids="".join)
+@pytest.mark.parametrize("layouts", LAYOUTS[::2], ids="".join)
 def test_special_values_stay_in_their_components(home, dtype, layouts):
     """As the real form has them: each component is a sum of products of components."""
     a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
@@ -183,16 +183,16 @@ def test_batch_invariant_rows_have_the_same_bits(home, dtype):
 @pytest.mark.parametrize("triangle", ["both", "lower", "upper"])
 @pytest.mark.parametrize("transpose", [False, True])
 def test_hermitian_results_are_exact(home, dtype, triangle, transpose):
-    sizes = [(5, 4), (9, 3), (1, 7), (6, 1), (4, 0)]
+    sizes = [(5, 4), (1, 7), (4, 0)]
     if not simulator_enabled():
-        sizes += [(130, 67), (257, 300), (64, 1000)]
+        sizes += [(9, 3), (6, 1), (130, 67), (257, 300), (64, 1000)]
     for n, k in sizes:
         keep = {"both": np.ones((n, n), bool), "lower": np.tri(n) > 0, "upper": np.tri(n).T > 0}
         a = integers((k, n) if transpose else (n, k), dtype, 1)
         c = integers((n, n), dtype, 2)
         c = (c + c.conj().T).astype(dtype)
         gram = a.conj().T @ a if transpose else a @ a.conj().T
-        for a_layout, c_layout in product("CFs", "CF"):
+        for a_layout, c_layout in ("CF", "FC", "sC"):
             a_sent, _ = put(home, a, a_layout)
             sent, _ = put(home, c, c_layout)
             dxgemm.gemm_symmetric(a_sent, sent, 2, -3, transpose=transpose, triangle=triangle)
