@@ -24,6 +24,7 @@ from dxgemm.handwritten.parts.skinny_frame import (
     block_count,
     large_operand,
     make_add_partial_tiles,
+    make_find_tile,
     result_tile,
 )
 from dxgemm.handwritten.parts.skinny_store import make_store
@@ -161,7 +162,6 @@ def make_kernel(
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_arrive,
         device_function,
-        divide,
         shared_address,
         store_shared,
     )
@@ -173,6 +173,7 @@ def make_kernel(
     rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
     stored = stored_type(dtype)
     multiply = make_multiply(config, dtype, is_along_k)
+    find_tile = make_find_tile(few, split_k, large_is_a)
     add_partial_tiles = make_add_partial_tiles(config)
     store_tile = make_store(
         TILE, few, config.threads, split_k, large_is_a, SUMS_ROW, "float32", out_dtype or dtype,
@@ -216,22 +217,7 @@ def make_kernel(
     @gemm_kernel
     def gemv_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, its share of k ---
-        if large_is_a:
-            x_count: int32 = m
-            y_count: int32 = n
-        else:
-            x_count = n
-            y_count = m
-        tiles_x: int32 = (x_count + TILE - 1) // TILE
-        tiles_y: int32 = (y_count + few - 1) // few
-        block: int32 = cuda.blockIdx.x
-        rank: int32 = block % split_k
-        block = block // split_k
-        matrix = divide(block, tiles_x * tiles_y)
-        tile: int32 = block - matrix * tiles_x * tiles_y
-        row_of_tiles = divide(tile, tiles_x)
-        y: int32 = row_of_tiles * few
-        x: int32 = (tile - row_of_tiles * tiles_x) * TILE
+        rank, matrix, x_count, y_count, x, y = find_tile(m, n)
         k_tiles: int32 = (k + TILE_K - 1) // TILE_K
         first: int32 = k_tiles * rank // split_k * TILE_K
         end: int32 = min(k_tiles * (rank + 1) // split_k * TILE_K, k)

@@ -175,6 +175,38 @@ def tensor_maps(config: Config, problem: Any) -> tuple[TensorMap | None, ...]:
     return tuple(maps)
 
 
+def make_find_tile(few: int, split_k: int, large_is_a: bool) -> Callable[..., Any]:
+    """A device function: (m, n) -> a block's rank in its cluster, its matrix, its tile.
+
+    Of the tile it returns the sizes of x and y in the matrix, and where the tile begins in them.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    def find_tile(m, n):
+        if large_is_a:
+            x_count: int32 = m
+            y_count: int32 = n
+        else:
+            x_count = n
+            y_count = m
+        tiles_x: int32 = (x_count + TILE - 1) // TILE
+        tiles_y: int32 = (y_count + few - 1) // few
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
+        matrix = divide(block, tiles_x * tiles_y)
+        tile: int32 = block - matrix * tiles_x * tiles_y
+        row_of_tiles = divide(tile, tiles_x)
+        y: int32 = row_of_tiles * few
+        x: int32 = (tile - row_of_tiles * tiles_x) * TILE
+        return rank, matrix, x_count, y_count, x, y
+
+    return device_function(unroll(find_tile))
+
+
 def make_add_partial_tiles(config: Any) -> Callable[..., None]:
     """A device function: add up a block's partial tiles, in their order, in place of the first.
 
@@ -264,7 +296,7 @@ def make_skinny_kernel(
     """
     from numba import cuda, int32, uint8
 
-    from dxgemm.handwritten.parts.intrinsics import cluster_arrive, divide, shared_address
+    from dxgemm.handwritten.parts.intrinsics import cluster_arrive, shared_address
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     large_is_a = large == "a"
@@ -278,6 +310,7 @@ def make_skinny_kernel(
     produce, fills = make_producer(config, dtype, large, *innermosts)
     init_ring = make_init_ring(stages, frees, fills)
     partial_tiles = config.partial_tiles
+    find_tile = make_find_tile(few, split_k, large_is_a)
     add_partial_tiles = make_add_partial_tiles(config)
     store_tile = make_store(
         TILE, few, config.threads, split_k, large_is_a, SUMS_ROW,
@@ -287,22 +320,7 @@ def make_skinny_kernel(
     @gemm_kernel
     def skinny_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, its share of k ---
-        if large_is_a:
-            x_count: int32 = m
-            y_count: int32 = n
-        else:
-            x_count = n
-            y_count = m
-        tiles_x: int32 = (x_count + TILE - 1) // TILE
-        tiles_y: int32 = (y_count + few - 1) // few
-        block: int32 = cuda.blockIdx.x
-        rank: int32 = block % split_k
-        block = block // split_k
-        matrix = divide(block, tiles_x * tiles_y)
-        tile: int32 = block - matrix * tiles_x * tiles_y
-        row_of_tiles = divide(tile, tiles_x)
-        y: int32 = row_of_tiles * few
-        x: int32 = (tile - row_of_tiles * tiles_x) * TILE
+        rank, matrix, x_count, y_count, x, y = find_tile(m, n)
         k_tiles: int32 = (k + tile_k - 1) // tile_k
         first: int32 = k_tiles * rank // split_k
         left: int32 = k_tiles * (rank + 1) // split_k - first
