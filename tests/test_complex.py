@@ -12,6 +12,7 @@ import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
+from dxgemm.launches.complex_product import kernel_specs
 from dxgemm.problem.complex_form import cheaper_side, complex_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
@@ -368,6 +369,15 @@ def check_lazy_conjugates(torch, device):
     assert torch.equal(dxgemm.gemm(b.mH, a.mH), b.mH.resolve_conj() @ a.mH.resolve_conj())
     with pytest.raises(errors.LayoutError, match="resolve_conj"):
         dxgemm.gemm(a, b, torch.zeros((4, 5), dtype=a.dtype, device=device).conj())
+
+
+def test_the_kernels_around_the_product_are_built_ahead():
+    specs = kernel_specs(("float32", "float64", "float16"))
+    assert {spec.implementation for spec in specs} == {"complex_copy", "complex_sum"}
+    variants = {spec.variant for spec in specs if spec.dtype == "float64"}
+    assert {("straight", "", "i"), ("straight", "conjugate", "i"), ("turned", "", "")} <= variants
+    assert {("both",), (), ("straight", "", "parts"), ("straight", "", "halves")} <= variants
+    assert not kernel_specs(("float16",))
 
 
 def test_the_copy_s_config_fits():

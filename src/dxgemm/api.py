@@ -528,7 +528,7 @@ def build_tasks(
     names: Sequence[str], dtypes: tuple[str, ...], implementations: tuple[str, ...] | None
 ) -> list[compiler.Task]:
     """List the kernels that `build` builds, each with its architecture."""
-    from dxgemm.launches import group_offsets, grouped
+    from dxgemm.launches import complex_product, group_offsets, grouped
 
     tasks = []
     for name in dict.fromkeys(names):
@@ -540,6 +540,7 @@ def build_tasks(
         if implementations is None:
             specs += grouped.kernel_specs(dtypes, name)
             specs += group_offsets.kernel_specs(dtypes, name)
+            specs += complex_product.kernel_specs(dtypes)
         tasks += [(spec, name) for spec in specs]
     return tasks
 

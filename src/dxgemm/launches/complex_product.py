@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.cublas_limits import supports
@@ -11,12 +12,23 @@ from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy, complex_sum
 from dxgemm.launches.cublas import CublasLaunch
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.complex_form import ComplexCopy, ComplexForm, in_parts, scaling_copy
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.complex_form import (
+    ComplexCopy,
+    ComplexForm,
+    complex_form,
+    hermitian,
+    in_parts,
+    scaling_copy,
+    three_products,
+)
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
+
+LAYOUTS = ("row_row", "row_col", "col_row", "col_col")
 
 
 class ComplexLaunch(LaunchSeries):
@@ -35,9 +47,8 @@ class ComplexLaunch(LaunchSeries):
             arch, ordinal: architecture and ordinal of the GPU.
         """
         super().__init__(ordinal)
-        self._product, self._arch, self._form = product, arch, form
-        self._reads_c = form.problem.reads_c
-        self._copies = {name: self._bind(copy) for name, copy in form.copies.items()}
+        self._product = product
+        self._copies = {name: bind_copy(copy, arch, ordinal) for name, copy in form.copies.items()}
         item_size = ITEM_SIZES[form.product.dtype]
         self._places = {
             name: self._take(copy.size * item_size)
@@ -46,8 +57,8 @@ class ComplexLaunch(LaunchSeries):
         }
         self._conjugates_factor = "b" in form.copies and form.copies["b"].conjugates_factor
         self._scaling = None
-        if self._reads_c and "c" not in form.copies:
-            self._scaling = self._bind(scaling_copy(form))
+        if form.problem.reads_c and "c" not in form.copies:
+            self._scaling = bind_copy(scaling_copy(form), arch, ordinal)
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         a, b, c, out, alpha, beta = call
@@ -55,13 +66,13 @@ class ComplexLaunch(LaunchSeries):
         target = places.get("out", out)
         calls = []
         if "a" in self._copies:
-            calls.append(self._copy("a", a, places["a"], 1.0))
+            calls.append(_call(self._copies["a"], a, places["a"], 1.0))
         if "b" in self._copies:
             factor = alpha if type(alpha) is complex else 1.0
             factor = factor.conjugate() if self._conjugates_factor else factor
-            calls.append(self._copy("b", b, places["b"], factor))
+            calls.append(_call(self._copies["b"], b, places["b"], factor))
         if "c" in self._copies:
-            calls.append(self._copy("c", c, target, beta))
+            calls.append(_call(self._copies["c"], c, target, beta))
             beta = 1.0
         elif type(beta) is complex:
             calls.append(_call(self._scaling, out, out, beta))
@@ -70,14 +81,8 @@ class ComplexLaunch(LaunchSeries):
         sources = places.get("a", a), places.get("b", b)
         calls.append(Call(self._product, (*sources, target, target, alpha, beta)))
         if "out" in self._copies:
-            calls.append(self._copy("out", target, out, 1.0))
+            calls.append(_call(self._copies["out"], target, out, 1.0))
         return calls
-
-    def _copy(self, name: str, source: int, target: int, factor: complex) -> Call:
-        return _call(self._copies[name], source, target, factor)
-
-    def _bind(self, copy: ComplexCopy) -> Launch:
-        return bind_copy(copy, self._arch, self._ordinal)
 
 
 class SummedLaunch(LaunchSeries):
@@ -120,6 +125,22 @@ class SummedLaunch(LaunchSeries):
         factor = alpha.real, alpha.imag
         added = beta.real, beta.imag
         return [*calls, Call(self._sum, (sums, sums, c, out, *factor), added)]
+
+
+def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
+    """List the kernels around real products, to build ahead of time, for float32 and float64."""
+    specs: dict[KernelSpec, None] = {}
+    for dtype, part in COMPLEX_PARTS.items():
+        for layout in LAYOUTS if part in dtypes else ():
+            real = contiguous_problem(part, 4, 4, 4, layout=layout)
+            problem = replace(real, dtype=dtype, out_dtype=dtype)
+            forms = [complex_form(problem, ""), three_products(problem, "")]
+            forms.append(hermitian(replace(problem, triangle="both"), ""))
+            for form in forms:
+                specs |= dict.fromkeys(map(copy_spec, form.copies.values()))
+            specs[copy_spec(scaling_copy(forms[0]))] = None
+            specs |= dict.fromkeys(sum_spec(sum_problem(form)) for form in forms[1:])
+    return list(specs)
 
 
 def bind_copy(copy: ComplexCopy, arch: str, ordinal: int) -> Launch:

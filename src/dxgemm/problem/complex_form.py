@@ -22,7 +22,8 @@ class ComplexCopy:
     Attributes:
         problem: its problem: sizes in complex elements, strides in real ones.
         conjugates: True to conjugate the elements.
-        expands: "i" or "-i" to write each row again, times that, below itself; else "".
+        expands: "i" or "-i" to write each row again, times that, below itself; "parts" or "halves"
+            for several real products; else "".
         conjugates_factor: True if the elements are multiplied by the conjugate of the factor.
         size: real elements that are written to the workspace; 0 if it is an array of the call.
     """
@@ -50,7 +51,8 @@ class ComplexForm:
         product: the real problem, in place.
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
-            the product is written, and "out" takes the result from the workspace to its place.
+            the product is written, and "out" takes the result from the workspace to its place. Of
+            several products, `complex_sum` makes the result.
     """
 
     problem: Problem
@@ -122,13 +124,8 @@ def three_products(problem: Problem, conjugates: str) -> ComplexForm:
     They are those of the real parts, of the imaginary parts, and of the sums of both; all come from
     and go to the workspace. Arguments are those of `complex_form`.
     """
-    real, m, n, k, batch = (
-        COMPLEX_PARTS[problem.dtype],
-        problem.m,
-        problem.n,
-        problem.k,
-        problem.batch,
-    )
+    real, batch = COMPLEX_PARTS[problem.dtype], problem.batch
+    m, n, k = problem.m, problem.n, problem.k
     copies = {}
     for name, rows, columns in (("a", m, k), ("b", k, n)):
         step = _row_step(columns, real)
@@ -166,9 +163,10 @@ def hermitian(problem: Problem, conjugates: str) -> ComplexForm:
     a = Strides(2 * m * half, 2 * half, 1)
     sums = Strides(m * step, step, 1)
     product = replace(
-        problem, dtype=real, out_dtype=real, k=2 * half if k else 0, batch=2, precision=None, a=a,
+        problem, dtype=real, out_dtype=real, k=2 * half if k else 0, batch=2, a=a,
         b=a.transposed()._replace(batch=0), c=sums, out=sums, a_alignment=MAX_ALIGNMENT,
         b_alignment=MAX_ALIGNMENT, reads_c=False, in_place=True, triangle="lower",
+        precision=None if problem.precision == THREE_PRODUCTS else problem.precision,
     )  # fmt: skip
     copies = {"a": ComplexCopy(copy, "a" in conjugates, "halves", size=4 * m * half)}
     return ComplexForm(problem, product, conjugates, copies)
