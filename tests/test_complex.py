@@ -13,7 +13,7 @@ from dxgemm import epilogues, errors, reductions
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
 from dxgemm.launches.complex_product import kernel_specs
-from dxgemm.problem.complex_form import cheaper_side, complex_form
+from dxgemm.problem.complex_form import cheaper_side, real_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Strides
@@ -268,7 +268,7 @@ def test_operands_that_lie_right_are_not_copied():
 
     def form(**changes):
         problem = replace(contiguous_problem("float32", 4, 6, 5), dtype="complex64")
-        return complex_form(replace(problem, out_dtype="complex64", **changes), "")
+        return real_form(replace(problem, out_dtype="complex64", **changes), "")
 
     rows = form()
     assert rows.copies.keys() == {"b"} and rows.copies["b"].variant[0] == "straight"
@@ -290,7 +290,7 @@ def test_the_smaller_operand_of_few_rows_is_expanded():
         (contiguous_problem("float32", 600, 2, 500), {"b"}),
     ):
         side = cheaper_side(replace(problem, dtype="complex64", out_dtype="complex64"))
-        form = complex_form(side, "")
+        form = real_form(side, "")
         assert form.copies.keys() == copies
         expanded = form.copies["b"].problem
         assert side.is_transposed is ("out" in copies)

@@ -47,15 +47,9 @@ from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import (
-    ComplexForm,
-    cheaper_side,
-    complex_form,
-    hermitian,
-    three_products,
-)
+from dxgemm.problem.complex_form import ComplexForm, cheaper_side, real_form
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, THREE_PRODUCTS
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
 from dxgemm.problem.problem import Problem, flattened, oriented
 from dxgemm.runtime.arrays import HOST, Library
@@ -173,9 +167,8 @@ class Route:
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
-        is_hermitian = is_complex and triangle not in ("", "either")
-        if is_complex and not (is_hermitian or isinstance(implementation, BatchInvariant)):
-            self.problem = cheaper_side(self.problem)
+        if is_complex:
+            self.problem = self._complex_problem(triangle)
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
@@ -188,13 +181,7 @@ class Route:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
         self.complex_form: ComplexForm | None = None
         if is_complex:
-            if is_hermitian:
-                triangle = OTHER.get(triangle, triangle) if self.is_transposed else triangle
-                self.problem, form = replace(self.problem, triangle=triangle), hermitian
-            else:
-                in_three = self.problem.precision == THREE_PRODUCTS
-                form = three_products if in_three else complex_form
-            self.complex_form = form(self.problem, self._conjugates())
+            self.complex_form = real_form(self.problem, self._conjugates())
             self.problem = self.complex_form.product
         elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
@@ -281,6 +268,16 @@ class Route:
                     f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
                     f"opposite imaginary parts; pass {name}.resolve_conj()."
                 )
+
+    def _complex_problem(self, triangle: str) -> Problem:
+        """Complex problem in the orientation in which it is computed, with its triangle."""
+        problem = self.problem
+        if triangle not in ("", "either"):
+            triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
+            return replace(problem, triangle=triangle)
+        if isinstance(self.implementation, BatchInvariant):
+            return problem  # the orientation may not depend on the number of rows
+        return cheaper_side(problem)
 
     def _conjugates(self) -> str:
         """Names of the operands of the problem that are conjugated."""

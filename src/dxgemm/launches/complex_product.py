@@ -15,14 +15,12 @@ from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.complex_form import (
     ComplexCopy,
     ComplexForm,
-    complex_form,
-    hermitian,
     in_parts,
+    real_form,
     scaling_copy,
-    three_products,
 )
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -92,7 +90,7 @@ class SummedLaunch(LaunchSeries):
         """Bind the kernels, building missing ones; see `ComplexLaunch`.
 
         Args:
-            form: the problem, by `three_products` or `hermitian`.
+            form: the problem and its copies, which `is_summed`.
         """
         super().__init__(ordinal)
         self._product = product
@@ -134,8 +132,9 @@ def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
         for layout in LAYOUTS if part in dtypes else ():
             real = contiguous_problem(part, 4, 4, 4, layout=layout)
             problem = replace(real, dtype=dtype, out_dtype=dtype)
-            forms = [complex_form(problem, ""), three_products(problem, "")]
-            forms.append(hermitian(replace(problem, triangle="both"), ""))
+            in_three = replace(problem, precision=THREE_PRODUCTS)
+            whole = replace(problem, triangle="both")
+            forms = [real_form(each, "") for each in (problem, in_three, whole)]
             for form in forms:
                 specs |= dict.fromkeys(map(copy_spec, form.copies.values()))
             specs[copy_spec(scaling_copy(forms[0]))] = None

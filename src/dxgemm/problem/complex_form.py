@@ -86,13 +86,22 @@ class ComplexForm:
         return f"{text}; copies: {copied}" if copied else text
 
 
-def complex_form(problem: Problem, conjugates: str) -> ComplexForm:
-    """Real form of a complex problem.
+def real_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Real form of a complex problem: of one product, of three, or of a Hermitian result.
 
     Args:
-        problem: the problem, of dtype complex64 or complex128.
+        problem: the problem, of dtype complex64 or complex128. If it has a triangle, b is the
+            conjugate transpose of a.
         conjugates: names of the operands of the problem that are conjugated: "", "a", "b" or "ab".
     """
+    if problem.triangle:
+        return hermitian(problem, conjugates)
+    in_three = problem.precision == THREE_PRODUCTS
+    return (three_products if in_three else one_product)(problem, conjugates)
+
+
+def one_product(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form of a complex problem as one real product, of a and the expanded b: see `real_form`."""
     real = COMPLEX_PARTS[problem.dtype]
     m, n, k = problem.m, problem.n, problem.k
     copies: dict[str, ComplexCopy] = {}
@@ -122,7 +131,7 @@ def three_products(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a complex problem as a batch of three real products, for each of its matrices.
 
     They are those of the real parts, of the imaginary parts, and of the sums of both; all come from
-    and go to the workspace. Arguments are those of `complex_form`.
+    and go to the workspace. Arguments are those of `real_form`.
     """
     real, batch = COMPLEX_PARTS[problem.dtype], problem.batch
     m, n, k = problem.m, problem.n, problem.k
@@ -152,7 +161,7 @@ def hermitian(problem: Problem, conjugates: str) -> ComplexForm:
 
     With P = [re, im] and Q = [im, -re] of a, the real part of the result is P @ P.T, the imaginary
     one Q @ P.T. The first is symmetric, the second one antisymmetric: what lies on and below the
-    diagonal makes all of the result. Arguments are those of `complex_form`; b is not read.
+    diagonal makes all of the result. Arguments are those of `real_form`; b is not read.
     """
     real, m, k = COMPLEX_PARTS[problem.dtype], problem.m, problem.k
     half, step = _row_step(k, real), _row_step(m, real)

@@ -108,7 +108,7 @@ def define_problem(
         is_reduced: True if c is only read, and nothing is allocated for the result.
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
         takes_pairs: True if the result has one column for each pair of columns of the product.
-        takes_complex: True if complex operands are allowed; see `complex_form`.
+        takes_complex: True if complex operands are allowed; see `real_form`.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
