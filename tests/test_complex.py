@@ -16,7 +16,9 @@ from dxgemm.launches.complex_product import kernel_specs
 from dxgemm.problem.complex_form import cheaper_side, real_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
-from dxgemm.problem.layout import Strides
+from dxgemm.problem.layout import Layout, Strides
+from dxgemm.runtime.arrays import HOST, host_view
+from dxgemm.runtime.host import device_copy_layout
 
 DTYPES = tuple(COMPLEX_PARTS)
 SIZES = [(5, 6, 4), (1, 7, 3), (4, 1, 5), (3, 3, 1), (9, 5, 0), (1, 1, 1)]
@@ -321,6 +323,24 @@ def test_errors_are_within_the_rule(home, dtype, sizes, precision):
         assert (abs(getattr(found - exact, part)) <= max(bound, 4 * epsilon) * scale).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_of_host_operands_are_conjugates_where_these_are(dtype):
+    layout = Layout((3, 4), (64, 16), dtype, HOST, read_only=False, is_conjugate=True)
+    copy = device_copy_layout(layout, 0)
+    assert copy.is_conjugate and copy.device == 0
+    assert not device_copy_layout(layout._replace(is_conjugate=False), 0).is_conjugate
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("conjugate", ["", "a", "b", "ab"])
+def test_host_operands_are_conjugated(dtype, conjugate):
+    a, b = integers((70, 33), dtype, 1), integers((33, 50), dtype, 2)
+    left, right = conjugated(a, b, conjugate)
+    found = dxgemm.gemm(a, np.asfortranarray(b), alpha=1 - 2j, conjugate=conjugate)
+    np.testing.assert_array_equal(found, (1 - 2j) * (left @ right))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("orders", [*product("CF", repeat=3)], ids="".join)
@@ -367,6 +387,11 @@ def check_lazy_conjugates(torch, device):
         assert torch.equal(found, left.resolve_conj() @ right.resolve_conj())
         assert torch.equal(dxgemm.gemm(left, right, conjugate="a"), left.conj() @ right)
     assert torch.equal(dxgemm.gemm(b.mH, a.mH), b.mH.resolve_conj() @ a.mH.resolve_conj())
+    dxgemm.gemm(a.cpu(), b)  # registers the type
+    in_memory = a.cpu().numpy()
+    np.testing.assert_array_equal(host_view(a.cpu().conj()), in_memory)
+    found = dxgemm.gemm(a.cpu().conj(), b.cpu())
+    assert torch.equal(found, a.cpu().conj().resolve_conj() @ b.cpu())
     with pytest.raises(errors.LayoutError, match="resolve_conj"):
         dxgemm.gemm(a, b, torch.zeros((4, 5), dtype=a.dtype, device=device).conj())
 
