@@ -235,6 +235,30 @@ def test_matmul_and_its_derivatives(random, shapes, dtype):
         assert [x.grad is not None for x in some] == wanted
 
 
+@pytest.mark.parametrize("name", ["gemm", "matmul"])
+def test_lazy_conjugates_are_read_as_they_lie(random, monkeypatch, name):
+    seen, multiply = [], getattr(dxgemm, name)
+    monkeypatch.setattr(
+        dxgemm,
+        name,
+        lambda a, b, *rest, **named: seen.append((a, b)) or multiply(a, b, *rest, **named),
+    )
+    a, b = (random(3, 3, dtype=torch.complex128, requires_grad=True) for _ in range(2))
+    found, expected = getattr(dxt, name)(a.mH, b.conj()), a.mH @ b.conj()
+    assert_close(found, expected)
+    for mine, theirs in zip(gradients(found, (a, b)), gradients(expected, (a, b)), strict=True):
+        assert_close(mine, theirs)
+    forward, *backward = seen
+    assert [x.is_conj() for x in forward] == [True, True]
+    own = {a.data_ptr(), b.data_ptr()}
+    assert backward and all(own & {x.data_ptr() for x in operands} for operands in backward)
+
+
+def test_a_lazy_conjugate_is_added(random):
+    a, c = (random(3, 3, dtype=torch.complex128) for _ in range(2))
+    assert_close(dxt.gemm(a, a, c.conj(), 1.0, 2.0), a @ a + 2 * c.conj())
+
+
 def test_second_derivatives_of_matmul(random):
     for shapes in (MATMULS[1], MATMULS[6], MATMULS[8]):
         operands = [random(*shape, dtype=torch.float64, requires_grad=True) for shape in shapes]

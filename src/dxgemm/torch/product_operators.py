@@ -57,7 +57,7 @@ def gemm_operator(
     if c is None:
         beta = 0.0
     else:
-        c = c.expand(out.shape)
+        c = c.resolve_conj().expand(out.shape)
     dxgemm.gemm(a, b, c, alpha, beta, out=out, batch_invariant=batch_invariant)
     return out
 
@@ -217,3 +217,8 @@ def _group_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, 
 
 grouped_operator.register_fake(_empty_group)
 grouped_operator.register_autograd(_group_backward, setup_context=_save_group)
+
+# torch would copy lazy conjugates before these operators see them; kernels read them as they lie.
+_library = torch.library.Library("dxgemm", "FRAGMENT")
+for _name in ("gemm", "matmul"):
+    _library.impl(_name, torch.library.fallthrough_kernel, "Conjugate")
