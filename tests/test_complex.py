@@ -10,13 +10,14 @@ import pytest
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
+from dxgemm.call.route import clear_routes
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
 from dxgemm.launches.complex_product import kernel_specs
-from dxgemm.problem.complex_form import cheaper_side, real_form
+from dxgemm.problem.complex_form import START_BYTES, real_form, real_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
-from dxgemm.problem.layout import Layout, Strides
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.host import device_copy_layout
 
@@ -84,7 +85,7 @@ def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
         assert result is sent
         np.testing.assert_array_equal(home.fetch(result), exact)
         assert_around(home, holder, layouts[2], (m, n))
-        kept, _ = put(home, c, layouts[2])
+        kept, _ = put(home, c, layouts[0])
         out, holder = put(home, np.full((m, n), np.nan, dtype), layouts[2])
         dxgemm.gemm(a_sent, b_sent, kept, alpha, beta, out=out, conjugate=conjugate, **named)
         np.testing.assert_array_equal(home.fetch(out), exact)
@@ -92,6 +93,74 @@ def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
         assert_around(home, holder, layouts[2], (m, n))
     np.testing.assert_array_equal(home.fetch(a_sent), a)
     np.testing.assert_array_equal(home.fetch(b_sent), b)
+
+
+@pytest.fixture(params=range(3), ids=["expanded", "exchanged", "parted"])
+def number(request, monkeypatch):
+    """Number of the form of each product, wherever there is one."""
+
+    def numbered(problem, conjugates, *, is_any=True):
+        forms = real_forms(problem, conjugates)
+        return forms[min(request.param, len(forms) - 1)]
+
+    clear_routes()
+    monkeypatch.setattr("dxgemm.call.route.real_form", numbered)
+    yield request.param
+    clear_routes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layouts", LAYOUTS[::5], ids="".join)
+@pytest.mark.parametrize("sizes", SIZES[:1] + SIZES[4:], ids=str)
+def test_every_form_is_exact(home, number, dtype, layouts, sizes):
+    test_products_of_integers_are_exact(home, dtype, layouts, sizes, None)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", "CF")
+def test_every_form_takes_batches(home, number, dtype, order):
+    a, b = integers((3, 5, 4), dtype, 1), integers((4, 6), dtype, 2)
+    c = integers((3, 5, 6), dtype, 3)
+    for left, right in ((a, b), (b.T, a.swapaxes(-1, -2))):
+        addend = c if left is a else c.swapaxes(-1, -2)
+        sent = home.send(np.array(left, order=order)), home.send(np.array(right, order=order))
+        result = dxgemm.gemm(*sent, home.send(addend.copy()), 1j, 1 - 2j, conjugate="b")
+        used = dxgemm.explain(*sent, home.send(addend.copy()), 1j, 1 - 2j, conjugate="b")
+        assert number != 2 or order == "F" or "in parts" in used.complex_form
+        np.testing.assert_array_equal(
+            home.fetch(result), 1j * (left @ right.conj()) + (1 - 2j) * addend
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_form_keeps_special_values_apart(home, number, dtype):
+    for layouts in LAYOUTS[::4]:
+        test_special_values_stay_in_their_components(home, dtype, layouts)
+    for layout in "CFs":
+        test_what_is_not_read_does_not_leak(home, dtype, layout)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "b_layout", "words"),
+    [
+        ((4096, 4096, 4096), "row", "b expanded"),
+        ((4096, 8, 4096), "row", "b expanded"),
+        ((8, 4096, 4096), "row", "a in parts"),
+        ((8, 4096, 4096), "col", "b expanded, the result to its place"),
+        ((8, 8, 8), "row", "b expanded"),
+    ],
+)
+def test_the_larger_operand_is_read_once(sizes, b_layout, words):
+    m, n, k = sizes
+    problem = contiguous_problem("float32", m, n, k, layout=f"row_{b_layout}")
+    problem = replace(problem, dtype="complex64", out_dtype="complex64")
+    form = real_form(problem, "")
+    assert str(form).endswith(words)
+    least = problem.bytes_moved + 2 * START_BYTES
+    assert form.cost_bytes <= 6 * least
+    if m == 8 < n:
+        assert form.cost_bytes <= 1.1 * least
+        assert form.problem.is_transposed == (b_layout == "col")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -270,7 +339,8 @@ def test_operands_that_lie_right_are_not_copied():
 
     def form(**changes):
         problem = replace(contiguous_problem("float32", 4, 6, 5), dtype="complex64")
-        return real_form(replace(problem, out_dtype="complex64", **changes), "")
+        problem = replace(problem, out_dtype="complex64", **changes)
+        return real_form(problem, "", is_any=False)
 
     rows = form()
     assert rows.copies.keys() == {"b"} and rows.copies["b"].variant[0] == "straight"
@@ -281,22 +351,6 @@ def test_operands_that_lie_right_are_not_copied():
     assert turned.copies.keys() == {"a", "b"} and turned.copies["a"].variant[0] == "turned"
     apart = form(out=rows.problem.out._replace(row=30, col=2))
     assert apart.copies.keys() == {"b", "out"}
-
-
-def test_the_smaller_operand_of_few_rows_is_expanded():
-    weights = contiguous_problem("float32", 2, 600, 500, layout="row_col")
-    for problem, copies in (
-        (weights, {"b", "out"}),
-        (replace(weights, b=Strides(0, 600, 1)), {"a", "b", "out"}),
-        (contiguous_problem("float32", 600, 600, 600, layout="row_col"), {"b"}),
-        (contiguous_problem("float32", 600, 2, 500), {"b"}),
-    ):
-        side = cheaper_side(replace(problem, dtype="complex64", out_dtype="complex64"))
-        form = real_form(side, "")
-        assert form.copies.keys() == copies
-        expanded = form.copies["b"].problem
-        assert side.is_transposed is ("out" in copies)
-        assert expanded.m * expanded.n == side.n * side.k
 
 
 @pytest.mark.gpu
@@ -401,7 +455,8 @@ def test_the_kernels_around_the_product_are_built_ahead():
     assert {spec.implementation for spec in specs} == {"complex_copy", "complex_sum"}
     variants = {spec.variant for spec in specs if spec.dtype == "float64"}
     assert {("straight", "", "i"), ("straight", "conjugate", "i"), ("turned", "", "")} <= variants
-    assert {("both",), (), ("straight", "", "parts"), ("straight", "", "halves")} <= variants
+    assert {("both",), ("three",), ("of parts",), ("of parts, conjugate",)} <= variants
+    assert {("straight", "", "parts"), ("straight", "", "halves")} <= variants
     assert not kernel_specs(("float16",))
 
 

@@ -3,11 +3,11 @@
 Idea: complex numbers are pairs of neighbouring real ones. So a row-major C (m, n) is a real matrix
 of 2 n columns as it lies, a (m, k) one of 2 k, and C = a @ b is the product of these by b expanded:
 under each row of b, taken as 2 n real columns, follows the same row times i. Or the real parts,
-the imaginary parts and their sums are multiplied, each by a real product (complex_sum.py). Tiles go
+the imaginary parts and, for three products, their sums are multiplied (complex_sum.py). Tiles go
 through shared memory, so that both sides are read and written along their contiguous dimension.
 Layout: a (m, n) of complex elements, any strides, any batch; out (m, n) likewise, or (2 m, n) if
-the matrix is expanded, or three real (m, n) for each matrix, c.batch apart, if it goes in parts. In
-halves, it becomes two real matrices of 2 k columns, c.batch apart: [re, im] and [im, -re], each
+the matrix is expanded, or two or three real (m, n) for each matrix, c.batch apart, if it is parted.
+In halves, it becomes two real matrices of 2 k columns, c.batch apart: [re, im] and [im, -re], each
 filled up with zeros from n to k columns. Strides count real elements. alpha and beta are the real
 and the imaginary part of the factor. b is not used.
 Constraints: complex elements begin at multiples of their size.
@@ -67,7 +67,7 @@ def make_kernel(
         order: "turned" if the columns of a are contiguous, else "straight".
         conjugates: "conjugate" to copy the conjugates of the elements, else "".
         expands: "i" or "-i" to write each row again, times that, below itself; "parts" to write
-            real parts, imaginary parts and their sums apart; "halves"; else "".
+            real and imaginary parts apart, "parts and sums" their sums too; "halves"; else "".
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
@@ -80,7 +80,7 @@ def make_kernel(
     side, steps, tile_row = config.side, config.steps, config.tile_row
     lines, copies = side // steps, 2 if expands in ("i", "-i") else 1
     tile_items = side * tile_row
-    is_turned, is_negative, are_parts = order == "turned", expands == "-i", expands == "parts"
+    is_turned, is_negative, are_parts = order == "turned", expands == "-i", "parts" in expands
     are_halves = expands == "halves"
 
     @gemm_kernel
@@ -136,7 +136,8 @@ def make_kernel(
                 elif are_parts:
                     out.data[place] = re
                     out.data[place + c.batch] = im
-                    out.data[place + 2 * c.batch] = re + im
+                    if expands == "parts and sums":
+                        out.data[place + 2 * c.batch] = re + im
                 else:
                     store_vector(out.data, place, (re, im))
                     if expands:

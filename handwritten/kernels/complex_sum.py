@@ -1,13 +1,14 @@
-"""The complex result of real products: three of parts and their sums, or two of a Hermitian one.
+"""The complex result of real products of parts.
 
-Idea: re = P - Q and im = S - P - Q, for P of the real parts, Q of the imaginary parts, and S of the
-sums of both. Three products in the place of four; where im is small beside P and Q, it keeps fewer
-digits. Of a Hermitian result, P holds the real and Q the imaginary parts, of which half are
-computed: those on and below the diagonal.
-Layout: a holds P, Q and S, (m, n) row-major each, b.batch apart, for each matrix of the batch; c
-and out (m, n) complex, any strides, which count real elements. alpha and beta are the real and the
-imaginary part of the factor of the product, the extra arguments those of the factor of c, which is
-not read if both are 0. k is not used.
+Idea: with P of the real parts, Q of the imaginary parts, and S of the sums of both, re = P - Q and
+im = S - P - Q: three products in the place of four; where im is small beside P and Q, it keeps
+fewer digits. Or the real and the imaginary parts of a alone are multiplied by b as it lies: with
+the products P + i P' and Q + i Q', re = P - Q' and im = P' + Q. Of a Hermitian result, P holds the
+real and Q the imaginary parts, of which half are computed: those on and below the diagonal.
+Layout: a holds the products, row-major each, b.batch apart, for each matrix of the batch: P, Q and
+S (m, n), or P and Q of complex elements; c and out (m, n) complex, any strides. All strides count
+real elements. alpha and beta are the real and the imaginary part of the factor of the product, the
+extra arguments those of the factor of c, which is not read if both are 0. k is not used.
 Source: N. J. Higham, "Stability of a method for multiplying complex matrices with three real matrix
 multiplications", 1992.
 """
@@ -21,6 +22,9 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.triangle import TRIANGLES
+
+OF_PARTS = ("of parts", "of parts, conjugate")  # products of which only a goes in parts
 
 
 @dataclass(frozen=True)
@@ -43,13 +47,14 @@ def block_count(config: Config, problem: Any) -> int:
 
 
 def make_kernel(
-    config: Config, dtype: str, triangle: str = "", epilogue: Any = None
+    config: Config, dtype: str, products: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """The kernel, as a Python function to compile or to simulate.
 
     Args:
         config, dtype: config, and dtype of the real and the imaginary parts.
-        triangle: triangles of a Hermitian result that are written; "" for three products.
+        products: "three"; "of parts", or "of parts, conjugate" for the conjugate of their sum; or
+            triangles of a Hermitian result that are written: "both", "lower" or "upper".
         epilogue: a `Fusion` of two numbers.
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
@@ -70,21 +75,27 @@ def make_kernel(
         row = divide(element, int32(n))
         col: int32 = element - row * n
         is_written = row < m
-        if triangle == "lower":
+        if products == "lower":
             is_written = is_written and row >= col
-        if triangle == "upper":
+        if products == "upper":
             is_written = is_written and row <= col
         if is_written:
-            if triangle:
+            place = int64(matrix) * a.batch + int64(row) * a.row + int64(col) * a.col
+            if products == "three":
+                first, second = a.data[place], a.data[place + b.batch]
+                re = first - second
+                im = a.data[place + 2 * b.batch] - first - second
+            elif products in OF_PARTS:
+                first, second = load_vector(scalar, 2, a.data, place)
+                left, right = load_vector(scalar, 2, a.data, place + b.batch)
+                re, im = first - right, second + left
+                if products == "of parts, conjugate":
+                    im = -im
+            else:
                 place = int64(matrix) * a.batch + int64(max(row, col)) * a.row + min(row, col)
                 re, im = a.data[place], a.data[place + b.batch]
                 if row < col:
                     im = -im
-            else:
-                place = int64(matrix) * a.batch + int64(row) * a.row + col
-                first, second = a.data[place], a.data[place + b.batch]
-                re = first - second
-                im = a.data[place + 2 * b.batch] - first - second
             if beta != 0:
                 re, im = alpha * re - beta * im, alpha * im + beta * re
             else:  # an infinite part is not multiplied by 0
@@ -99,7 +110,7 @@ def make_kernel(
                 else:
                     re += factor_re * c_re
                     im += factor_re * c_im
-            if triangle and row == col:
+            if products in TRIANGLES and row == col:
                 im = scalar(0)
             place = int64(matrix) * out.batch + int64(row) * out.row + int64(col) * out.col
             store_vector(out.data, place, (re, im))

@@ -47,7 +47,7 @@ from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import ComplexForm, cheaper_side, real_form
+from dxgemm.problem.complex_form import ComplexForm, real_form
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
@@ -167,8 +167,10 @@ class Route:
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
+        self.complex_form: ComplexForm | None = None
         if is_complex:
-            self.problem = self._complex_problem(triangle)
+            self.complex_form = self._complex_form(triangle)
+            self.problem = self.complex_form.problem
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
@@ -179,9 +181,7 @@ class Route:
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
-        self.complex_form: ComplexForm | None = None
-        if is_complex:
-            self.complex_form = real_form(self.problem, self._conjugates())
+        if self.complex_form is not None:
             self.problem = self.complex_form.product
         elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
@@ -269,15 +269,15 @@ class Route:
                     f"opposite imaginary parts; pass {name}.resolve_conj()."
                 )
 
-    def _complex_problem(self, triangle: str) -> Problem:
-        """Complex problem in the orientation in which it is computed, with its triangle."""
-        problem = self.problem
+    def _complex_form(self, triangle: str) -> ComplexForm:
+        """Form in which a complex problem is computed, with its triangle."""
+        problem, asked = self.problem, self.implementation
         if triangle not in ("", "either"):
             triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
-            return replace(problem, triangle=triangle)
-        if isinstance(self.implementation, BatchInvariant):
-            return problem  # the orientation may not depend on the number of rows
-        return cheaper_side(problem)
+            problem = replace(problem, triangle=triangle)
+        # Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+        is_any = not isinstance(asked, BatchInvariant) and asked != "cublas"
+        return real_form(problem, self._conjugates(), is_any=is_any)
 
     def _conjugates(self) -> str:
         """Names of the operands of the problem that are conjugated."""
@@ -414,7 +414,7 @@ class Route:
         if isinstance(candidate.implementation, Cublas):
             return complex_cublas(form, self.ordinal)
         product = self._bind_product(candidate)
-        launch = SummedLaunch if form.is_summed else ComplexLaunch
+        launch = SummedLaunch if form.products else ComplexLaunch
         return launch(form, product, self.device.arch, self.ordinal)
 
     def _bind_product(self, candidate: Candidate) -> Launch:

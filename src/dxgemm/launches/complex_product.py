@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from dxgemm.choice.cublas_limits import supports
+from dxgemm.choice.implementation import COMMON_SHAPE
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
@@ -19,14 +21,12 @@ from dxgemm.problem.complex_form import (
     real_form,
     scaling_copy,
 )
-from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
-
-LAYOUTS = ("row_row", "row_col", "col_row", "col_col")
 
 
 class ComplexLaunch(LaunchSeries):
@@ -87,58 +87,50 @@ class SummedLaunch(LaunchSeries):
     """Launch of several real products of parts, in one batch, and of the kernel that adds them."""
 
     def __init__(self, form: ComplexForm, product: Launch, arch: str, ordinal: int) -> None:
-        """Bind the kernels, building missing ones; see `ComplexLaunch`.
-
-        Args:
-            form: the problem and its copies, which `is_summed`.
-        """
+        """Bind the kernels, building missing ones; see `ComplexLaunch`."""
         super().__init__(ordinal)
         self._product = product
-        self._copies = {}
+        self._copies = {name: bind_copy(copy, arch, ordinal) for name, copy in form.copies.items()}
         item_size = ITEM_SIZES[form.product.dtype]
         self._places = {
             name: self._take(copy.size * item_size) for name, copy in form.copies.items()
         }
-        sums, problem = form.product.out, form.problem
-        self._place = self._take(form.product.batch * sums.batch * item_size)
-        if problem.k > 0:
-            self._copies = {
-                name: bind_copy(copy, arch, ordinal) for name, copy in form.copies.items()
-            }
+        self._is_hermitian = form.problem.triangle != ""
+        self._place = self._take(form.product.batch * form.product.out.batch * item_size)
         adding = sum_problem(form)
-        spec = sum_spec(adding)
+        spec = sum_spec(form)
         blocks = complex_sum.KERNEL.block_count(spec.config, adding)
         self._sum = launch_kernel(spec, adding, blocks, arch, ordinal)
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         a, b, c, out, alpha, beta = call
-        places = {name: base + place for name, place in self._places.items()}
+        arrays, sums = {"a": a, "b": b}, base + self._place
+        sources = arrays | {name: base + place for name, place in self._places.items()}
         calls = [
-            _call(launch, source, places[name], 1.0)
-            for source, (name, launch) in zip((a, b), self._copies.items(), strict=False)
+            _call(launch, arrays[name], sources[name], 1.0) for name, launch in self._copies.items()
         ]
-        sums = base + self._place
-        sources = places["a"], places.get("b", places["a"])
-        calls.append(Call(self._product, (*sources, sums, sums, 1.0, 0.0)))
-        factor = alpha.real, alpha.imag
-        added = beta.real, beta.imag
+        if self._is_hermitian:
+            sources["b"] = sources["a"]
+        calls.append(Call(self._product, (*sources.values(), sums, sums, 1.0, 0.0)))
+        factor, added = (alpha.real, alpha.imag), (beta.real, beta.imag)
         return [*calls, Call(self._sum, (sums, sums, c, out, *factor), added)]
 
 
 def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
     """List the kernels around real products, to build ahead of time, for float32 and float64."""
+    parts = {dtype: part for dtype, part in COMPLEX_PARTS.items() if part in dtypes}
+    sizes = COMMON_SHAPE, (1, *COMMON_SHAPE[1:]), (8, 8, 8), (16, 16, 16)
     specs: dict[KernelSpec, None] = {}
-    for dtype, part in COMPLEX_PARTS.items():
-        for layout in LAYOUTS if part in dtypes else ():
-            real = contiguous_problem(part, 4, 4, 4, layout=layout)
-            problem = replace(real, dtype=dtype, out_dtype=dtype)
-            in_three = replace(problem, precision=THREE_PRODUCTS)
-            whole = replace(problem, triangle="both")
-            forms = [real_form(each, "") for each in (problem, in_three, whole)]
-            for form in forms:
-                specs |= dict.fromkeys(map(copy_spec, form.copies.values()))
-            specs[copy_spec(scaling_copy(forms[0]))] = None
-            specs |= dict.fromkeys(sum_spec(sum_problem(form)) for form in forms[1:])
+    for (dtype, part), size, layout in product(parts.items(), sizes, LAYOUTS):
+        real = contiguous_problem(part, *size, layout=layout)
+        problem = replace(real, dtype=dtype, out_dtype=dtype)
+        others = replace(problem, precision=THREE_PRODUCTS), replace(problem, triangle="both")
+        for own in (problem, *others):
+            for conjugates in ("", "a", "b", "ab"):
+                form = real_form(own, conjugates)
+                specs |= dict.fromkeys(map(copy_spec, [*form.copies.values(), scaling_copy(form)]))
+                if form.products:
+                    specs[sum_spec(form)] = None
     return list(specs)
 
 
@@ -150,18 +142,19 @@ def bind_copy(copy: ComplexCopy, arch: str, ordinal: int) -> Launch:
 
 
 def sum_problem(form: ComplexForm) -> Problem:
-    """Problem of the kernel that makes the result of three products, as `complex_sum` has it."""
+    """Problem of the kernel that makes the result of products of parts, `complex_sum`."""
     problem, product = form.problem, form.product
+    count = 3 if form.products == "three" else 2
+    width = 2 if form.products in complex_sum.OF_PARTS else 1
     numbers = [FusedOperand("number", product.dtype)] * 2
-    several = 2 if problem.triangle else 3
     return Problem(
         dtype=product.dtype,
         m=problem.m,
         n=problem.n,
         k=1,
         batch=problem.batch,
-        a=product.out._replace(batch=several * product.out.batch),
-        b=Strides(product.out.batch, 0, 0),
+        a=Strides(count * form.part, product.out.row, width),
+        b=Strides(form.part, 0, 0),
         c=in_parts(problem.c),
         out=in_parts(problem.out),
         out_dtype=product.dtype,
@@ -171,12 +164,14 @@ def sum_problem(form: ComplexForm) -> Problem:
     )
 
 
-def sum_spec(adding: Problem) -> KernelSpec:
-    """Spec of that kernel, for `sum_problem`."""
+def sum_spec(form: ComplexForm) -> KernelSpec:
+    """Spec of that kernel."""
+    adding = sum_problem(form)
     kernel, name = complex_sum.KERNEL, complex_sum.__name__
     (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    variant = (adding.triangle,) if adding.triangle else ()
-    return KernelSpec("complex_sum", name, config, adding.dtype, variant, adding.epilogue)
+    return KernelSpec(
+        "complex_sum", name, config, adding.dtype, (form.products,), epilogue=adding.epilogue
+    )
 
 
 def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
@@ -191,6 +186,8 @@ def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
         reason = "its Hermitian product is another function"
     if problem.precision:
         reason = "it multiplies complex numbers in their own arithmetic alone"
+    if problem.triangle:
+        reason = "its complex gemm writes both triangles"
     if reason:
         raise UnsupportedProblemError(
             f"gemm: implementation 'cublas' cannot compute this: {reason}."

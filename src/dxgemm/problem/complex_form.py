@@ -4,15 +4,23 @@ A row-major complex matrix (m, n) is a real one (m, 2 n) as it lies, whose neigh
 imaginary parts. So C (m, n) = a (m, k) @ b (k, n) is a real product of the matrices (m, 2 k), as
 a lies, and (2 k, 2 n): b expanded by a copy, in which the row [re, im, ...] of b times i follows
 each row. It takes as many operations as complex arithmetic does, 8 m n k, in the same terms.
+
+With few rows, expanding b costs more than the product. Then its real and its imaginary parts make
+two rows of each row of a, whose real product with b as it lies, (k, 2 n), has all products of
+parts. Or out.T = b.T @ a.T is computed, in which a is the operand to expand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
 from dxgemm.problem.problem import Problem, exchanged
+
+# Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
+START_BYTES = 2**23
 
 
 @dataclass(frozen=True)
@@ -22,8 +30,7 @@ class ComplexCopy:
     Attributes:
         problem: its problem: sizes in complex elements, strides in real ones.
         conjugates: True to conjugate the elements.
-        expands: "i" or "-i" to write each row again, times that, below itself; "parts" or "halves"
-            for several real products; else "".
+        expands: what is written in the place of the elements, as the kernel names it; else "".
         conjugates_factor: True if the elements are multiplied by the conjugate of the factor.
         size: real elements that are written to the workspace; 0 if it is an array of the call.
     """
@@ -41,43 +48,57 @@ class ComplexCopy:
         order = "turned" if is_turned else "straight"
         return order, "conjugate" if self.conjugates else "", self.expands
 
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written; an expanded matrix is written twice."""
+        p = self.problem
+        accesses = 3 if self.expands in ("i", "-i") else 2
+        return 2 * accesses * p.batch * p.m * p.n * ITEM_SIZES[p.dtype]
+
 
 @dataclass(frozen=True)
 class ComplexForm:
     """Complex problem, its real product, and the copies around it.
 
     Attributes:
-        problem: the complex problem.
+        problem: the complex problem, in the orientation in which it is computed.
         product: the real problem, in place.
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
-            the product is written, and "out" takes the result from the workspace to its place. Of
-            several products, `complex_sum` makes the result.
+            the product is written, and "out" takes the result from the workspace to its place.
+        products: products that the kernel `complex_sum` makes the result of, as it names them; ""
+            if the product is the result.
     """
 
     problem: Problem
     product: Problem
     conjugates: str
     copies: dict[str, ComplexCopy]
+    products: str = ""
 
     @property
-    def has_three_products(self) -> bool:
-        """True if the product is a batch of three for each complex one: see `three_products`."""
-        return self.problem.precision == THREE_PRODUCTS
+    def part(self) -> int:
+        """Real elements from one part of a sum to the next, in the workspace."""
+        sums = self.product.out.batch
+        return sums // 2 if self.products in OF_PARTS else sums
 
     @property
-    def is_summed(self) -> bool:
-        """True if `complex_sum` makes the result of several products."""
-        return self.has_three_products or self.problem.triangle != ""
+    def cost_bytes(self) -> int:
+        """Bytes moved by all kernels, and `START_BYTES` for each but that of the product."""
+        copied = sum(copy.bytes_moved + START_BYTES for copy in self.copies.values())
+        if self.products:
+            copied += START_BYTES + self.product.result_bytes + self.problem.result_bytes
+            copied += self.problem.result_bytes * self.problem.reads_c
+        return self.product.bytes_moved + copied
 
     def __str__(self) -> str:
         if self.problem.triangle:
             return f"two products of {self.product.dtype}, by half their tiles: real and imaginary"
-        if self.has_three_products:
+        if self.products == "three":
             return f"three products of {self.product.dtype}, of real and imaginary parts"
         told = {
-            "a": "a in rows", "b": "b expanded", "c": "c where the result is written",
-            "out": "the result to its place",
+            "a": "a in parts" if self.products else "a in rows", "b": "b expanded",
+            "c": "c where the result is written", "out": "the result to its place",
         }  # fmt: skip
         copied = ", ".join(told[name] for name in self.copies)
         product = self.product
@@ -86,22 +107,61 @@ class ComplexForm:
         return f"{text}; copies: {copied}" if copied else text
 
 
-def real_form(problem: Problem, conjugates: str) -> ComplexForm:
-    """Real form of a complex problem: of one product, of three, or of a Hermitian result.
+def real_form(problem: Problem, conjugates: str, *, is_any: bool = True) -> ComplexForm:
+    """Real form of a complex problem: of `real_forms` the one that moves the fewest bytes.
+
+    Args:
+        problem, conjugates: as `real_forms` takes them.
+        is_any: False for the first form, whatever it costs.
+    """
+    if problem.triangle:
+        return _hermitian(problem, conjugates)
+    if problem.precision == THREE_PRODUCTS:
+        return _three_products(problem, conjugates)
+    forms = real_forms(problem, conjugates)
+    return min(forms if is_any else forms[:1], key=lambda form: form.cost_bytes)
+
+
+def real_forms(problem: Problem, conjugates: str) -> list[ComplexForm]:
+    """Real forms of a complex problem: b expanded; out.T = b.T @ a.T, a expanded; a in parts.
 
     Args:
         problem: the problem, of dtype complex64 or complex128. If it has a triangle, b is the
             conjugate transpose of a.
         conjugates: names of the operands of the problem that are conjugated: "", "a", "b" or "ab".
     """
-    if problem.triangle:
-        return hermitian(problem, conjugates)
-    in_three = problem.precision == THREE_PRODUCTS
-    return (three_products if in_three else one_product)(problem, conjugates)
+    forms = [_expanded_form(problem, conjugates)]
+    if problem.k == 0 or problem.is_empty:
+        return forms
+    forms.append(_expanded_form(exchanged(problem), conjugates.translate(_EXCHANGE)))
+    if problem.b.col == 1 or problem.n == 1:
+        forms.append(_parted_form(problem, conjugates))
+    return forms
 
 
-def one_product(problem: Problem, conjugates: str) -> ComplexForm:
-    """Form of a complex problem as one real product, of a and the expanded b: see `real_form`."""
+_EXCHANGE = str.maketrans("ab", "ba")
+
+
+def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form that reads b as it lies, rows of which are contiguous.
+
+    With the conjugate of b, it is the conjugate of a product with b.
+    """
+    is_b_conjugate = "b" in conjugates
+    copy = _parted(problem, "a", 2, is_conjugate=("a" in conjugates) != is_b_conjugate)
+    real, m, n = copy.problem.dtype, problem.m, problem.n
+    step = _row_step(2 * n, real)
+    sums = Strides(2 * m * step, step, 1)
+    product = replace(
+        problem, dtype=real, out_dtype=real, m=2 * m, n=2 * n, a=copy.problem.out,
+        b=_viewed(problem.b), c=sums, out=sums, a_alignment=MAX_ALIGNMENT, reads_c=False,
+        in_place=True,
+    )  # fmt: skip
+    return ComplexForm(problem, product, conjugates, {"a": copy}, OF_PARTS[is_b_conjugate])
+
+
+def _expanded_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form in which b is expanded, and a read as it lies if its rows are contiguous."""
     real = COMPLEX_PARTS[problem.dtype]
     m, n, k = problem.m, problem.n, problem.k
     copies: dict[str, ComplexCopy] = {}
@@ -115,8 +175,7 @@ def one_product(problem: Problem, conjugates: str) -> ComplexForm:
     in_rows = problem.out.col == 1 or n == 1
     if not in_rows:
         out, back = _copied(real, problem.out, m, n, problem.batch)
-        copied = back.problem
-        copies["out"] = replace(back, problem=replace(copied, a=copied.out, out=copied.a))
+        copies["out"] = replace(back, problem=_returning(back.problem))
     if problem.reads_c and not (problem.in_place and in_rows):
         addend = _copy_problem(real, m, n, problem.batch, in_parts(problem.c), out)
         copies["c"] = ComplexCopy(addend)
@@ -127,24 +186,17 @@ def one_product(problem: Problem, conjugates: str) -> ComplexForm:
     return ComplexForm(problem, product, conjugates, copies)
 
 
-def three_products(problem: Problem, conjugates: str) -> ComplexForm:
+def _three_products(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a complex problem as a batch of three real products, for each of its matrices.
 
     They are those of the real parts, of the imaginary parts, and of the sums of both; all come from
-    and go to the workspace. Arguments are those of `real_form`.
+    and go to the workspace.
     """
-    real, batch = COMPLEX_PARTS[problem.dtype], problem.batch
-    m, n, k = problem.m, problem.n, problem.k
-    copies = {}
-    for name, rows, columns in (("a", m, k), ("b", k, n)):
-        step = _row_step(columns, real)
-        part = Strides(rows * step, step, 1)  # one of three
-        source = in_parts(getattr(problem, name))
-        copy = Problem(
-            dtype=real, m=rows, n=columns, k=1, batch=batch, a=source, b=NO_STRIDES,
-            c=Strides(part.batch, 0, 0), out=part._replace(batch=3 * part.batch), out_dtype=real,
-        )  # fmt: skip
-        copies[name] = ComplexCopy(copy, name in conjugates, "parts", size=3 * batch * rows * step)
+    real, m, n, batch = COMPLEX_PARTS[problem.dtype], problem.m, problem.n, problem.batch
+    copies = {
+        name: _parted(problem, name, 3, is_conjugate=name in conjugates, is_repeated=True)
+        for name in "ab"
+    }
     a, b = (copies[name].problem.out for name in "ab")
     step = _row_step(n, real)
     sums = Strides(m * step, step, 1)
@@ -153,15 +205,15 @@ def three_products(problem: Problem, conjugates: str) -> ComplexForm:
         a=a._replace(batch=a.batch // 3), b=b._replace(batch=b.batch // 3), c=sums, out=sums,
         a_alignment=MAX_ALIGNMENT, b_alignment=MAX_ALIGNMENT, in_place=True,
     )  # fmt: skip
-    return ComplexForm(problem, product, conjugates, copies)
+    return ComplexForm(problem, product, conjugates, copies if problem.k else {}, "three")
 
 
-def hermitian(problem: Problem, conjugates: str) -> ComplexForm:
+def _hermitian(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a @ a.conj().T as a batch of two real products, half of whose tiles are computed.
 
     With P = [re, im] and Q = [im, -re] of a, the real part of the result is P @ P.T, the imaginary
     one Q @ P.T. The first is symmetric, the second one antisymmetric: what lies on and below the
-    diagonal makes all of the result. Arguments are those of `real_form`; b is not read.
+    diagonal makes all of the result. b is not read.
     """
     real, m, k = COMPLEX_PARTS[problem.dtype], problem.m, problem.k
     half, step = _row_step(k, real), _row_step(m, real)
@@ -178,17 +230,33 @@ def hermitian(problem: Problem, conjugates: str) -> ComplexForm:
         precision=None if problem.precision == THREE_PRODUCTS else problem.precision,
     )  # fmt: skip
     copies = {"a": ComplexCopy(copy, "a" in conjugates, "halves", size=4 * m * half)}
-    return ComplexForm(problem, product, conjugates, copies)
+    return ComplexForm(problem, product, conjugates, copies if k else {}, problem.triangle)
 
 
-def cheaper_side(problem: Problem) -> Problem:
-    """Orientation of a complex problem in which its copies move fewer bytes.
+def _parted(
+    problem: Problem, name: str, count: int, *, is_conjugate: bool, is_repeated: bool = False
+) -> ComplexCopy:
+    """Copy of an operand as matrices of its real parts, of its imaginary parts, and of their sums.
 
-    The b of the problem is expanded. Where the result has few rows, the caller's a is the smaller
-    operand, and out.T = b.T @ a.T goes to its place from the workspace.
+    Args:
+        problem: the complex problem.
+        name: "a" or "b".
+        count: 2, or 3 with the sums.
+        is_conjugate: True to take the conjugate.
+        is_repeated: True to copy a matrix that is broadcast once for each of the batch.
     """
-    other = exchanged(problem)
-    return other if _copied_elements(other) < _copied_elements(problem) else problem
+    real, source = COMPLEX_PARTS[problem.dtype], in_parts(getattr(problem, name))
+    rows, columns = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
+    step = _row_step(columns, real)
+    has_batch = bool(source.batch) or is_repeated
+    batch = problem.batch if has_batch else 1
+    copy = Problem(
+        dtype=real, m=rows, n=columns, k=1, batch=batch, a=source, b=NO_STRIDES,
+        c=Strides(rows * step, 0, 0), out=Strides(count * rows * step * has_batch, step, 1),
+        out_dtype=real,
+    )  # fmt: skip
+    expands = "parts and sums" if count == 3 else "parts"
+    return ComplexCopy(copy, is_conjugate, expands, size=count * batch * rows * step)
 
 
 def scaling_copy(form: ComplexForm) -> ComplexCopy:
@@ -198,17 +266,6 @@ def scaling_copy(form: ComplexForm) -> ComplexCopy:
     return ComplexCopy(
         _copy_problem(product.dtype, problem.m, problem.n, problem.batch, in_place, in_place)
     )
-
-
-def _copied_elements(problem: Problem) -> int:
-    """Elements that the copies of a complex problem read and write, and the product reads anew."""
-    m, n, k = problem.m, problem.n, problem.k
-    copied = 5 * k * n * (problem.batch if problem.b.batch else 1)  # read, and twice there and back
-    if problem.a.col != 1 and k > 1:
-        copied += 2 * m * k * (problem.batch if problem.a.batch else 1)
-    if problem.out.col != 1 and n > 1:
-        copied += 2 * m * n * problem.batch
-    return copied
 
 
 def _viewed(strides: Strides) -> Strides:
@@ -236,6 +293,15 @@ def _copy_problem(
         dtype=dtype, m=m, n=n, k=1, batch=batch, a=source, b=NO_STRIDES, c=NO_STRIDES, out=target,
         out_dtype=dtype,
     )  # fmt: skip
+
+
+def _returning(copy: Problem) -> Problem:
+    """Problem of the way back of a copy, which writes along the contiguous dimension."""
+    problem = replace(copy, a=copy.out, out=copy.a)
+    if abs(problem.out.row) >= abs(problem.out.col) or problem.m == 1:
+        return problem
+    a, out = problem.a.transposed(), problem.out.transposed()
+    return replace(problem, m=problem.n, n=problem.m, a=a, out=out)
 
 
 def _copied(

@@ -123,24 +123,21 @@ class SimulatedLaunch:
         }
         if name == "add_slices":  # sums in a workspace have columns beside their slices
             extents["a"] = (*problem.a, 1), (batch, m, k, n)
-        if name.startswith("complex_"):  # parts are neighbours, but those in a workspace
-            parts = problem.b.batch or problem.c.batch
-            expands = self._spec.variant[-1] if name == "complex_copy" else ""
-            rows = 2 * m if expands in ("i", "-i") else m
+        if name.startswith("complex_"):  # real and imaginary parts are neighbours
             for operand in ("a", "c", "out"):
                 strides, (count, *_) = extents[operand]
-                sizes = count, rows if operand == "out" else m, n
-                of_three = (operand, name, expands) in (
-                    ("a", "complex_sum", ""), ("out", "complex_copy", "parts"),
-                )  # fmt: skip
-                several = 2 if self._spec.variant[-1:] in (("both",), ("lower",), ("upper",)) else 3
-                extents[operand] = (
-                    ((*strides, parts), (*sizes, several))
-                    if of_three
-                    else ((*strides, 1), (*sizes, 2))
-                )
-            if expands == "halves":
-                extents["out"] = (*problem.out, parts), (batch, m, 2 * k, 2)
+                extents[operand] = (*strides, 1), (count, m, n, 2)
+            form, part = self._spec.variant[-1], problem.b.batch or problem.c.batch
+            if form in ("i", "-i"):
+                extents["out"] = (*problem.out, 1), (batch, 2 * m, n, 2)
+            if form == "halves":
+                extents["out"] = (*problem.out, part), (batch, m, 2 * k, 2)
+            if form in ("parts", "parts and sums"):
+                count = 3 if form == "parts and sums" else 2
+                extents["out"] = (*problem.out, part), (batch, m, n, count)
+            if name == "complex_sum":
+                count = 3 if form == "three" else 2
+                extents["a"] = (*problem.a, part, 1), (batch, m, n, count, problem.a.col)
         return extents
 
     def fixed(
