@@ -460,7 +460,19 @@ def test_the_kernels_around_the_product_are_built_ahead():
     assert not kernel_specs(("float16",))
 
 
-def test_the_copy_s_config_fits():
-    (config,) = complex_copy.KERNEL.configs
-    assert config.threads == 256
-    assert config.smem_bytes("float64") <= 48 * 1024
+def test_copies_have_tiles_as_wide_as_their_rows():
+    configs = complex_copy.KERNEL.configs
+    for columns, wanted in ((1, 8), (8, 8), (9, 16), (17, 32), (4096, 32)):
+        assert complex_copy.choose_config(configs, columns).cols == wanted
+    for config in configs:
+        assert config.threads == 256 and config.smem_bytes("float64") <= 48 * 1024
+
+
+@pytest.mark.parametrize("layout", ["row_row", "row_col"])
+def test_copies_of_a_batch_are_one_where_rows_lie_evenly(layout):
+    problem = contiguous_problem("float32", 4, 6, 5, batch=9, layout=layout)
+    problem = replace(problem, dtype="complex64", out_dtype="complex64")
+    copy = real_form(problem, "").copies["b"].problem
+    assert (copy.batch, copy.m, copy.n) == ((1, 45, 6) if layout == "row_row" else (1, 54, 5))
+    apart = replace(problem, b=problem.b._replace(batch=40))
+    assert real_form(apart, "").copies["b"].problem.batch == 9

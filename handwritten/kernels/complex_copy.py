@@ -26,34 +26,40 @@ from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
 
 @dataclass(frozen=True)
 class Config(BaseConfig):
-    """Square tile of a block, whose threads copy `steps` elements each."""
+    """Tile of a block, whose threads copy `steps` elements each."""
 
-    side: int
+    rows: int
+    cols: int
     steps: int
 
     @property
     def threads(self) -> int:
-        return self.side * self.side // self.steps
+        return self.rows * self.cols // self.steps
 
     @property
     def tile_row(self) -> int:
         """Real elements of a row in shared memory, padded against conflicts."""
-        return 2 * self.side + 2
+        return 2 * self.cols + 2
 
     def smem_bytes(self, dtype: str) -> int:
-        return self.side * self.tile_row * np.dtype(dtype).itemsize
+        return self.rows * self.tile_row * np.dtype(dtype).itemsize
 
     def accumulator_bytes(self, dtype: str) -> int:
         return 2 * np.dtype(dtype).itemsize
 
     def __str__(self) -> str:
-        return f"{self.side}x{self.side} threads {self.threads}"
+        return f"{self.rows}x{self.cols} threads {self.threads}"
+
+
+def choose_config(configs: tuple[Config, ...], columns: int) -> Config:
+    """Choose the narrowest tile that holds whole rows; the widest one if none does."""
+    return next((config for config in configs if columns <= config.cols), configs[-1])
 
 
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for each tile of each matrix."""
     columns = max(problem.n, problem.k)  # k is 1, but for halves
-    tiles: int = -(-problem.m // config.side) * -(-columns // config.side)
+    tiles: int = -(-problem.m // config.rows) * -(-columns // config.cols)
     return problem.batch * tiles
 
 
@@ -77,32 +83,31 @@ def make_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
-    side, steps, tile_row = config.side, config.steps, config.tile_row
-    lines, copies = side // steps, 2 if expands in ("i", "-i") else 1
-    tile_items = side * tile_row
+    rows, cols, tile_row = config.rows, config.cols, config.tile_row
+    steps, threads, tile_items = config.steps, config.threads, rows * tile_row
+    copies = 2 if expands in ("i", "-i") else 1
+    lanes_read = rows if order == "turned" else cols
     is_turned, is_negative, are_parts = order == "turned", expands == "-i", "parts" in expands
     are_halves = expands == "halves"
 
     @gemm_kernel
     def complex_copy_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         tile = cuda.shared.array(tile_items, scalar)
-        # --- This block's tile, this thread's column and lines of it ---
+        # --- This block's tile ---
         columns: int32 = k if are_halves else n  # of out
-        tiles_n: int32 = (columns + side - 1) // side
-        tiles_m: int32 = (m + side - 1) // side
+        tiles_n: int32 = (columns + cols - 1) // cols
+        tiles_m: int32 = (m + rows - 1) // rows
         block: int32 = cuda.blockIdx.x
         strip = divide(block, tiles_n)
         matrix = divide(strip, tiles_m)
-        first_row: int32 = (strip - matrix * tiles_m) * side
-        first_col: int32 = (block - strip * tiles_n) * side
+        first_row: int32 = (strip - matrix * tiles_m) * rows
+        first_col: int32 = (block - strip * tiles_n) * cols
         thread: int32 = cuda.threadIdx.x & 1023
-        lane: int32 = thread % side
-        line: int32 = thread // side
 
         # --- Read along the contiguous dimension of a ---
         for step in static_range(steps):
-            row: int32 = line + step * lines
-            col = lane
+            row: int32 = thread // lanes_read + step * (threads // lanes_read)
+            col: int32 = thread % lanes_read
             if is_turned:
                 row, col = col, row
             if first_row + row < m and first_col + col < n:
@@ -123,11 +128,11 @@ def make_kernel(
 
         # --- Write along the rows of out ---
         for step in static_range(steps):
-            row = int32(line + step * lines)
-            if first_row + row < m and first_col + lane < columns:
-                re, im = tile[row * tile_row + 2 * lane], tile[row * tile_row + 2 * lane + 1]
+            row, col = thread // cols + step * (threads // cols), thread % cols
+            if first_row + row < m and first_col + col < columns:
+                re, im = tile[row * tile_row + 2 * col], tile[row * tile_row + 2 * col + 1]
                 place = int64(matrix) * out.batch + int64(first_row + row) * copies * out.row
-                place += int64(first_col + lane) * out.col
+                place += int64(first_col + col) * out.col
                 if are_halves:
                     out.data[place] = re
                     out.data[place + k] = im
@@ -151,7 +156,11 @@ def make_kernel(
 
 KERNEL = Kernel(
     make_kernel=make_kernel,
-    configs=(Config(side=32, steps=4),),
-    simulator_configs=(Config(side=4, steps=2),),
+    configs=(
+        Config(rows=128, cols=8, steps=4),
+        Config(rows=64, cols=16, steps=4),
+        Config(rows=32, cols=32, steps=4),
+    ),
+    simulator_configs=(Config(rows=8, cols=2, steps=2), Config(rows=4, cols=4, steps=2)),
     block_count=block_count,
 )

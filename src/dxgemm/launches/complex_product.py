@@ -197,9 +197,9 @@ def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
 
 def copy_spec(copy: ComplexCopy) -> KernelSpec:
     """Spec of the kernel that makes a copy."""
-    kernel = complex_copy.KERNEL
-    (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    name = complex_copy.__name__
+    kernel, name = complex_copy.KERNEL, complex_copy.__name__
+    configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
+    config = complex_copy.choose_config(configs, copy.problem.n)
     return KernelSpec("complex_copy", name, config, copy.problem.dtype, copy.variant)
 
 

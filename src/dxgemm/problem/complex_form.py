@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
-from dxgemm.problem.problem import Problem, exchanged
+from dxgemm.problem.problem import MOST_FLATTENED_ROWS, Problem, exchanged
 
 # Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
 START_BYTES = 2**23
@@ -285,10 +285,22 @@ def _row_step(columns: int, dtype: str) -> int:
 
 
 def _copy_problem(
-    dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides
+    dtype: str, m: int, n: int, batch: int, source: Strides, target: Strides, copies: int = 1
 ) -> Problem:
+    """Problem of a copy; a batch whose rows lie evenly on both sides is one matrix.
+
+    Args:
+        dtype: dtype of the real and the imaginary parts.
+        m, n, batch: sizes of what is copied, in complex elements.
+        source, target: strides in real elements.
+        copies: rows of the target for each row of the source.
+    """
     if target.col == 1:  # of a real matrix: complex elements are two apart
         target = target._replace(col=2)
+    lies_evenly = source.batch == m * source.row and target.batch == copies * m * target.row
+    if batch > 1 and lies_evenly and batch * m <= MOST_FLATTENED_ROWS:
+        m, batch = batch * m, 1
+        source, target = source._replace(batch=0), target._replace(batch=0)
     return Problem(
         dtype=dtype, m=m, n=n, k=1, batch=batch, a=source, b=NO_STRIDES, c=NO_STRIDES, out=target,
         out_dtype=dtype,
@@ -334,7 +346,7 @@ def _expanded(problem: Problem, dtype: str, conjugates: str) -> tuple[Strides, C
     count = problem.batch if b.batch else 1
     target = Strides(2 * rows * step if b.batch else 0, step, 1)
     copy = ComplexCopy(
-        _copy_problem(dtype, rows, columns, count, source, target),
+        _copy_problem(dtype, rows, columns, count, source, target, copies=2),
         is_conjugate != factor_too,
         expands,
         factor_too,
