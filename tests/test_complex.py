@@ -17,7 +17,7 @@ from dxgemm.launches.complex_product import kernel_specs
 from dxgemm.problem.complex_form import START_BYTES, real_form, real_forms
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
-from dxgemm.problem.layout import Layout
+from dxgemm.problem.layout import Layout, Strides
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.host import device_copy_layout
 
@@ -351,6 +351,12 @@ def test_operands_that_lie_right_are_not_copied():
     assert turned.copies.keys() == {"a", "b"} and turned.copies["a"].variant[0] == "turned"
     apart = form(out=rows.problem.out._replace(row=30, col=2))
     assert apart.copies.keys() == {"b", "out"}
+    added = form(reads_c=True, in_place=False)
+    assert added.copies.keys() == {"b"} and not added.product.in_place
+    row = form(m=1, reads_c=True, in_place=False, c=Strides(0, 0, 2), out=Strides(0, 0, 1))
+    assert row.copies.keys() == {"b", "c"}
+    elsewhere = form(reads_c=True, in_place=False, c=rows.problem.c._replace(row=7))
+    assert elsewhere.copies.keys() == {"b", "c"} and elsewhere.product.in_place
 
 
 @pytest.mark.gpu

@@ -71,13 +71,13 @@ class ComplexLaunch(LaunchSeries):
             calls.append(_call(self._copies["b"], b, places["b"], factor))
         if "c" in self._copies:
             calls.append(_call(self._copies["c"], c, target, beta))
-            beta = 1.0
+            c, beta = target, 1.0
         elif type(beta) is complex:
-            calls.append(_call(self._scaling, out, out, beta))
-            beta = 1.0
+            calls.append(_call(self._scaling, c, out, beta))
+            c, beta = out, 1.0
         alpha = 1.0 if type(alpha) is complex else alpha
         sources = places.get("a", a), places.get("b", b)
-        calls.append(Call(self._product, (*sources, target, target, alpha, beta)))
+        calls.append(Call(self._product, (*sources, c, target, alpha, beta)))
         if "out" in self._copies:
             calls.append(_call(self._copies["out"], target, out, 1.0))
         return calls

@@ -62,7 +62,7 @@ class ComplexForm:
 
     Attributes:
         problem: the complex problem, in the orientation in which it is computed.
-        product: the real problem, in place.
+        product: the real problem; a c that is another array lies as the result does.
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
             the product is written, and "out" takes the result from the workspace to its place.
@@ -176,12 +176,14 @@ def _expanded_form(problem: Problem, conjugates: str) -> ComplexForm:
     if not in_rows:
         out, back = _copied(real, problem.out, m, n, problem.batch)
         copies["out"] = replace(back, problem=_returning(back.problem))
-    if problem.reads_c and not (problem.in_place and in_rows):
+    is_c_in_place = in_rows and (problem.in_place or problem.c == problem.out)
+    if problem.reads_c and not is_c_in_place:
         addend = _copy_problem(real, m, n, problem.batch, in_parts(problem.c), out)
         copies["c"] = ComplexCopy(addend)
     product = replace(
         problem, dtype=real, out_dtype=real, n=2 * n, k=2 * k, a=a, b=b, c=out, out=out,
-        a_alignment=alignment, b_alignment=MAX_ALIGNMENT, in_place=True,
+        a_alignment=alignment, b_alignment=MAX_ALIGNMENT,
+        in_place=problem.in_place or not is_c_in_place,
     )  # fmt: skip
     return ComplexForm(problem, product, conjugates, copies)
 
@@ -260,7 +262,7 @@ def _parted(
 
 
 def scaling_copy(form: ComplexForm) -> ComplexCopy:
-    """Copy that multiplies the result in place: C = beta * C, before the product is added to it."""
+    """Copy of beta * c to where the result is written; the two lie alike."""
     product, problem = form.product, form.problem
     in_place = in_parts(problem.out)
     return ComplexCopy(
