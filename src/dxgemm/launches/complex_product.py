@@ -182,8 +182,6 @@ def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
     """
     problem = form.problem
     reason = supports(problem)
-    if problem.triangle:
-        reason = "its Hermitian product is another function"
     if problem.precision:
         reason = "it multiplies complex numbers in their own arithmetic alone"
     if problem.triangle:
