@@ -17,10 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
+from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.skinny_frame import (
     SUMS_ROW,
     TILE,
+    SkinnyConfig,
     block_count,
     large_operand,
     make_add_partial_tiles,
@@ -37,7 +38,7 @@ FULL_WARP = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(SkinnyConfig):
     """Tile of TILE rows of the larger operand by `few` columns of the other one.
 
     Attributes:
@@ -47,29 +48,11 @@ class Config(BaseConfig):
     few: int
     split_k: int = 1
 
-    dynamic_smem = True
     partial_tiles = WARPS
     threads = WARPS * WARP
 
-    @property
-    def cluster(self) -> int:
-        return self.split_k
-
-    @property
-    def tile_m(self) -> int:
-        """Rows of a tile, or columns if the result has few columns."""
-        return self.few
-
-    @property
-    def tile_n(self) -> int:
-        return TILE
-
     def tile_k(self, dtype: str) -> int:
         return TILE_K
-
-    @property
-    def sums_bytes(self) -> int:
-        return self.few * SUMS_ROW
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the warps' sums, and of those that come from a cluster."""

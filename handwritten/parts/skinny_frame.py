@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dxgemm.handwritten.parts import wgmma_layouts
 from dxgemm.handwritten.parts.configs import SMEM_BYTES_PER_BLOCK
@@ -37,8 +37,38 @@ SUMS_ROW = (TILE + 4) * 4  # bytes of a column of sums in shared memory, padded 
 ADDED_DTYPES = {"int8": "int32"}  # dtype of sums, where it is not float32
 
 
+class SkinnyConfig(BaseConfig):
+    """Base of configs whose tile is TILE rows of the left factor by `few` columns of the right one.
+
+    A subclass has `few`, and `split_k`, the blocks of a cluster that share the k of a tile.
+    """
+
+    few: int
+    split_k: int
+
+    dynamic_smem = True
+    partial_tiles: ClassVar[int] = 1  # that a block adds up at the end
+
+    @property
+    def cluster(self) -> int:
+        return self.split_k
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of a tile, or columns if the result has few columns."""
+        return self.few
+
+    @property
+    def tile_n(self) -> int:
+        return TILE
+
+    @property
+    def sums_bytes(self) -> int:
+        return self.few * SUMS_ROW
+
+
 @dataclass(frozen=True)
-class Config(BaseConfig):
+class Config(SkinnyConfig):
     """Tile of TILE rows of the left factor by `few` columns of the right one.
 
     Attributes:
@@ -50,9 +80,6 @@ class Config(BaseConfig):
     panels: int
     stages: int
     split_k: int = 1
-
-    dynamic_smem = True
-    partial_tiles = 1  # that a block adds up at the end
 
     def complaints(self) -> Iterator[str]:
         if self.few not in (8, 16, 32, 64):
@@ -74,19 +101,6 @@ class Config(BaseConfig):
     def threads(self) -> int:
         return WARPGROUP + self.producers
 
-    @property
-    def cluster(self) -> int:
-        return self.split_k
-
-    @property
-    def tile_m(self) -> int:
-        """Rows of a tile, or columns if the result has few columns."""
-        return self.few
-
-    @property
-    def tile_n(self) -> int:
-        return TILE
-
     def tile_k(self, dtype: str) -> int:
         """k of a stage."""
         return self.panels * ROW_BYTES // ITEM_BYTES[dtype]
@@ -94,10 +108,6 @@ class Config(BaseConfig):
     @property
     def stage_bytes(self) -> int:
         return self.panels * (TILE + self.few) * ROW_BYTES
-
-    @property
-    def sums_bytes(self) -> int:
-        return self.few * SUMS_ROW
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, aligned to 1024, of barriers, of the sums that come from a cluster."""
@@ -211,7 +221,7 @@ def make_add_partial_tiles(config: Any) -> Callable[..., None]:
     """A device function: add up a block's partial tiles, in their order, in place of the first.
 
     Args:
-        config: a config with `few`, `partial_tiles`, `sums_bytes` and `threads`.
+        config: a `SkinnyConfig`.
     """
     from numba import float32, int32
 
