@@ -105,7 +105,7 @@ def number(request, monkeypatch):
         return forms[min(request.param, len(forms) - 1)]
 
     clear_routes()
-    monkeypatch.setattr("dxgemm.call.route.real_form", numbered)
+    monkeypatch.setattr("dxgemm.call.complex_call.real_form", numbered)
     yield request.param
     clear_routes()
 

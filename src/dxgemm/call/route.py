@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.call.complex_call import check_complex, check_conjugate, form_of_call
 from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
@@ -34,9 +35,7 @@ from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
     BuildError,
     DeviceMismatchError,
-    LayoutError,
     MissingPackageError,
-    SettingError,
     ShapeError,
     UnsupportedProblemError,
 )
@@ -47,7 +46,7 @@ from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
-from dxgemm.problem.complex_form import ComplexForm, real_form
+from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
@@ -156,7 +155,8 @@ class Route:
         )
         is_complex = self.problem.dtype in COMPLEX_PARTS
         if is_complex:
-            self._check_complex(triangle, adds_transpose)
+            has_epilogue = epilogue is not None
+            check_complex(self.problem, layouts, has_epilogue, triangle, adds_transpose)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Route:
             self.problem = flat
         self.complex_form: ComplexForm | None = None
         if is_complex:
-            self.complex_form = self._complex_form(triangle)
+            self.complex_form = form_of_call(self.problem, layouts, triangle, implementation)
             self.problem = self.complex_form.problem
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
@@ -249,42 +249,6 @@ class Route:
         if isinstance(asked, BatchInvariant):
             return rank_for_any_rows(self.problem, self.device, asked.implementation)
         return rank(self.problem, self.device, asked)
-
-    def _check_complex(self, triangle: str, adds_transpose: bool) -> None:
-        """Refuse what complex operands cannot have."""
-        if self.epilogue is not None:
-            raise UnsupportedProblemError(
-                f"gemm: a and b are {self.problem.dtype}, which have no epilogue, reduction or "
-                "mask; apply it to the result."
-            )
-        if triangle not in ("", "either") and (adds_transpose or self.problem.batch > 1):
-            raise UnsupportedProblemError(
-                f"gemm_symmetric: a is {self.problem.dtype}, of which one matrix is multiplied by "
-                "its own conjugate transpose; call it for each matrix, without b."
-            )
-        for name in ("c", "out"):
-            if name in self.layouts and self.layouts[name].is_conjugate:
-                raise LayoutError(
-                    f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
-                    f"opposite imaginary parts; pass {name}.resolve_conj()."
-                )
-
-    def _complex_form(self, triangle: str) -> ComplexForm:
-        """Form in which a complex problem is computed, with its triangle."""
-        problem, asked = self.problem, self.implementation
-        if triangle not in ("", "either"):
-            triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
-            problem = replace(problem, triangle=triangle)
-        # Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
-        is_any = not isinstance(asked, BatchInvariant) and asked != "cublas"
-        return real_form(problem, self._conjugates(), is_any=is_any)
-
-    def _conjugates(self) -> str:
-        """Names of the operands of the problem that are conjugated."""
-        names = [name for name in "ab" if self.layouts[name].is_conjugate]
-        if self.problem.is_transposed:
-            names = ["a" if name == "b" else "b" for name in names]
-        return "".join(names)
 
     def _with_triangle(self, triangle: str, adds_transpose: bool) -> Problem:
         """Problem of a symmetric result, in which `Problem.triangle` is set.
@@ -581,12 +545,6 @@ def route_of_layouts(
         return _remember(key, Route(layouts, *rest))
 
 
-def _checked_conjugates(conjugate: Any) -> str:
-    if not isinstance(conjugate, str) or conjugate not in ("", "a", "b", "ab"):
-        raise SettingError(f"gemm: conjugate is {conjugate!r}; pass 'a', 'b' or 'ab'.")
-    return conjugate
-
-
 def make_route(key: tuple[Any, ...]) -> Route:
     """Make the route of a call that is not among `routes` yet.
 
@@ -635,7 +593,7 @@ def make_route(key: tuple[Any, ...]) -> Route:
         if layouts[name].dtype in COMPLEX_PARTS:  # a @ a.conj().T is Hermitian
             is_conjugate = not layouts[name].is_conjugate
             layouts[name] = layouts[name]._replace(is_conjugate=is_conjugate)
-    for name in _checked_conjugates(key[16]):
+    for name in check_conjugate(key[16]):
         layouts[name] = layouts[name]._replace(is_conjugate=not layouts[name].is_conjugate)
     shared = route_of_layouts(
         layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle,

@@ -1,0 +1,75 @@
+"""Calls with complex operands: what they cannot have, and the form in which they are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
+from dxgemm.handwritten.parts.triangle import OTHER
+from dxgemm.problem.complex_form import ComplexForm, real_form
+from dxgemm.problem.layout import Layout
+from dxgemm.problem.problem import Problem
+
+
+def check_conjugate(conjugate: Any) -> str:
+    """Refuse names that are not those of operands which may be conjugated."""
+    if not isinstance(conjugate, str) or conjugate not in ("", "a", "b", "ab"):
+        raise SettingError(f"gemm: conjugate is {conjugate!r}; pass 'a', 'b' or 'ab'.")
+    return conjugate
+
+
+def check_complex(
+    problem: Problem,
+    layouts: Mapping[str, Layout],
+    has_epilogue: bool,
+    triangle: str,
+    adds_transpose: bool,
+) -> None:
+    """Refuse what complex operands cannot have.
+
+    Args:
+        problem: the complex problem.
+        layouts: layouts of the operands by name.
+        has_epilogue: True if the call has an epilogue, a reduction or a mask.
+        triangle, adds_transpose: as `Route` takes them.
+    """
+    if has_epilogue:
+        raise UnsupportedProblemError(
+            f"gemm: a and b are {problem.dtype}, which have no epilogue, reduction or "
+            "mask; apply it to the result."
+        )
+    if triangle not in ("", "either") and (adds_transpose or problem.batch > 1):
+        raise UnsupportedProblemError(
+            f"gemm_symmetric: a is {problem.dtype}, of which one matrix is multiplied by "
+            "its own conjugate transpose; call it for each matrix, without b."
+        )
+    for name in ("c", "out"):
+        if name in layouts and layouts[name].is_conjugate:
+            raise LayoutError(
+                f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
+                f"opposite imaginary parts; pass {name}.resolve_conj()."
+            )
+
+
+def form_of_call(
+    problem: Problem, layouts: Mapping[str, Layout], triangle: str, implementation: Any
+) -> ComplexForm:
+    """Form in which a complex problem is computed, with its triangle.
+
+    Args:
+        problem: the complex problem.
+        layouts: layouts of the operands by name, as the caller passed them.
+        triangle, implementation: as `Route` takes them.
+    """
+    if triangle not in ("", "either"):
+        triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
+        problem = replace(problem, triangle=triangle)
+    conjugates = [name for name in "ab" if layouts[name].is_conjugate]
+    if problem.is_transposed:
+        conjugates = ["a" if name == "b" else "b" for name in conjugates]
+    # Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+    is_any = not isinstance(implementation, BatchInvariant) and implementation != "cublas"
+    return real_form(problem, "".join(conjugates), is_any=is_any)
