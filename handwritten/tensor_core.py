@@ -117,8 +117,6 @@ class Config(BaseConfig):
 def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: split_k for each tile of the result, matrix after matrix."""
     tile_m, tile_n = result_tile(config, problem)
-    if problem.triangle:  # tiles of the product of left and right
-        tile_m, tile_n = config.tile_left, config.tile_right
     return problem.batch * tiles_of(problem, tile_m, tile_n) * config.split_k
 
 
@@ -200,8 +198,7 @@ def make_kernel(
     epilogue, is_masked, is_dead = make_is_dead(epilogue, not a_is_left)
     locate, _ = triangle.make_tile_map(tile_left, tile_right, SWIZZLE_ROWS)
     share = make_share()
-    # If the result is the transposed product, its upper triangle is the product's lower one.
-    stores = triangle.stores(stored if a_is_left else triangle.OTHER[stored], epilogue)
+    stores = triangle.stores(stored, epilogue)
     stores_through_smem = tuple(
         make_store_through_smem(config, a_is_left is not is_mirrored, dtype, epilogue, side)
         for is_mirrored, side in stores

@@ -275,6 +275,23 @@ def test_hermitian_results_are_exact(home, dtype, triangle, transpose):
             np.testing.assert_array_equal(home.fetch(new), gram)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", ["3m", "emulated"])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("sizes", [(130, 67), (257, 300), (600, 1000)])
+def test_hermitian_results_of_every_precision(home, dtype, precision, transpose, sizes):
+    n, k = sizes
+    a = integers((k, n) if transpose else (n, k), dtype, 1)
+    gram = a.conj().T @ a if transpose else a @ a.conj().T
+    for triangle, keeps in (("both", np.ones((n, n), bool)), ("upper", np.tri(n).T > 0)):
+        out = home.send(np.zeros((n, n), dtype))
+        dxgemm.gemm_symmetric(
+            home.send(a), transpose=transpose, triangle=triangle, precision=precision, out=out
+        )
+        np.testing.assert_array_equal(home.fetch(out), np.where(keeps, gram, 0))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_hermitian_result_is_so_bit_for_bit(home, dtype):
     rng = np.random.default_rng(0)

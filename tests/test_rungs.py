@@ -93,3 +93,10 @@ def test_tensor_cores_copy_16_bytes_only_if_every_row_ends_with_them():
     # The same rows, 16 bytes apart, of which the last 8 are not a's.
     assert choose_sides(replace(whole, k=43)) == ("a right", "vector", "along")
     assert choose_sides(replace(whole, n=265)) == ("a right", "along", "vector")
+
+
+def test_the_lower_triangle_that_tensor_cores_compute_is_that_of_the_result():
+    """Not its mirror image, which has another sign in a product that is antisymmetric."""
+    problem = contiguous_problem("float64", 130, 130, 44)
+    assert choose_sides(problem)[0] == "a right"
+    assert choose_sides(replace(problem, triangle="lower"))[0] == "a left"

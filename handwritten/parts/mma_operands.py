@@ -33,11 +33,15 @@ MMA_ROWS, MMA_COLS, MMA_K = 16, 8, 8
 
 
 def choose_sides(problem: Any) -> tuple[str, str, str]:
-    """Variant in which most is copied 16 bytes at a time."""
+    """Variant in which most is copied 16 bytes at a time.
+
+    With a triangle, a is the left operand: what is computed lies on and below the diagonal of the
+    result, not of its transpose, for the imaginary part of a Hermitian result is antisymmetric.
+    """
     a, b = _whole_vectors(problem, "a"), _whole_vectors(problem, "b")
     a_left = _mode(a, "col"), _mode(b, "col")
     a_right = _mode(b, "row"), _mode(a, "row")
-    if sum(map(MODES.index, a_left)) < sum(map(MODES.index, a_right)):
+    if problem.triangle or sum(map(MODES.index, a_left)) < sum(map(MODES.index, a_right)):
         return "a left", *a_left
     return "a right", *a_right
 
