@@ -340,7 +340,7 @@ class TestExplain:
         measured = invoke(*arguments, "--measure")
         assert measured.exit_code == 2 and "--measure" in measured.stderr
 
-    @pytest.mark.parametrize("dtype", ["float32", "int8"])
+    @pytest.mark.parametrize("dtype", ["float32", "int8", "complex64"])
     def test_the_product_can_be_measured(self, dtype):
         arguments = ("explain", 5, 6, 7, "--batch", 2, "--dtype", dtype, "--measure")
         report = invoke_json(*arguments)

@@ -239,6 +239,20 @@ def test_a_plan_reads_its_arrays_anew(home, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["row_row", "col_col"])
+def test_explain_shape_is_that_of_the_call(home, dtype, layout):
+    a, b = (home.send(np.zeros(shape, dtype)) for shape in ((6, 4), (4, 5)))
+    if layout == "col_col":
+        a, b = (home.send(np.zeros(shape, dtype)).T for shape in ((4, 6), (5, 4)))
+    for options in ({}, {"batch_invariant": True}, {"precision": "3m"}):
+        explained = dxgemm.explain_shape(6, 5, 4, dtype, layout=layout, **options)
+        assert explained == dxgemm.explain(a, b, **options)
+        assert explained.complex_form is not None
+    with pytest.raises(errors.DtypeError, match="out is float32"):
+        dxgemm.explain_shape(6, 5, 4, dtype, out_dtype="float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_batch_invariant_rows_have_the_same_bits(home, dtype):
     m, n, k = (6, 5, 40) if simulator_enabled() else (130, 67, 1000)
     rng = np.random.default_rng(0)

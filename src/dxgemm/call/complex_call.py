@@ -70,6 +70,13 @@ def form_of_call(
     conjugates = [name for name in "ab" if layouts[name].is_conjugate]
     if problem.is_transposed:
         conjugates = ["a" if name == "b" else "b" for name in conjugates]
-    # Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+    return form_of_problem(problem, "".join(conjugates), implementation)
+
+
+def form_of_problem(problem: Problem, conjugates: str, implementation: Any) -> ComplexForm:
+    """Form in which a complex problem is computed: see `real_form`.
+
+    Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+    """
     is_any = not isinstance(implementation, BatchInvariant) and implementation != "cublas"
-    return real_form(problem, "".join(conjugates), is_any=is_any)
+    return real_form(problem, conjugates, is_any=is_any)

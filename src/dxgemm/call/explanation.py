@@ -6,8 +6,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dxgemm.call.complex_call import form_of_problem
 from dxgemm.call.route import Route
-from dxgemm.choice.batch_invariant import rank_for_any_rows
+from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
 from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
@@ -25,7 +26,7 @@ from dxgemm.gpu.roofline import (
 )
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -388,7 +389,7 @@ def explain_shape(
 
     Args:
         m, n, k: sizes.
-        dtype: dtype of the operands.
+        dtype: dtype of the operands; complex ones are not conjugated.
         batch: number of products.
         layout: orders of a and b: "row_row", "row_col" (as x @ weight.T has it), "col_row" or
             "col_col".
@@ -406,10 +407,17 @@ def explain_shape(
     problem = contiguous_problem(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
     )
+    form = None
+    if dtype in COMPLEX_PARTS:
+        asked = BatchInvariant(implementation) if batch_invariant else implementation
+        form = form_of_problem(problem, "", asked)
+        problem = form.product
     device = device_facts(0) if gpu is None else find_card(gpu).facts
     ranking = (rank_for_any_rows if batch_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
-    return _explain(problem, device, ranking, chosen, (), is_named_gpu=is_named_gpu)
+    return _explain(
+        problem, device, ranking, chosen, (), is_named_gpu=is_named_gpu, complex_form=form
+    )
 
 
 def _explain(

@@ -13,6 +13,7 @@ from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, print_json, print_table
 from dxgemm.cli.run import MAX_SIMULATED, TooSlowError
 from dxgemm.cli.timing import call_us, clock_name, send, time_text, to_dtype
+from dxgemm.problem.dtypes import COMPLEX_PARTS
 
 SEED = 0
 
@@ -25,6 +26,16 @@ class Dtype(StrEnum):
     float16 = "float16"
     bfloat16 = "bfloat16"
     int8 = "int8"
+
+
+class OperandDtype(StrEnum):
+    float32 = "float32"
+    float64 = "float64"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+    complex64 = "complex64"
+    complex128 = "complex128"
 
 
 class ResultDtype(StrEnum):
@@ -46,7 +57,7 @@ def explain(
     m: Size,
     n: Size,
     k: Size,
-    dtype: Annotated[Dtype, typer.Option()] = Dtype.float32,
+    dtype: Annotated[OperandDtype, typer.Option()] = OperandDtype.float32,
     out_dtype: Annotated[ResultDtype | None, typer.Option(help="Of the result.")] = None,
     batch: Annotated[int, typer.Option(min=0)] = 1,
     layout: Annotated[
@@ -54,7 +65,7 @@ def explain(
     ] = Order.row_row,
     implementation: Annotated[str | None, typer.Option(help="Instead of the choice.")] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20.")
+        str | None, typer.Option(help="Permitted: tf32, emulated, emulated2 to emulated20, 3m.")
     ] = None,
     batch_invariant: Annotated[
         bool, typer.Option("--batch-invariant", help="Rows with the same bits for every m.")
@@ -87,7 +98,9 @@ def explain(
     )
     measured_us = None
     if measure:
-        plan = _plan_of(explanation, layout, implementation, batch_invariant)
+        plan = _plan_of(
+            explanation, (m, n, k, batch), dtype, layout, implementation, precision, batch_invariant
+        )
         plan()
         measured_us = call_us(plan)
         explanation = plan.explain()  # now with the record of the built kernel
@@ -105,8 +118,11 @@ def explain(
 
 def _plan_of(
     explanation: dxgemm.Explanation,
+    sizes: tuple[int, int, int, int],
+    dtype: OperandDtype,
     layout: Order,
     implementation: str | None,
+    precision: str | None,
     batch_invariant: bool,
 ) -> dxgemm.Plan:
     """Plan the explained product with random operands.
@@ -114,7 +130,8 @@ def _plan_of(
     Raises:
         TooSlowError: the simulator would need minutes or hours.
     """
-    m, n, k, batch = explanation.m, explanation.n, explanation.k, explanation.batch
+    m, n, k, batch = sizes
+    is_complex = dtype.value in COMPLEX_PARTS  # then those of the explanation are of a real product
     steps = batch * m * n * k
     if explanation.is_simulated and steps > MAX_SIMULATED:
         raise TooSlowError(
@@ -127,21 +144,24 @@ def _plan_of(
         shape = (batch, rows, cols) if batch > 1 else (rows, cols)
         if dtype in ("int8", "int32"):
             return send(rng.integers(-128, 128, shape, np.dtype(dtype)))
-        wide = np.float64 if dtype == "float64" else np.float32
-        return to_dtype(send(rng.standard_normal(shape, wide)), dtype)
+        wide = np.float64 if dtype in ("float64", "complex128") else np.float32
+        values = rng.standard_normal(shape, wide)
+        if is_complex:
+            values = values + 1j * rng.standard_normal(shape, wide)
+        return to_dtype(send(values), dtype)
 
     def operand(order: str, rows: int, cols: int) -> Any:
         if order == "row":
-            return random(rows, cols, explanation.dtype)
-        return random(cols, rows, explanation.dtype).swapaxes(-1, -2)
+            return random(rows, cols, dtype.value)
+        return random(cols, rows, dtype.value).swapaxes(-1, -2)
 
     a_order, b_order = layout.value.split("_")
     return dxgemm.plan(
         operand(a_order, m, k),
         operand(b_order, k, n),
-        out=random(m, n, explanation.out_dtype),
+        out=random(m, n, dtype.value if is_complex else explanation.out_dtype),
         implementation=implementation,
-        precision=explanation.precision,
+        precision=precision,
         batch_invariant=batch_invariant,
     )
 

@@ -118,12 +118,11 @@ class SummedLaunch(LaunchSeries):
 
 def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
     """List the kernels around real products, to build ahead of time, for float32 and float64."""
-    parts = {dtype: part for dtype, part in COMPLEX_PARTS.items() if part in dtypes}
+    wanted = [dtype for dtype, part in COMPLEX_PARTS.items() if part in dtypes]
     sizes = COMMON_SHAPE, (1, *COMMON_SHAPE[1:]), (8, 8, 8), (16, 16, 16)
     specs: dict[KernelSpec, None] = {}
-    for (dtype, part), size, layout in product(parts.items(), sizes, LAYOUTS):
-        real = contiguous_problem(part, *size, layout=layout)
-        problem = replace(real, dtype=dtype, out_dtype=dtype)
+    for dtype, size, layout in product(wanted, sizes, LAYOUTS):
+        problem = contiguous_problem(dtype, *size, layout=layout)
         others = replace(problem, precision=THREE_PRODUCTS), replace(problem, triangle="both")
         for own in (problem, *others):
             for conjugates in ("", "a", "b", "ab"):

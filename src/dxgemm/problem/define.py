@@ -58,7 +58,7 @@ def contiguous_problem(
     if layout not in LAYOUTS:
         raise LayoutError(f"gemm: layout is {layout!r}; pass {' or '.join(map(repr, LAYOUTS))}.")
     given = {} if out_dtype is None else {"out": out_dtype}
-    _check_dtypes({"a": dtype, "b": dtype, **given})
+    _check_dtypes({"a": dtype, "b": dtype, **given}, takes_complex=True)
     if precision is not None:
         _check_precision(precision, dtype)
     out = row_major(batch, m, n)
@@ -74,7 +74,7 @@ def contiguous_problem(
             b=row_major(batch, k, n) if b_order == "row" else row_major(batch, n, k).transposed(),
             c=out,
             out=out,
-            out_dtype=out_dtype or RESULT_DTYPES[dtype][0],
+            out_dtype=out_dtype or result_dtypes(dtype)[0],
             precision=precision,
         )
     )
