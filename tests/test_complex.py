@@ -72,9 +72,11 @@ def assert_around(home, holder, layout, shape):
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("precision", [None, "3m"])
 def test_products_of_integers_are_exact(home, dtype, layouts, sizes, precision):
+    m, n, k = sizes
     if precision and layouts not in LAYOUTS[::3]:
         pytest.skip("its kernels read any strides in the same way")
-    m, n, k = sizes
+    if k == 0 and layouts not in LAYOUTS[::3]:
+        pytest.skip("neither a nor b is read")
     named = {"precision": precision}
     a, b, c = integers((m, k), dtype, 1), integers((k, n), dtype, 2), integers((m, n), dtype, 3)
     (a_sent, _), (b_sent, _) = put(home, a, layouts[0]), put(home, b, layouts[1])
