@@ -155,8 +155,7 @@ def test_every_form_keeps_special_values_apart(home, number, dtype):
 )
 def test_the_larger_operand_is_read_once(sizes, b_layout, words):
     m, n, k = sizes
-    problem = contiguous_problem("float32", m, n, k, layout=f"row_{b_layout}")
-    problem = replace(problem, dtype="complex64", out_dtype="complex64")
+    problem = contiguous_problem("complex64", m, n, k, layout=f"row_{b_layout}")
     form = real_form(problem, "")
     assert str(form).endswith(words)
     least = problem.bytes_moved + 2 * START_BYTES
@@ -372,8 +371,7 @@ def test_operands_that_lie_right_are_not_copied():
     """Of a row-major product b alone is copied; what else is depends on the layouts."""
 
     def form(**changes):
-        problem = replace(contiguous_problem("float32", 4, 6, 5), dtype="complex64")
-        problem = replace(problem, out_dtype="complex64", **changes)
+        problem = replace(contiguous_problem("complex64", 4, 6, 5), **changes)
         return real_form(problem, "", is_any=False)
 
     rows = form()
@@ -510,8 +508,7 @@ def test_copies_have_tiles_as_wide_as_their_rows():
 
 @pytest.mark.parametrize("layout", ["row_row", "row_col"])
 def test_copies_of_a_batch_are_one_where_rows_lie_evenly(layout):
-    problem = contiguous_problem("float32", 4, 6, 5, batch=9, layout=layout)
-    problem = replace(problem, dtype="complex64", out_dtype="complex64")
+    problem = contiguous_problem("complex64", 4, 6, 5, batch=9, layout=layout)
     copy = real_form(problem, "").copies["b"].problem
     assert (copy.batch, copy.m, copy.n) == ((1, 45, 6) if layout == "row_row" else (1, 54, 5))
     apart = replace(problem, b=problem.b._replace(batch=40))
