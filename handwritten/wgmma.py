@@ -152,8 +152,9 @@ def make_kernel(
     first_row = make_first_row(a_from_registers)
     epilogue, is_masked, is_dead = make_is_dead(epilogue, exchanged)
     allows_vectors, store_tile = make_store_triangle(
-        tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue
-    )
+        tile_n, out_dtype or dtype, not exchanged, a_from_registers, stored, epilogue,
+        chunk_bytes=chunk_bytes,
+    )  # fmt: skip
 
     @gemm_kernel
     def wgmma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

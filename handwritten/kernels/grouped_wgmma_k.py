@@ -70,7 +70,9 @@ def make_kernel(
     multiply = wgmma.make_multiply(config, kind, a_across, b_across)
     fused = epilogue if epilogue and epilogue.stages else None
     table_place = len(epilogue.stage_operands) if epilogue else 0
-    allows_vectors, store_tile = make_store_tile(tile_n, out_dtype or dtype, True, False, fused)
+    allows_vectors, store_tile = make_store_tile(
+        tile_n, out_dtype or dtype, True, False, fused, chunk_bytes=chunk_bytes
+    )
 
     @gemm_kernel
     def grouped_wgmma_k_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):

@@ -11,6 +11,7 @@ from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
 
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
@@ -249,7 +250,9 @@ class WgmmaConfig(BaseConfig):
     @property
     def chunk_bytes(self) -> int:
         """Bytes of a warp's part of the result in shared memory, see `chunk_store`."""
-        return STORE_BYTES
+        roomy = 2 * BLOCK_BYTES  # for two blocks of `rounded_store`, which take turns
+        rest = SMEM_BYTES_PER_BLOCK - 1024 - self.stages * (self.stage_bytes + 16)
+        return roomy if rest >= self.consumers * 4 * roomy else STORE_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
         """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""

@@ -27,6 +27,7 @@ from dxgemm.handwritten.parts.unroll import static_range, unroll
 from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type
 
 LINE_BYTES = 128  # of the L2 cache
+FULL_WARP = 0xFFFFFFFF
 
 # The type of Python's floats in the function, by the dtype of sums.
 LITERALS = {"float32": np.float32, "float64": np.float64, "int32": np.float32}
@@ -164,6 +165,73 @@ def make_read(epilogue: Any, width: int) -> Callable[..., Any]:
     return device_function(unroll(read))
 
 
+def make_read_once(epilogue: Any, blocks: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Device functions read_once and take: operands for 16 rows, each read once by a warp.
+
+    Of one element a column, a lane reads two neighbours in each block of 64 columns, and `take`
+    fetches those of another lane. Of one element a row, a lane reads those of its two rows.
+
+    read_once(lane, rows, cols, matrix, top, left, extra) reads them; outside of the result, those
+    of its edge. take(held, block, step, lane) returns what `make_read` would for columns
+    8 * step + lane % 4 * 2 and the next of a block: for row lane // 4, and for the 8th below it.
+
+    Args:
+        epilogue: None, or a `Fusion` whose arrays have one element a row or one a column.
+        blocks: number of blocks of 64 columns.
+    """
+    from numba import cuda, int32
+
+    operands = epilogue.operands if epilogue is not None else ()
+    count, read = len(operands), make_read(epilogue, 2)
+    by_column = tuple(o.kind == "array" and o.access != "same" for o in operands)
+    loads = tuple(_make_load(o, 2) if o.kind == "array" else _given for o in operands)
+    widens = tuple(_widen(o) if o.kind == "array" else _given for o in operands)
+    scalars = tuple(stored_type(o.dtype) if o.kind == "array" else np.int32 for o in operands)
+    # A shuffle moves 32 or 64 bits: two halves, or one element of another type.
+    are_halves = tuple(o.dtype in HALVES for o in operands)
+    carriers = tuple(np.int32 if np.dtype(s).itemsize < 4 else s for s in scalars)
+
+    def read_once(lane, rows, cols, matrix, top, left, extra):
+        upper: int32 = top + min(lane // 4, rows - 1)
+        lower: int32 = top + min(lane // 4 + 8, rows - 1)
+        columns = ()
+        for i in static_range(count):
+            pairs = ()
+            for block in static_range(blocks if by_column[i] else 0):
+                col: int32 = left + min(64 * block + 2 * lane, cols - 2)
+                pair = loads[i](matrix, top, col, extra[i])
+                if are_halves[i]:
+                    pairs = pairs + ((int32(pair[0]) | int32(pair[1]) << 16,),)
+                else:
+                    pairs = pairs + ((carriers[i](pair[0]), carriers[i](pair[1])),)
+            columns = columns + (pairs,)
+        return (
+            read(matrix, upper, left, extra),
+            read(matrix, lower, left, extra),
+            columns,
+        )
+
+    def take(held, block, step, lane):
+        upper, lower = (), ()
+        owner: int32 = 4 * step + lane % 4
+        for i in static_range(count):
+            above, below = held[0][i], held[1][i]
+            if by_column[i]:
+                pair = held[2][i][block]
+                if are_halves[i]:
+                    bits = cuda.shfl_sync(FULL_WARP, pair[0], owner)
+                    first, second = bits & 0xFFFF, bits >> 16 & 0xFFFF
+                else:
+                    first = cuda.shfl_sync(FULL_WARP, pair[0], owner)
+                    second = cuda.shfl_sync(FULL_WARP, pair[1], owner)
+                above = widens[i](scalars[i](first)), widens[i](scalars[i](second))
+                below = above
+            upper, lower = upper + (above,), lower + (below,)
+        return upper, lower
+
+    return device_function(unroll(read_once)), device_function(unroll(take))
+
+
 def make_prefetch(
     epilogue: Any, tile_m: int, tile_n: int, threads: int
 ) -> Callable[..., None] | None:
@@ -215,26 +283,41 @@ def _given(matrix, row, col, argument):
 
 def _make_reader(operand: Any, width: int) -> Callable[..., Any]:
     """Device function that reads an operand for `width` neighbours: a tuple, widened."""
-    is_number, access = operand.kind == "number", operand.access
-    scalar, count = stored_type(operand.dtype), _vector_width(operand, width)
-    widen = WIDEN[operand.dtype] if operand.dtype in HALVES else scalar
-    locate = _make_locate(operand)
+    is_number = operand.kind == "number"
+    load = _given if is_number else _make_load(operand, width)
+    widen = _given if is_number else _widen(operand)
 
     def read(matrix, row, col, argument):
-        stored, elements = (), ()
-        if not is_number:
-            pointer, index, step = locate(matrix, row, col, argument)
-            for first in static_range(0, width, count):
-                if access == "vector":
-                    stored = stored + read_vector(scalar, count, pointer, index + first)
-                else:
-                    place = index if access == "same" else index + first * step
-                    stored = stored + (pointer[place],)
+        stored, elements = load(matrix, row, col, argument), ()
         for column in static_range(width):
             elements = elements + (argument if is_number else widen(stored[column]),)
         return elements
 
     return device_function(unroll(read))
+
+
+def _widen(operand: Any) -> Any:
+    """Conversion of an operand's elements to the type of the functions."""
+    return WIDEN[operand.dtype] if operand.dtype in HALVES else stored_type(operand.dtype)
+
+
+def _make_load(operand: Any, width: int) -> Callable[..., Any]:
+    """Device function that loads an array for `width` neighbours: a tuple, as stored."""
+    scalar, count = stored_type(operand.dtype), _vector_width(operand, width)
+    access, locate = operand.access, _make_locate(operand)
+
+    def load(matrix, row, col, argument):
+        stored = ()
+        pointer, index, step = locate(matrix, row, col, argument)
+        for first in static_range(0, width, count):
+            if access == "vector":
+                stored = stored + read_vector(scalar, count, pointer, index + first)
+            else:
+                place = index if access == "same" else index + first * step
+                stored = stored + (pointer[place],)
+        return stored
+
+    return device_function(unroll(load))
 
 
 def _make_writer(operand: Any, width: int) -> Callable[..., None]:

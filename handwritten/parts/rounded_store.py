@@ -10,22 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.chunk_store import CHUNK_COLS, LANES, STORE_BYTES
+from dxgemm.handwritten.parts.chunk_store import LANES
 
-LINE_BYTES = 144  # of 64 elements, padded against bank conflicts
-PAIR_COLS = 2 * CHUNK_COLS
+BLOCK_COLS = 64
+LINE_BYTES = 128  # of a block's row
+BLOCK_BYTES = 2048  # of 16 rows of 64 elements, without padding: see `make_store_rounded`
 
 
 def make_store_rounded(
-    out_dtype: str, epilogue: Any = None, acc_dtype: str = "float32"
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The device functions read_pairs and store_rounded, for two chunks of a warp side by side.
+    out_dtype: str, tile_n: int, chunk_bytes: int, epilogue: Any = None, acc_dtype: str = "float32"
+) -> Callable[..., Any]:
+    """The device function store_rounded, for all columns of a warp's 16 rows.
 
-    Arguments are those of `make_store_chunk`. Rows are contiguous and not split.
+    Arguments are those of `make_store_chunk`. Rows are contiguous and not split. Blocks of 64
+    columns take turns in the warp's `chunk_bytes` of shared memory: while one is read, the next is
+    written. Of row r, the 16 bytes in place p lie in place p ^ r % 8, against bank conflicts.
     """
     from numba import cuda, int32
 
-    from dxgemm.handwritten.parts.epilogue import make_finish, make_read
+    from dxgemm.handwritten.parts.epilogue import make_finish, make_read_once
     from dxgemm.handwritten.parts.hopper import pack_pair
     from dxgemm.handwritten.parts.intrinsics import (
         load_shared,
@@ -36,62 +39,70 @@ def make_store_rounded(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
-    read_pair = make_read(epilogue, 2)
+    blocks, turns = tile_n // BLOCK_COLS, chunk_bytes // BLOCK_BYTES
+    read_once, take = make_read_once(epilogue, blocks)
     finish_pair = make_finish(epilogue, acc_dtype, "float32", 2, rounds=True, is_read=True)
-    has_rows = epilogue is not None and any(o.has_rows for o in epilogue.stage_operands)
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def read_pairs(lane, rows, cols, matrix, top, left, extra):
-        """The epilogue's operands for `store_rounded`; outside of the result those of its edge."""
-        upper: int32 = top + min(lane // 4, rows - 1)
-        lower: int32 = top + min(lane // 4 + 8, rows - 1)
-        operands = ()
-        for j in static_range(PAIR_COLS // 8):
-            col: int32 = left + min(8 * j + lane % 4 * 2, cols - 2)
-            above = read_pair(matrix, upper, col, extra)
-            below = read_pair(matrix, lower, col, extra) if has_rows else above
-            operands = operands + ((above, below),)
-        return operands
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
     def store_rounded(
-        frag, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes, operands, matrix, top, left
+        acc, chunk_smem, lane, rows, cols, alpha, out, out_line_bytes, matrix, top, left, extra
     ):  # fmt: skip
-        """Apply the epilogue to the chunks, which begin at (top, left), and store them."""
+        held = read_once(lane, rows, cols, matrix, top, left, extra)
         quad: int32 = lane // 4
         member: int32 = lane % 4
         upper: int32 = top + quad
-        start: int32 = chunk_smem + quad * LINE_BYTES + member * 4
-        cuda.syncwarp()  # the chunk before has been read
-        for j in static_range(PAIR_COLS // 8):
-            col: int32 = left + 8 * j + 2 * member
-            x = (scaled(alpha, frag[4 * j]), scaled(alpha, frag[4 * j + 1]))
-            x = finish_pair(x, matrix, upper, col, operands[j][0])
-            y = (scaled(alpha, frag[4 * j + 2]), scaled(alpha, frag[4 * j + 3]))
-            y = finish_pair(y, matrix, int32(upper + 8), col, operands[j][1])
-            store_shared(start, 16 * j, (pack_pair(kind, x[0], x[1]),))
-            store_shared(start, 16 * j + 8 * LINE_BYTES, (pack_pair(kind, y[0], y[1]),))
-        cuda.syncwarp()
         line: int32 = lane // 8
         piece: int32 = lane % 8
-        source: int32 = chunk_smem + line * LINE_BYTES + piece * 16
-        target = out + int32(line * out_line_bytes + piece * 16)
-        for step in static_range(4):
-            if line + 4 * step < rows and piece * 8 < cols:
-                store_global(target, 0, load_shared(int32, 4, source, 4 * step * LINE_BYTES))
-            target += int32(4 * out_line_bytes)
+        write: int32 = chunk_smem + quad * LINE_BYTES + member * 4
+        turn: int32 = quad * 16
+        even: int32 = chunk_smem + line * LINE_BYTES + (piece ^ line) * 16
+        odd: int32 = even ^ 64
+        rows_left: int32 = rows - line
+        cols_left: int32 = cols - piece * 8
+        for block in static_range(blocks):
+            if block == 0 or turns == 1:
+                cuda.syncwarp()  # the block before has been read
+            for step in static_range(BLOCK_COLS // 8):
+                i = 32 * block + 4 * step
+                col: int32 = left + BLOCK_COLS * block + 8 * step + 2 * member
+                above, below = take(held, block, step, lane)
+                x = finish_pair(
+                    (scaled(alpha, acc[i]), scaled(alpha, acc[i + 1])), matrix, upper, col, above
+                )
+                y = finish_pair(
+                    (scaled(alpha, acc[i + 2]), scaled(alpha, acc[i + 3])), matrix,
+                    int32(upper + 8), col, below,
+                )  # fmt: skip
+                place: int32 = write + (turn ^ 16 * step)
+                store_shared(place, block % turns * BLOCK_BYTES, (pack_pair(kind, x[0], x[1]),))
+                store_shared(
+                    place, block % turns * BLOCK_BYTES + 1024, (pack_pair(kind, y[0], y[1]),)
+                )
+            cuda.syncwarp()
+            lines = ()
+            for step in static_range(4):
+                source = odd if step % 2 else even
+                lines = lines + (
+                    load_shared(int32, 4, source, block % turns * BLOCK_BYTES + 512 * step),
+                )
+            target = out + int32(line * out_line_bytes + piece * 16 + LINE_BYTES * block)
+            limit: int32 = rows_left if cols_left > BLOCK_COLS * block else 0
+            for step in static_range(4):
+                if limit > 4 * step:
+                    store_global(target, 0, lines[step])
+                target += int32(4 * out_line_bytes)
 
-    return read_pairs, store_rounded
+    return store_rounded
 
 
-def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
+def make_store_turned(out_dtype: str, tile_n: int, chunk_bytes: int) -> Callable[..., Any]:
     """A device function: store 64 rows of a tile as columns, in 16 bits, without c.
 
     The threads of a warpgroup call it together, with their sums, the shared memory of their warp,
     the rows and columns from the warpgroup's first on that are in the result, alpha, the address of
-    its first element there, and the bytes from one line of the result to the next.
+    its first element there, and the bytes from one line of the result to the next. Lines lie in
+    shared memory as in `make_store_rounded`.
     """
     from numba import cuda, int32
 
@@ -100,6 +111,8 @@ def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     kind = {"float16": "f16", "bfloat16": "bf16"}.get(out_dtype, "")
+    block_bytes = 4 * BLOCK_BYTES
+    turns = 4 * chunk_bytes // block_bytes
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -107,29 +120,36 @@ def make_store_turned(out_dtype: str, tile_n: int) -> Callable[..., Any]:
         thread: int32 = cuda.threadIdx.x & 1023
         barrier: int32 = 1 + thread // (4 * LANES)
         warp: int32 = thread // LANES % 4
-        smem: int32 = chunk_smem - warp * STORE_BYTES
+        smem: int32 = chunk_smem - warp * chunk_bytes
         # Of two times two matrices of 8 x 8, side by side and one above the other.
         write: int32 = smem + (lane // 16 * 8 + lane % 8) * LINE_BYTES
-        write += int32((16 * warp + lane // 8 % 2 * 8) * 2)
+        write += int32((2 * warp + lane // 8 % 2 ^ lane % 8) * 16)
         line: int32 = 4 * warp + lane // 8
         piece: int32 = lane % 8
-        read: int32 = smem + line * LINE_BYTES + piece * 16
+        read: int32 = smem + line * LINE_BYTES + (piece ^ line % 8) * 16
+        cols_left: int32 = cols - line if piece * 8 < rows else 0
         target = out + int32(line * out_line_bytes + piece * 16)
-        for part in static_range(tile_n // 64):
-            sync_warpgroup(barrier)  # the lines before have been read
-            for columns in static_range(0, 64, 16):
+        for block in static_range(tile_n // BLOCK_COLS):
+            if block == 0 or turns == 1:
+                sync_warpgroup(barrier)  # the block before has been read
+            for columns in static_range(0, BLOCK_COLS, 16):
                 pairs = ()
                 for i in static_range(4):
-                    first = 32 * part + columns // 2 + 2 * i
+                    first = 32 * block + columns // 2 + 2 * i
                     pairs = pairs + (pack_pair(kind, alpha * acc[first], alpha * acc[first + 1]),)
-                store_columns(write, columns * LINE_BYTES, pairs)
+                store_columns(write, block % turns * block_bytes + columns * LINE_BYTES, pairs)
             sync_warpgroup(barrier)
+            lines = ()
             for step in static_range(4):
-                if line + 16 * step < cols and piece * 8 < rows:
-                    values = load_shared(int32, 4, read, 16 * step * LINE_BYTES)
-                    store_global(target + int32(16 * step * out_line_bytes), 0, values)
-            target += int32(64 * out_line_bytes)
-            cols = int32(cols - 64)
+                lines = lines + (
+                    load_shared(
+                        int32, 4, read, block % turns * block_bytes + 16 * step * LINE_BYTES
+                    ),
+                )
+            for step in static_range(4):
+                if cols_left > BLOCK_COLS * block + 16 * step:
+                    store_global(target, 0, lines[step])
+                target += int32(16 * out_line_bytes)
         sync_warpgroup(barrier)  # before a warp puts its next tile there
 
     return store_turned

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten.parts.triangle import OTHER, stores
+from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
+from dxgemm.handwritten.parts.triangle import OTHER, Side, stores
 from dxgemm.handwritten.parts.wgmma_store import make_store_tile
 
 
@@ -20,6 +21,7 @@ def make_store_triangle(
     triangle: str,
     epilogue: Any = None,
     commutes: bool = True,
+    chunk_bytes: int = STORE_BYTES,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`make_store_tile` for a tile of a symmetric result, stored as `triangle.stores` says.
 
@@ -27,24 +29,27 @@ def make_store_triangle(
         along_rows: False if the result is the transposed product.
         triangle: triangles of the result that are written; "" for all of another result.
         commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
+        chunk_bytes: of shared memory for each warp.
     """
+
+    def make_tile(along_rows: bool, side: Side | None = None) -> Any:
+        return make_store_tile(
+            tile_n, out_dtype, along_rows, rows_are_split, epilogue, side=side,
+            chunk_bytes=chunk_bytes,
+        )  # fmt: skip
+
     if not triangle:
-        return make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+        return make_tile(along_rows)
     kinds = stores(triangle if along_rows else OTHER[triangle], epilogue, commutes)
     from numba import cuda
 
     from dxgemm.handwritten.parts.intrinsics import opaque
     from dxgemm.handwritten.parts.unroll import Operand, static_range, unroll
 
-    made = tuple(
-        make_store_tile(
-            tile_n, out_dtype, along_rows is not is_mirrored, rows_are_split, epilogue, side=side
-        )
-        for is_mirrored, side in kinds
-    )
+    made = tuple(make_tile(along_rows is not is_mirrored, side) for is_mirrored, side in kinds)
     are_mirrored = tuple(is_mirrored for is_mirrored, _ in kinds)
     store_tiles = tuple(store_tile for _, store_tile in made)
-    allows_vectors, _ = make_store_tile(tile_n, out_dtype, along_rows, rows_are_split, epilogue)
+    allows_vectors, _ = make_tile(along_rows)
 
     @cuda.jit(device=True, forceinline=True)
     @unroll

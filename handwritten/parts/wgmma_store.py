@@ -16,13 +16,10 @@ from dxgemm.handwritten.parts.chunk_store import (
     LANES,
     LONGEST_LINE,
     SPLIT_ROWS,
+    STORE_BYTES,
     make_store_chunk,
 )
-from dxgemm.handwritten.parts.rounded_store import (
-    PAIR_COLS,
-    make_store_rounded,
-    make_store_turned,
-)
+from dxgemm.handwritten.parts.rounded_store import make_store_rounded, make_store_turned
 from dxgemm.handwritten.parts.triangle import Side, make_keeps
 
 
@@ -43,13 +40,14 @@ def make_store_tile(
     epilogue: Any = None,
     acc_dtype: str = "float32",
     side: Side | None = None,
+    chunk_bytes: int = STORE_BYTES,
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """The device functions allows_vectors and store_tile, for all columns of a warp's 16 rows.
 
     allows_vectors(m, n, beta, c, out) tells whether 16 bytes can be accessed at a time; store_tile
     writes alpha * acc + beta * c, finished, from row `top` and column `col` of a matrix on.
     Arguments are those of `make_store_chunk`; of a symmetric result, `side` are the elements that
-    this store writes.
+    this store writes. `chunk_bytes` of shared memory belong to the warp.
     """
     from numba import cuda, int32
 
@@ -60,18 +58,20 @@ def make_store_tile(
     taken = columns_for_one(epilogue)
     row_taken, col_taken = (1, taken) if along_rows else (taken, 1)
     out_bytes = {"int8": 1, "float16": 2, "bfloat16": 2}.get(out_dtype, 4)
-    chunks, pairs = tile_n // CHUNK_COLS, tile_n // PAIR_COLS
+    chunks = tile_n // CHUNK_COLS
     # With a in registers and lines along its rows, edges would take registers of the mainloop.
     has_edges = not rows_are_split or not along_rows
     is_fused, is_whole = epilogue is not None, side is None
     read_chunk, store_chunk, store_elements = make_store_chunk(
         out_dtype, along_rows, rows_are_split, has_edges, epilogue, acc_dtype, side
     )
-    read_pairs, store_rounded = make_store_rounded(out_dtype, epilogue, acc_dtype)
     rounds_first = out_bytes == 2 and along_rows
     if is_fused:  # mirror images are finished by `store_chunk`, which may round another way
         rounds_first = rounds_first and is_whole and not reads_lines(epilogue)
-    store_turned = make_store_turned(out_dtype, tile_n)
+    store_rounded = None
+    if rounds_first:
+        store_rounded = make_store_rounded(out_dtype, tile_n, chunk_bytes, epilogue, acc_dtype)
+    store_turned = make_store_turned(out_dtype, tile_n, chunk_bytes)
     is_turned = out_bytes == 2 and not (along_rows or rows_are_split or is_fused)
     _, keeps_tile = make_keeps(side)
     least = side.least if side else 0
@@ -126,25 +126,6 @@ def make_store_tile(
             above: int32 = (cuda.threadIdx.x & 127) // LANES * 16  # rows of the warps before
             turns = has_vectors and beta == 0 and keeps_tile(top - above, col, 64, tile_n, beta)
 
-        def store_pairs():
-            """Store two chunks at a time, rounded first."""
-            nonlocal out_at, cols
-            operands = read_pairs(lane, rows, cols, matrix, top, col, extra)
-            for pair in static_range(pairs):
-                left: int32 = col + pair * PAIR_COLS
-                now = operands
-                if pair < pairs - 1:  # on their way while these chunks are stored
-                    operands = read_pairs(
-                        lane, rows, int32(cols - PAIR_COLS), matrix, top, int32(left + PAIR_COLS),
-                        extra,
-                    )  # fmt: skip
-                store_rounded(
-                    acc[32 * pair : 32 * pair + 32], chunk_smem, lane, rows, cols, alpha,
-                    out_at, out_line_bytes, now, matrix, top, left,
-                )  # fmt: skip
-                out_at += 2 * out_chunk_bytes
-                cols = cols - PAIR_COLS
-
         def step_chunk():
             nonlocal c_at, out_at, cols
             c_at += c_chunk_bytes
@@ -197,7 +178,10 @@ def make_store_tile(
             )  # fmt: skip
         elif are_vectors:
             if rounds_first and beta == 0:
-                store_pairs()
+                store_rounded(
+                    acc, chunk_smem, lane, rows, cols, alpha, out_at, out_line_bytes, matrix, top,
+                    col, extra,
+                )  # fmt: skip
             else:
                 store_chunks()
         else:
