@@ -36,5 +36,4 @@ def counted_builds(
 def forget() -> None:
     """Leave what is on disk only."""
     function_store.obtain_functions.cache_clear()
-    function_store.obtain_block_functions.cache_clear()
     kernel_store.cache_clear()

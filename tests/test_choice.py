@@ -36,7 +36,6 @@ from dxgemm.choice.selection import (
     all_rows,
     choose,
     rank,
-    refuses_by_name,
     speed_of,
     speeds_from,
 )
@@ -275,14 +274,6 @@ def test_rows_of_all_matrices_are_never_predicted_to_take_longer(configs_of_a_gp
             flat = flattened(shared)
             assert flat == problem(batch * m, n, k, dtype)
             assert choose(flat, H200).us <= choose(shared, H200).us
-
-
-def test_a_kernel_of_one_size_is_asked_by_name_for_a_batch_of_it():
-    shared = problem(96, 96, 96, batch=2)
-    shared = replace(shared, b=shared.b._replace(batch=0))
-    assert not refuses_by_name(shared, "block_batch")
-    assert refuses_by_name(flattened(shared), "block_batch")
-    assert not refuses_by_name(flattened(shared), ("small_batch", None))
 
 
 def test_in_the_simulator_nothing_waits_at_barriers():

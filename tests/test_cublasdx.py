@@ -350,7 +350,7 @@ def test_a_library_of_another_version_is_refused(stand_in, version):
 
 def test_a_failure_of_the_library_itself_is_a_build_error(device_libraries):
     with pytest.raises(errors.BuildError, match="INVALID_VALUE"), library.tell_failures():
-        library.set_copy_alignment(-1, 16)  # no such function
+        device_libraries.cublasdx_create_tensor(-1, 0)  # no such descriptor
 
 
 WITHOUT_DRIVER = """

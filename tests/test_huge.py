@@ -119,7 +119,6 @@ def test_more_elements_than_32_bits_count(implementation, kind, is_tall, cupy):
 @pytest.mark.parametrize(
     "name, dtype",
     [
-        ("block_batch", "float32"),
         ("small_batch", "float32"),
         ("small_batch", "float64"),
         ("tensor_batch", "float64"),

@@ -94,10 +94,9 @@ def products(name: str, are_few: bool) -> Iterator[Callable[[], None]]:
     for kind in KINDS.values():
         configs = implementation.configs(kind.dtype)
         for config in dict.fromkeys((*configs[:1], *configs[-1:])):
-            sizes = [config.only_shape] if config.only_shape else SIZES
             for case in product(
                 (config,),
-                sizes[:1] if are_few else sizes,
+                SIZES[:1] if are_few else SIZES,
                 orders[::3] if are_few else orders,
                 (True, False),
                 (1,) if are_few else (0, 1),

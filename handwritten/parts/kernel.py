@@ -40,11 +40,6 @@ class BaseConfig:
         yield from ()
 
     @property
-    def only_shape(self) -> tuple[int, int, int] | None:
-        """(m, n, k) if the config is made for one shape alone; else None."""
-        return None
-
-    @property
     def least_sizes(self) -> dict[str, int]:
         """Smallest "m", "n" and "k" whose loads are not slow; empty if there are none."""
         return {}

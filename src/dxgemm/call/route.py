@@ -27,7 +27,7 @@ from dxgemm.call.epilogue import (
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
 from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
-from dxgemm.choice.selection import Ranking, choose, rank, refuses_by_name
+from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.function import BoundEpilogue
@@ -289,9 +289,9 @@ class Route:
         Columns are left with an epilogue; in emulated products, because b may be prepared as a
         batch; and in batch-invariant ones, because n decides on the order of their sums.
         """
-        problem, epilogue, asked = self.problem, self.epilogue, self.implementation
+        problem, epilogue = self.problem, self.epilogue
         *_, m, _ = self.shape
-        is_invariant = isinstance(asked, BatchInvariant)
+        is_invariant = isinstance(self.implementation, BatchInvariant)
         is_emulated = (problem.precision or "").startswith(EMULATED)
         takes_columns = epilogue is None and not (is_invariant or is_emulated)
         flat = flattened(problem, takes_columns=takes_columns)
@@ -301,10 +301,8 @@ class Route:
             return None
         if is_invariant and m == 1 and flat.a.row != flat.k:
             return None  # a single row counts as the first of several without gaps
-        named = asked.implementation if is_invariant else asked
-        if epilogue is None or not epilogue.takes_pairs:  # exchanged, pairs would be of rows
-            flat = oriented(flat)
-        return None if named is not None and refuses_by_name(flat, named) else flat
+        takes_pairs = epilogue is not None and epilogue.takes_pairs
+        return flat if takes_pairs else oriented(flat)  # exchanged, pairs would be of rows
 
     def _check_epilogue(self, epilogue: BoundEpilogue) -> None:
         """Check the epilogue's operands against the result."""

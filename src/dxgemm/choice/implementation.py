@@ -321,8 +321,6 @@ class KernelFile(Implementation):
         return list(specs)
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        if config.only_shape is not None:
-            return [contiguous_problem(dtype, *config.only_shape)]
         problems = common_problems(dtype)
         if self.slices_k and config.split_k == 1:
             problems += [sliced_problem(problem, 2) for problem in problems]

@@ -115,7 +115,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         is_mma_sync=True,
     ),
     Handwritten("widening_tile", "half precision and int8 of any layout, widened for their sums"),
-    Pipelined("block_batch", "cuBLASDx: a block a small matrix", candidate_for=("float32",)),
     Pipelined(
         "pipeline",
         "cuBLASDx: cp.async",

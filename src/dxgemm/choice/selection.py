@@ -362,12 +362,6 @@ def _named(
     return best._replace(note="asked for by name and config")
 
 
-def refuses_by_name(problem: Problem, implementation: Any) -> bool:
-    """True if an implementation that is asked for by name cannot compute a problem on any GPU."""
-    name, _, _ = _name_config_and_slices(implementation)
-    return find_implementation(name).supports(problem) is not None
-
-
 def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     if not isinstance(implementation, tuple):
         return implementation, None, 1

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.locks import mathdx_lock
 from dxgemm.compiler.toolkit import NVRTC, installed_versions
-from dxgemm.cublasdx.mathdx import (
-    BlockDescriptor,
-    BlockFunctions,
-    Descriptor,
-    DeviceFunctions,
-    Storage,
-    build_block_functions,
-    build_functions,
-)
+from dxgemm.cublasdx.mathdx import Descriptor, DeviceFunctions, Storage, build_functions
 from dxgemm.errors import BuildError
-
-Described = TypeVar("Described", Descriptor, BlockDescriptor)
-Functions = TypeVar("Functions", DeviceFunctions, BlockFunctions)
 
 # Part of every key: raise it when the build or the format of entries changes.
 FORMAT = 1
@@ -39,32 +27,16 @@ def obtain_functions(descriptor: Descriptor) -> DeviceFunctions:
     Raises:
         MissingPackageError, BuildError: the errors of `build_functions`.
     """
-    return _obtain(descriptor, build_functions, DeviceFunctions)
-
-
-@cache
-def obtain_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
-    """Find the device functions of a block's product, or build and keep them.
-
-    Raises:
-        MissingPackageError, BuildError: the errors of `build_block_functions`.
-    """
-    return _obtain(descriptor, build_block_functions, BlockFunctions)
-
-
-def _obtain(
-    descriptor: Described, build: Callable[[Described], Functions], kind: type[Functions]
-) -> Functions:
     files, key = kernel_store().device_functions, _key(descriptor)
     entry = files.load(key)
     if entry is not None:
-        return _restore(kind, *entry)
+        return _restore(*entry)
     with files.lock(key):
         entry = files.load(key)
         if entry is not None:
-            return _restore(kind, *entry)
+            return _restore(*entry)
         with mathdx_lock:
-            functions = build(descriptor)
+            functions = build_functions(descriptor)
         header = asdict(functions)
         files.save(key, header, zlib.compress(header.pop("ltoir")))
     return functions
@@ -85,7 +57,7 @@ def obtain_fitting_functions(descriptor: Descriptor, smem_bytes: int) -> DeviceF
     return functions
 
 
-def _key(descriptor: Descriptor | BlockDescriptor) -> str:
+def _key(descriptor: Descriptor) -> str:
     """Key of device functions. It names the libraries, since LTO-IR depends on their versions."""
     identity = (FORMAT, descriptor, _versions())
     return hashlib.sha256(repr(identity).encode()).hexdigest()
@@ -96,9 +68,9 @@ def _versions() -> dict[str, str]:
     return installed_versions(_LIBRARIES)
 
 
-def _restore(kind: type[Functions], header: dict[str, Any], payload: bytes) -> Functions:
+def _restore(header: dict[str, Any], payload: bytes) -> DeviceFunctions:
     fields: dict[str, Any] = {
         name: Storage(**value) if isinstance(value, dict) and "alignment" in value else value
         for name, value in header.items()
     }
-    return kind(ltoir=zlib.decompress(payload), **fields)
+    return DeviceFunctions(ltoir=zlib.decompress(payload), **fields)

@@ -59,18 +59,6 @@ def tell_failures() -> Iterator[None]:
         raise BuildError("libmathdx: " + "\n".join(lines)) from error
 
 
-def set_copy_alignment(function: int, alignment: int) -> None:
-    """Set the number of bytes that a device function for copies moves at a time.
-
-    nvmath-python 1.0 lacks cublasdxSetDeviceFunctionOptionInt64, so it is called here directly.
-    """
-    option = library().CublasdxDeviceFunctionOption.COPY_ALIGNMENT
-    status = _libmathdx().cublasdxSetDeviceFunctionOptionInt64(
-        ctypes.c_longlong(function), int(option), ctypes.c_longlong(alignment)
-    )
-    library().check_status(status)
-
-
 def _libmathdx() -> ctypes.CDLL:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 

@@ -19,10 +19,9 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from dxgemm.cublasdx.library import library, set_copy_alignment, tell_failures
+from dxgemm.cublasdx.library import library, tell_failures
 
 RUNTIME = -(2**63)  # LIBMATHDX_RUNTIME: a shape or stride that is known at run time only
-ROW_ALIGNMENT = 16  # bytes, alignment of the operands' rows in a block's product
 
 # Precision and value type of the library, and bytes of an element, by dtype.
 _TYPES = {
@@ -71,46 +70,17 @@ class Descriptor:
     streaming: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, self.dtype, self.accumulator)
+        for dtype in (self.dtype, self.accumulator):
+            if dtype not in _TYPES:
+                raise ValueError(f"{self}: cuBLASDx has no {dtype}")
+        if min(self.tile_m, self.tile_n, self.tile_k) < 1:
+            raise ValueError(f"{self}: extents must be positive")
+        if self.threads % 32 or not 32 <= self.threads <= 1024:
+            raise ValueError(f"{self}: a block has 32 to 1024 threads in whole warps")
         if self.stages < 1:
             raise ValueError(f"{self}: stages must be positive")
         if self.alignment not in (1, 2, 4, 8, 16) or self.alignment < ITEM_BYTES[self.dtype]:
             raise ValueError(f"{self}: alignment is {ITEM_BYTES[self.dtype]} to 16 bytes")
-
-
-@dataclass(frozen=True)
-class BlockDescriptor:
-    """Descriptor of a product of small matrices, which a block computes at once.
-
-    The matrices a, b and the sums are row-major; rows of a and b begin at multiples of
-    `ROW_ALIGNMENT` bytes.
-
-    Attributes:
-        tile_m, tile_n, tile_k: extents of the matrices.
-        threads: threads per block.
-        dtype: dtype of a, b and the sums.
-        arch: real architecture, such as "sm_90a".
-    """
-
-    tile_m: int
-    tile_n: int
-    tile_k: int
-    threads: int
-    dtype: str
-    arch: str
-
-    def __post_init__(self) -> None:
-        _check(self, self.dtype)
-
-
-def _check(descriptor: Descriptor | BlockDescriptor, *dtypes: str) -> None:
-    for dtype in dtypes:
-        if dtype not in _TYPES:
-            raise ValueError(f"{descriptor}: cuBLASDx has no {dtype}")
-    if min(descriptor.tile_m, descriptor.tile_n, descriptor.tile_k) < 1:
-        raise ValueError(f"{descriptor}: extents must be positive")
-    if descriptor.threads % 32 or not 32 <= descriptor.threads <= 1024:
-        raise ValueError(f"{descriptor}: a block has 32 to 1024 threads in whole warps")
 
 
 @dataclass(frozen=True)
@@ -146,28 +116,6 @@ class DeviceFunctions:
     buffer: Storage
     fragment_size: int
     threads: int
-
-
-@dataclass(frozen=True)
-class BlockFunctions:
-    """Result of the build of a block's product.
-
-    Attributes:
-        ltoir: LTO-IR of all functions.
-        symbols: symbols by name of the functions, which libcublasdx.h describes: copy_a(from global
-            to shared memory), copy_b, wait() for the thread's copies and for the block, execute(a,
-            b, fragment), which adds to the fragment, and coordinates(index, row, column).
-        a_smem, b_smem: shared memory of a and of b.
-        fragment: storage of the thread's sums, which the kernel provides.
-        fragment_size: sums per thread.
-    """
-
-    ltoir: bytes
-    symbols: dict[str, str]
-    a_smem: Storage
-    b_smem: Storage
-    fragment: Storage
-    fragment_size: int
 
 
 def build_functions(descriptor: Descriptor) -> DeviceFunctions:
@@ -264,50 +212,6 @@ def _compile(descriptor: Descriptor) -> tuple[dict[str, str], bytes]:
     return _finish(lib, handles, descriptor.arch)
 
 
-@tell_failures()
-def build_block_functions(descriptor: BlockDescriptor) -> BlockFunctions:
-    """Compile the device functions of a block's product: some 20 seconds, and no GPU is needed.
-
-    Raises:
-        MissingPackageError: nvmath-python, libmathdx or NVRTC is not installed.
-        BuildError: cuBLASDx does not offer this product, or NVRTC failed.
-    """
-    lib = library()
-    operators = _operators(lib, descriptor, descriptor.dtype, ("row", "row"), ROW_ALIGNMENT)
-    handle = _describe(lib, operators)
-    tensor, kind = lib.CublasdxTensorType, lib.CublasdxDeviceFunctionType
-    a_gmem = lib.cublasdx_create_tensor(handle, tensor.GMEM_A)
-    b_gmem = lib.cublasdx_create_tensor(handle, tensor.GMEM_B)
-    a_smem = lib.cublasdx_create_tensor(handle, tensor.SUGGESTED_SMEM_A)
-    b_smem = lib.cublasdx_create_tensor(handle, tensor.SUGGESTED_SMEM_B)
-    fragment = lib.cublasdx_create_tensor(handle, tensor.SUGGESTED_RMEM_C)
-    lib.cublasdx_finalize_tensors(3, [a_smem, b_smem, fragment])
-    functions = {
-        "copy_a": (kind.COPY, [a_gmem, a_smem]),
-        "copy_b": (kind.COPY, [b_gmem, b_smem]),
-        "wait": (kind.COPY_WAIT, []),
-        "execute": (kind.EXECUTE, [a_smem, b_smem, fragment]),
-        "coordinates": (kind.MAP_IDX2CRD_PARTITIONER, [fragment]),
-    }
-    handles = {
-        name: lib.cublasdx_create_device_function(handle, kind, len(tensors), tensors)
-        for name, (kind, tensors) in functions.items()
-    }
-    # Without this option they copy element by element, whatever the descriptor says.
-    for name in ("copy_a", "copy_b"):
-        set_copy_alignment(handles[name], ROW_ALIGNMENT)
-    symbols, ltoir = _finish(lib, handles, descriptor.arch)
-    *storage, fragment_size = _tensor_traits(lib, fragment)
-    return BlockFunctions(
-        ltoir=ltoir,
-        symbols=symbols,
-        a_smem=Storage(*_tensor_traits(lib, a_smem)[:2]),
-        b_smem=Storage(*_tensor_traits(lib, b_smem)[:2]),
-        fragment=Storage(*storage),
-        fragment_size=fragment_size,
-    )
-
-
 def _tensor_traits(lib: Any, tensor: int) -> list[int]:
     """Size in bytes, alignment in bytes, and number of elements of a tensor."""
     trait = lib.CublasdxTensorTrait
@@ -347,7 +251,7 @@ class _Objects(NamedTuple):
 
 def _create_objects(lib: Any, descriptor: Descriptor) -> _Objects:
     layouts = descriptor.a_arrangement, descriptor.b_arrangement
-    operators = _operators(lib, descriptor, descriptor.accumulator, layouts, descriptor.alignment)
+    operators = _operators(lib, descriptor)
     operators["WITH_PIPELINE"] = [1]
     if descriptor.streaming:
         operators["ENABLE_INPUT_STREAMING"] = [1]
@@ -369,23 +273,10 @@ def _create_objects(lib: Any, descriptor: Descriptor) -> _Objects:
     return _Objects(handle, a, b, device, tile, accumulator, fragment)
 
 
-def _operators(
-    lib: Any,
-    descriptor: Descriptor | BlockDescriptor,
-    accumulator: str,
-    layouts: tuple[str, str],
-    alignment: int,
-) -> dict[str, list[int]]:
-    """Operators that describe a block's product, by name.
-
-    Args:
-        lib: the library.
-        descriptor: the product.
-        accumulator: dtype of the sums.
-        layouts: "row" or "col" for a and b; the sums are row-major.
-        alignment: alignment of a and b in bytes.
-    """
-    precision = (descriptor.dtype, descriptor.dtype, accumulator)
+def _operators(lib: Any, descriptor: Descriptor) -> dict[str, list[int]]:
+    """Operators that describe a tile's multiplication, by name; its sums are row-major."""
+    precision = (descriptor.dtype, descriptor.dtype, descriptor.accumulator)
+    arrangements = descriptor.a_arrangement, descriptor.b_arrangement, "row"
     directions = {
         "row": lib.CublasdxArrangement.ROW_MAJOR,
         "col": lib.CublasdxArrangement.COL_MAJOR,
@@ -400,8 +291,8 @@ def _operators(
         "SM": _target(lib, descriptor.arch),
         "BLOCK_DIM": [descriptor.threads, 1, 1],
         "STATIC_BLOCK_DIM": [1],
-        "ARRANGEMENT": [directions[direction] for direction in (*layouts, "row")],
-        "ALIGNMENT": [max(alignment, ITEM_BYTES[descriptor.dtype])] * 2 + [16],
+        "ARRANGEMENT": [directions[direction] for direction in arrangements],
+        "ALIGNMENT": [descriptor.alignment] * 2 + [16],
     }
 
 
