@@ -11,15 +11,8 @@ from dxgemm.cublasdx import function_store
 
 
 @contextmanager
-def counted_builds(
-    monkeypatch: Any, folder: Any, build: str, functions: Any
-) -> Iterator[list[Any]]:
-    """The descriptors that were built so far, in an empty store.
-
-    Args:
-        build: name of the function that builds them.
-        functions: functions that every build returns.
-    """
+def counted_builds(monkeypatch: Any, folder: Any, functions: Any) -> Iterator[list[Any]]:
+    """The descriptors built so far, in an empty store; every build returns `functions`."""
     built: list[Any] = []
 
     def count(descriptor: Any) -> Any:
@@ -27,7 +20,7 @@ def counted_builds(
         return functions
 
     monkeypatch.setenv("DXGEMM_CACHE_DIR", str(folder))
-    monkeypatch.setattr(function_store, build, count)
+    monkeypatch.setattr(function_store, "build_functions", count)
     forget()
     yield built
     forget()

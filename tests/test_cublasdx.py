@@ -43,7 +43,7 @@ FUNCTIONS = DeviceFunctions(
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
-    with counted_builds(monkeypatch, tmp_path, "build_functions", FUNCTIONS) as built:
+    with counted_builds(monkeypatch, tmp_path, FUNCTIONS) as built:
         yield built
 
 

@@ -251,13 +251,16 @@ class WgmmaConfig(BaseConfig):
     def chunk_bytes(self) -> int:
         """Bytes of a warp's part of the result in shared memory, see `chunk_store`."""
         roomy = 2 * BLOCK_BYTES  # for two blocks of `rounded_store`, which take turns
-        rest = SMEM_BYTES_PER_BLOCK - 1024 - self.stages * (self.stage_bytes + 16)
-        return roomy if rest >= self.consumers * 4 * roomy else STORE_BYTES
+        fits = self._smem_bytes(roomy) <= SMEM_BYTES_PER_BLOCK
+        return roomy if fits else STORE_BYTES
 
     def smem_bytes(self, dtype: str) -> int:
+        return self._smem_bytes(self.chunk_bytes)
+
+    def _smem_bytes(self, chunk_bytes: int) -> int:
         """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""
         ring = 1024 + self.stages * self.stage_bytes
-        return ring + self.consumers * 4 * self.chunk_bytes + self.stages * 16
+        return ring + self.consumers * 4 * chunk_bytes + self.stages * 16
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.tile_n // 2 * 4

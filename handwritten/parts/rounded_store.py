@@ -77,14 +77,18 @@ def make_store_rounded(
                 place: int32 = write + (turn ^ 16 * step)
                 store_shared(place, block % turns * BLOCK_BYTES, (pack_pair(kind, x[0], x[1]),))
                 store_shared(
-                    place, block % turns * BLOCK_BYTES + 1024, (pack_pair(kind, y[0], y[1]),)
+                    place,
+                    block % turns * BLOCK_BYTES + 8 * LINE_BYTES,
+                    (pack_pair(kind, y[0], y[1]),),
                 )
             cuda.syncwarp()
             lines = ()
             for step in static_range(4):
                 source = odd if step % 2 else even
                 lines = lines + (
-                    load_shared(int32, 4, source, block % turns * BLOCK_BYTES + 512 * step),
+                    load_shared(
+                        int32, 4, source, block % turns * BLOCK_BYTES + 4 * step * LINE_BYTES
+                    ),
                 )
             target = out + int32(line * out_line_bytes + piece * 16 + LINE_BYTES * block)
             limit: int32 = rows_left if cols_left > BLOCK_COLS * block else 0
