@@ -45,7 +45,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
-from dxgemm.problem.problem import aligned_problem, flattened
+from dxgemm.problem.problem import flattened
 from dxgemm.tuning.workloads import ARITHMETICS, Workload, random_workloads
 
 PACKAGED = tables.PACKAGED  # fixtures put others in its place
@@ -400,7 +400,7 @@ def test_tf32_tiles_lie_as_wgmma_computes_them(configs_of_a_gpu, layout):
     plan = schedule(columns, Asked.of(asked))
     together = schedule(columns, Asked.of_all([asked]))
     np.testing.assert_array_equal(together.mean_tiles_per_sm[0], plan.mean_tiles_per_sm)
-    tiles = [wgmma.kernel.block_count(row.config, aligned_problem(asked)) for row in rows]
+    tiles = [wgmma.kernel.block_count(row.config, asked.aligned) for row in rows]
     np.testing.assert_allclose(plan.mean_tiles_per_sm * H200.sm_count, tiles)
 
 

@@ -11,7 +11,7 @@ import pytest
 from dxgemm import errors
 from dxgemm.problem.define import contiguous_problem, define_problem
 from dxgemm.problem.layout import Layout, Strides, byte_extent, share_elements, transposed
-from dxgemm.problem.problem import MOST_COPIED_BYTES, aligned_problem, flattened, oriented
+from dxgemm.problem.problem import MOST_COPIED_BYTES, flattened, oriented
 
 ITEM = 4
 
@@ -244,43 +244,43 @@ def test_copies_have_aligned_rows(dtype, strides, alignment, expected):
     problem = contiguous_problem(dtype, 64, 128, 96, batch=batch)
     k_major = replace(problem, b=problem.b._replace(row=1, col=96))
     problem = replace(k_major, a=strides, a_alignment=alignment)
-    assert dtype != "float32" or aligned_problem(problem) is problem
+    assert dtype != "float32" or problem.aligned is problem
     precision = "tf32" if dtype == "float32" else None
     k_major, problem = (replace(each, precision=precision) for each in (k_major, problem))
-    aligned = aligned_problem(problem)
+    aligned = problem.aligned
     padded = "a" if expected else ""
     assert aligned == replace(problem, a=expected or strides, a_alignment=16, padded=padded)
     assert (aligned is problem) == (expected is None)
-    assert aligned_problem(aligned) is aligned
+    assert aligned.aligned is aligned
     turned = replace(problem, m=128, n=64, a=k_major.b.transposed(), b=strides.transposed())
     turned = replace(turned, a_alignment=16, b_alignment=alignment)
-    assert aligned_problem(turned).b == (expected or strides).transposed()
+    assert turned.aligned.b == (expected or strides).transposed()
 
 
 @pytest.mark.parametrize(("m", "n", "copied"), [(64, 128, "a"), (128, 64, "b"), (96, 96, "a")])
 def test_tf32_copies_the_smaller_of_two_mn_major_operands(m, n, copied):
     problem = contiguous_problem("float32", m, n, 32, precision="tf32")
-    assert aligned_problem(problem) is problem  # a is K-major
+    assert problem.aligned is problem  # a is K-major
     problem = replace(problem, a=Strides(0, 1, m))
-    aligned = aligned_problem(problem)
+    aligned = problem.aligned
     assert aligned.padded == copied
     assert aligned.a == (Strides(0, 32, 1) if copied == "a" else problem.a)
     assert aligned.b == (Strides(0, 1, 32) if copied == "b" else problem.b)
-    assert aligned_problem(aligned) is aligned
+    assert aligned.aligned is aligned
 
 
 def test_lines_of_copies_are_whole_sectors():
     problem = contiguous_problem("bfloat16", 65, 33, 31)
-    aligned = aligned_problem(problem)
+    aligned = problem.aligned
     assert (aligned.a, aligned.b) == (Strides(0, 32, 1), Strides(0, 48, 1))
 
 
 def test_what_is_not_read_or_too_large_is_not_copied():
     problem = contiguous_problem("float16", 65, 33, 31)
     unread = replace(problem, k=0)
-    assert aligned_problem(unread) is unread
-    without_rows, copied = aligned_problem(replace(problem, m=0)), aligned_problem(problem)
+    assert unread.aligned is unread
+    without_rows, copied = replace(problem, m=0).aligned, problem.aligned
     assert without_rows.b == copied.b != problem.b  # as that of a problem with rows
     long = replace(problem, m=MOST_COPIED_BYTES)
-    assert aligned_problem(long).a is long.a
-    assert aligned_problem(long).b != long.b
+    assert long.aligned.a is long.a
+    assert long.aligned.b != long.b

@@ -71,7 +71,7 @@ class LineTile(NamedTuple):
 
 def layout(problem: Any, name: str) -> str:
     """Layout of operand "a" or "b" of a problem, one of those above."""
-    return common_layout([problem], name)
+    return _either(_layout_along("x", problem, name), _layout_along("k", problem, name))
 
 
 def common_layout(problems: Sequence[Any], name: str) -> str:
@@ -80,6 +80,11 @@ def common_layout(problems: Sequence[Any], name: str) -> str:
         max((_layout_along(kind, problem, name) for problem in problems), key=LAYOUTS.index)
         for kind in "xk"
     )
+    return _either(along_x, along_k)
+
+
+def _either(along_x: str, along_k: str) -> str:
+    """The better of an operand's layouts: in whole chunks, or else along k."""
     return along_x if "16" in along_x or along_k == "any" else along_k
 
 

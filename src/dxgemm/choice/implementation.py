@@ -29,7 +29,7 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_dtype
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES
-from dxgemm.problem.problem import Problem, aligned_problem, sliced_problem
+from dxgemm.problem.problem import Problem, sliced_problem
 
 # A thread's registers hold 1020 bytes; an accumulator above this limit would spill.
 MOST_ACCUMULATOR_BYTES = 576
@@ -246,7 +246,7 @@ class KernelFile(Implementation):
     def refuses(self) -> Callable[[Problem], str | None]:
         if not self.kernel.copies_operands:
             return self.kernel.supports
-        return lambda problem: self.kernel.supports(aligned_problem(problem))
+        return lambda problem: self.kernel.supports(problem.aligned)
 
     @property
     def copies_operands(self) -> bool:
@@ -261,7 +261,7 @@ class KernelFile(Implementation):
         return name or super().order_of_sums(config)
 
     def computed(self, problem: Problem) -> Problem:
-        return aligned_problem(problem) if self.kernel.copies_operands else problem
+        return problem.aligned if self.kernel.copies_operands else problem
 
     @property
     def dtypes(self) -> tuple[str, ...]:

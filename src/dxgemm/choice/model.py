@@ -29,7 +29,7 @@ from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
-from dxgemm.problem.problem import Problem, aligned_operands
+from dxgemm.problem.problem import Problem
 
 # The split-K reduction kernel: its launch, and its reading of the partial sums from the L2 cache.
 ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
@@ -84,7 +84,7 @@ class Asked(NamedTuple):
         b_is_misaligned = min(b_alignment, problem.b_alignment) < MAX_ALIGNMENT
         is_modular = problem.precision and problem.dtype == "float64" and problem.k <= LONGEST_K
         slice_items = problem.batch * problem.m * problem.n
-        a_copy, b_copy = aligned_operands(problem)
+        a_copy, b_copy = problem.aligned_operands
         copied = [
             _copied_bytes(problem, source, copy, along)
             for source, copy, along in (
@@ -352,17 +352,11 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
         asked: the problem, or many.
         slices: number of split-K slices; None for the number that follows from `fill`.
     """
-    m, n = asked.m, asked.n
-    if asked.is_exchanged is not False:
-        is_exchanged = asked.is_exchanged * columns.copies_operands > 0
-        m, n = np.where(is_exchanged, n, m), np.where(is_exchanged, m, n)
-    if columns.has_smaller_first:
-        is_turned = (columns.smaller_first > 0) & (asked.n < asked.m)
-        m, n = np.where(is_turned, n, m), np.where(is_turned, m, n)
+    tile_m, tile_n = _tile_sizes(columns, asked)
     if asked.is_half is True:
         tiles = columns.lower_tiles(asked.n) * asked.batch
     else:
-        tiles = np.ceil(m / columns.tile_m) * np.ceil(n / columns.tile_n) * asked.batch
+        tiles = np.ceil(asked.m / tile_m) * np.ceil(asked.n / tile_n) * asked.batch
     if slices is None:
         slices = _slices_that_fill(columns, asked, tiles) if columns.has_slices else NO_SLICES
     if slices is NO_SLICES:
@@ -376,6 +370,22 @@ def schedule(columns: Columns, asked: Asked, slices: Any = None) -> Schedule:
     most_tiles = np.ceil(mean_tiles)
     waves = np.ceil(most_tiles / columns.resident)
     return Schedule(slices, k_steps, mean_tiles, most_tiles, waves)
+
+
+def _tile_sizes(columns: Columns, asked: Asked) -> tuple[Any, Any]:
+    """Rows and columns of the result in a tile of each candidate."""
+    tile_m, tile_n = columns.tile_m, columns.tile_n
+    if asked.is_exchanged is not False:
+        is_exchanged = asked.is_exchanged * columns.copies_operands > 0
+        tile_m, tile_n = _exchanged(is_exchanged, tile_m, tile_n)
+    is_tall = asked.n < asked.m
+    if is_tall is not False and columns.has_smaller_first:
+        tile_m, tile_n = _exchanged((columns.smaller_first > 0) & is_tall, tile_m, tile_n)
+    return tile_m, tile_n
+
+
+def _exchanged(where: Any, left: Any, right: Any) -> tuple[Any, Any]:
+    return np.where(where, right, left), np.where(where, left, right)
 
 
 def _slices_that_fill(columns: Columns, asked: Asked, tiles: Any) -> Any:

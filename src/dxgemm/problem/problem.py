@@ -6,6 +6,7 @@ The choice, the builds and the explanations work on a `Problem` alone, free of a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
@@ -186,6 +187,33 @@ class Problem:
         """Fewest bytes through device memory; the results of a reduction are not counted."""
         return self.read_bytes + self.result_bytes
 
+    @cached_property
+    def aligned(self) -> Problem:
+        """Problem with the copies of `aligned_operands`; itself if neither operand is copied."""
+        a, b = self.aligned_operands
+        if a is None and b is None:
+            return self
+        changes: dict[str, Any] = {"padded": "a" * (a is not None) + "b" * (b is not None)}
+        if a is not None:
+            changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
+        if b is not None:
+            changes |= {"b": b, "b_alignment": MAX_ALIGNMENT}
+        return replace(self, **changes)
+
+    @cached_property
+    def aligned_operands(self) -> tuple[Strides | None, Strides | None]:
+        """Strides of aligned copies of a and b, in a workspace; None for one read as it lies.
+
+        Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16
+        bytes. The lines of copies begin at multiples of 32 bytes.
+        """
+        if self.arithmetic not in COPIED or self.k == 0:
+            return None, None
+        a, b, (a_any, b_any) = self.a, self.b.transposed(), _take_any_major(self)
+        a_copy = _aligned_operand(self, a, self.m, self.a_alignment, a_any)
+        b_copy = _aligned_operand(self, b, self.n, self.b_alignment, b_any)
+        return a_copy, b_copy and b_copy.transposed()
+
 
 def _row_alignment(strides: Strides, dtype: str) -> int:
     """Alignment of the stride between rows, or between columns if these are contiguous."""
@@ -228,33 +256,6 @@ def _aligned_strides(problem: Problem) -> Strides:
     width = MAX_ALIGNMENT // ITEM_SIZES[problem.out_dtype]
     row = -(-problem.n // width) * width
     return Strides(problem.m * row, row, 1)
-
-
-def aligned_problem(problem: Problem) -> Problem:
-    """Problem with the aligned copies of `aligned_operands`; the same if neither is copied."""
-    a, b = aligned_operands(problem)
-    if a is None and b is None:
-        return problem
-    changes: dict[str, Any] = {"padded": "a" * (a is not None) + "b" * (b is not None)}
-    if a is not None:
-        changes |= {"a": a, "a_alignment": MAX_ALIGNMENT}
-    if b is not None:
-        changes |= {"b": b, "b_alignment": MAX_ALIGNMENT}
-    return replace(problem, **changes)
-
-
-def aligned_operands(problem: Problem) -> tuple[Strides | None, Strides | None]:
-    """Strides of aligned copies of a and b, in a workspace; None for one that is read as it lies.
-
-    Kernels that read 16 bytes at a time want rows, or columns, that begin at multiples of 16 bytes.
-    The lines of copies begin at multiples of 32 bytes.
-    """
-    if problem.arithmetic not in COPIED or problem.k == 0:
-        return None, None
-    a, b, (a_any, b_any) = problem.a, problem.b.transposed(), _take_any_major(problem)
-    a_copy = _aligned_operand(problem, a, problem.m, problem.a_alignment, a_any)
-    b_copy = _aligned_operand(problem, b, problem.n, problem.b_alignment, b_any)
-    return a_copy, b_copy and b_copy.transposed()
 
 
 def _take_any_major(problem: Problem) -> tuple[bool, bool]:
