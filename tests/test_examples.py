@@ -34,7 +34,6 @@ def run_example(name, *arguments):
     "name, arguments, agreement",
     [
         ("mlp", ["--batch-sizes", "1"], "Every score agrees with NumPy's"),
-        ("knn", ["--queries", "1"], "Every neighbour is as near as NumPy's"),
         ("gram", ["--counts", "16"], "Every matrix is symmetric bit for bit"),
         ("muon", ["--widths", "6"], "Every result agrees with NumPy's"),
         ("spin_chain", ["--spins", "2"], "every magnetisation agrees with NumPy's"),
