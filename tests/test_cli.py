@@ -19,6 +19,7 @@ from contract import inability
 from typer.testing import CliRunner
 
 import dxgemm
+from dxgemm import errors
 from dxgemm.cli import counters
 from dxgemm.cli.app import app
 from dxgemm.gpu.status import GpuStatus, probe, simulator_enabled
@@ -297,6 +298,25 @@ class TestDemo:
                 if implementation.is_own and not inability(implementation, dtype):
                     assert (implementation.name, dtype) in timed
         assert report["classification"]["accuracy"] > 0.8
+
+    def test_without_a_compiler_the_kernels_of_wheels_are_timed(self, monkeypatch, capsys):
+        plan = dxgemm.plan
+
+        def plan_of_a_wheel(*arrays, implementation):
+            if implementation == "naive":
+                raise errors.MissingPackageError("building naive needs numba-cuda")
+            return plan(*arrays, implementation=implementation)
+
+        def fail(*arguments, **settings):
+            raise errors.MissingPackageError("building naive needs numba-cuda")
+
+        monkeypatch.setattr(dxgemm, "plan", plan_of_a_wheel)
+        monkeypatch.setattr(demo_command, "build_kernels", fail)
+        demo_command._build([("coalesced", "float32")], 5, lambda *progress: None)
+        assert "No compiler is installed" in capsys.readouterr().err
+        printed = invoke("demo").stdout
+        assert "Not timed: naive: not in a wheel of kernels" in printed
+        assert "coalesced" in printed
 
     def test_a_wrong_result_fails(self, monkeypatch):
         fetch = demo_command.fetch

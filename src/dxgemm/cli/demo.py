@@ -17,6 +17,7 @@ import typer
 
 import dxgemm
 from dxgemm.choice.implementation import KernelFile, Pipelined
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
@@ -28,6 +29,7 @@ from dxgemm.tuning.measure import candidate_specs
 from dxgemm.tuning.workloads import Workload
 
 DTYPES = ("float32", "float64")
+UNBUILT = "not in a wheel of kernels, and no compiler is installed: pip install 'dxgemm[cu13]'"
 # Numbers of images that take the simulator seconds; a GPU takes all images.
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
 PIXELS = 64
@@ -132,7 +134,10 @@ def _build(steps: Sequence[tuple[str, str]], count: int, report: Report) -> None
     missing = sum(find_kernel(*task) is None for task in tasks)
     if missing:
         note(f"Building {missing} kernels, in one process per CPU; they are kept.")
-    build_kernels(tasks, progress=report)
+    try:
+        build_kernels(tasks, progress=report)
+    except MissingPackageError:
+        note("No compiler is installed: the kernels of wheels are timed, and no others.")
 
 
 def _print_classification(classification: Classification) -> None:
@@ -184,8 +189,11 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
         start = time.perf_counter()
         result = fetch(plan())
         first_us = (time.perf_counter() - start) * 1e6
-    except (dxgemm.errors.UnsupportedProblemError, dxgemm.errors.MissingPackageError) as error:
+    except UnsupportedProblemError as error:
         return Timing(implementation, dtype, refusal=str(error))
+    except MissingPackageError as error:
+        refusal = UNBUILT if find_implementation(implementation).is_own else str(error)
+        return Timing(implementation, dtype, refusal=refusal)
     _require_equal(result, images @ images.T, f"the Gram matrix by {implementation} in {dtype}")
     config = plan.explain().config
     if simulator_enabled():
