@@ -45,6 +45,9 @@ MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # of its bytes if it is transposed, too, and the bytes that the time of a block is worth at least:
 # measured on the H100.
 COPYING_US, COPYING_SHARE, TURNED, LEAST_COPIED_BYTES = 4.0, 0.75, 1.5, 6500
+# Time to read an operand once more, from L2, over that of the first time: by the regret of the
+# choice on the H100 and the H200.
+READ_AGAIN = 0.6
 HOPPER = "sm_90a"
 NO_SLICES = 1.0  # k in one piece, for all candidates
 UNFILLED = 50.0  # factor of the time if a problem is too small to fill the pipeline
@@ -74,6 +77,8 @@ class Asked(NamedTuple):
     b_alignment: Any
     is_half: Any  # half the tiles of a symmetric result are computed
     mirror_ns: Any  # time of storing an element of these on the other side of the diagonal, too
+    large_bytes: Any  # of the larger operand
+    few: Any  # rows or columns of the other one, of all matrices that read the same larger one
 
     @classmethod
     def of(cls, problem: Problem) -> Asked:
@@ -93,6 +98,8 @@ class Asked(NamedTuple):
             )
             if copy is not None
         ]
+        large = b if problem.m <= problem.n else a
+        large_count = problem.batch if large.batch else 1
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -115,6 +122,8 @@ class Asked(NamedTuple):
             b_alignment,
             bool(problem.triangle),
             MIRROR_NS[ITEM_SIZES[problem.out_dtype]] if problem.triangle == "both" else 0.0,
+            max(problem.m, problem.n) * problem.k * large_count * ITEM_SIZES[problem.dtype],
+            (min(problem.m, problem.n) or 1) * (1 if large.batch else problem.batch or 1),
         )
 
     @classmethod
@@ -314,6 +323,11 @@ class Columns:
         return bool(self.smaller_first.any())
 
     @cached_property
+    def few(self) -> np.ndarray:
+        """Rows or columns for which a kernel made for few reads the larger operand once."""
+        return np.where(self.smaller_first > 0, self.tile_m, 2.0**31)
+
+    @cached_property
     def has_modular(self) -> bool:
         """True if some candidates multiply residues."""
         return bool(self.is_modular.any())
@@ -415,7 +429,12 @@ def predict(columns: Columns, asked: Asked, plan: Schedule) -> Any:
         is_sliced, sums_bytes = plan.slices > 1, plan.slices * asked.slice_bytes
         written_us = np.where(is_sliced, sums_bytes * columns.write_us, written_us)
     written_us = _times(written_us, columns.misaligned_writes, asked.out_is_misaligned)
-    memory_us = asked.read_bytes * columns.read_us + written_us
+    read_bytes = asked.read_bytes
+    if columns.has_smaller_first:
+        again_bytes = READ_AGAIN * asked.large_bytes
+        readings = np.ceil(asked.few / columns.few)
+        read_bytes = read_bytes - again_bytes + again_bytes * readings
+    memory_us = read_bytes * columns.read_us + written_us
     # The three overlap: together they take about as long as the longest, more where memory and the
     # SM take alike. Arithmetic and waves are of one SM: hardly more where those are alike.
     busy_squares = np.cbrt(arithmetic_us**6 + latency_us**6)
