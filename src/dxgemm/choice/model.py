@@ -98,8 +98,7 @@ class Asked(NamedTuple):
             )
             if copy is not None
         ]
-        large = b if problem.m <= problem.n else a
-        large_count = problem.batch if large.batch else 1
+        larger = int(problem.m <= problem.n)  # 0 for a, 1 for b
         return cls(
             problem.m or 1,
             problem.n or 1,
@@ -122,8 +121,8 @@ class Asked(NamedTuple):
             b_alignment,
             bool(problem.triangle),
             MIRROR_NS[ITEM_SIZES[problem.out_dtype]] if problem.triangle == "both" else 0.0,
-            max(problem.m, problem.n) * problem.k * large_count * ITEM_SIZES[problem.dtype],
-            (min(problem.m, problem.n) or 1) * (1 if large.batch else problem.batch or 1),
+            problem.operand_bytes[larger],
+            (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
         )
 
     @classmethod

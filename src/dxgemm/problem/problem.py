@@ -165,12 +165,18 @@ class Problem:
         return _row_alignment(self.out, self.out_dtype)
 
     @property
-    def read_bytes(self) -> int:
-        """Fewest bytes read from device memory: each operand once."""
-        a, b = self.m * self.k, self.k * self.n
+    def operand_bytes(self) -> tuple[int, int]:
+        """Bytes of a and of b, all matrices of the batch; a broadcast one counts once."""
+        item_size = ITEM_SIZES[self.dtype]
+        a, b = self.m * self.k * item_size, self.k * self.n * item_size
         if self.batch != 1:
             a, b = (a * self.batch if self.a.batch else a), (b * self.batch if self.b.batch else b)
-        read = (a + b) * ITEM_SIZES[self.dtype]
+        return a, b
+
+    @property
+    def read_bytes(self) -> int:
+        """Fewest bytes read from device memory: each operand once."""
+        read = sum(self.operand_bytes)
         if self.reads_c:
             read += self.batch * self.m * self.n * ITEM_SIZES[self.out_dtype]
         return read
