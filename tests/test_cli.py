@@ -303,19 +303,19 @@ class TestDemo:
         plan = dxgemm.plan
 
         def plan_of_a_wheel(*arrays, implementation):
-            if implementation == "naive":
-                raise errors.MissingPackageError("building naive needs numba-cuda")
+            if implementation in ("naive", "tuned"):
+                fail(implementation)
             return plan(*arrays, implementation=implementation)
 
-        def fail(*arguments, **settings):
-            raise errors.MissingPackageError("building naive needs numba-cuda")
+        def fail(name, **settings):
+            raise errors.MissingPackageError(f"building {name} 8x8 needs numba-cuda")
 
         monkeypatch.setattr(dxgemm, "plan", plan_of_a_wheel)
         monkeypatch.setattr(demo_command, "build_kernels", fail)
         demo_command._build([("coalesced", "float32")], 5, lambda *progress: None)
         assert "No compiler is installed" in capsys.readouterr().err
         printed = invoke("demo").stdout
-        assert "Not timed: naive: not in a wheel of kernels" in printed
+        assert "Not timed: naive, tuned: needs numba-cuda" in printed
         assert "coalesced" in printed
 
     def test_a_wrong_result_fails(self, monkeypatch):

@@ -6,6 +6,7 @@ under 2**24, exact in float32, so that results are compared for equality.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,6 @@ import typer
 
 import dxgemm
 from dxgemm.choice.implementation import KernelFile, Pipelined
-from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
@@ -29,7 +29,6 @@ from dxgemm.tuning.measure import candidate_specs
 from dxgemm.tuning.workloads import Workload
 
 DTYPES = ("float32", "float64")
-UNBUILT = "not in a wheel of kernels, and no compiler is installed: pip install 'dxgemm[cu13]'"
 # Numbers of images that take the simulator seconds; a GPU takes all images.
 SIMULATED_GRAM_IMAGES, SIMULATED_IMAGES = 24, 120
 PIXELS = 64
@@ -162,7 +161,8 @@ def _print_timings(timings: list[Timing], count: int) -> None:
     refusals: dict[str, list[str]] = {}
     for t in timings:
         if t.refusal is not None:
-            reason = t.refusal.partition("cannot compute this: ")[2] or t.refusal
+            # Without the kernel's name, which is another one in each.
+            reason = re.sub("^.*? cannot compute this: |^building .*? (?=needs )", "", t.refusal)
             refusals.setdefault(reason, []).append(t.implementation)
     for reason, names in refusals.items():
         typer.echo(f"Not timed: {', '.join(dict.fromkeys(names))}: {reason}")
@@ -189,11 +189,8 @@ def _gram_matrix(images: np.ndarray, implementation: str) -> Timing:
         start = time.perf_counter()
         result = fetch(plan())
         first_us = (time.perf_counter() - start) * 1e6
-    except UnsupportedProblemError as error:
+    except (UnsupportedProblemError, MissingPackageError) as error:
         return Timing(implementation, dtype, refusal=str(error))
-    except MissingPackageError as error:
-        refusal = UNBUILT if find_implementation(implementation).is_own else str(error)
-        return Timing(implementation, dtype, refusal=refusal)
     _require_equal(result, images @ images.T, f"the Gram matrix by {implementation} in {dtype}")
     config = plan.explain().config
     if simulator_enabled():
