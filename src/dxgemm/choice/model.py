@@ -36,9 +36,9 @@ ADDING_US, ADDING_BYTES_PER_US = 3.5, 2.5e6
 # Time that a fused reduction adds per element and per tile, for a block that has an SM to itself:
 # argmin and the two smallest in float32 on the H200.
 REDUCTION_NS, REDUCTION_TILE_US = 0.1, 0.5
-# Half the tiles of a symmetric result: the second store of each element, by the bytes of one, and
-# that of the last tile, from measurements on the H200.
-MIRROR_NS, MIRROR_US = {2: 0.13, 4: 0.25, 8: 0.5}, 1.0
+# Half the tiles of a symmetric result: the second store of each element, by the bytes of one, that
+# of 2 bytes in rows that are not aligned, and that of the last tile: measured on the H200.
+MIRROR_NS, MISALIGNED_MIRROR_NS, MIRROR_US = {2: 0.13, 4: 0.25, 8: 0.5}, 0.48, 1.0
 # The kernel that merges partial results, and the one that reads a stored matrix to reduce it.
 MERGING_US, READING_US, READING_SHARE = 4.0, 4.0, 0.75
 # Time to queue an aligned copy of an operand, the bandwidth of reading and writing it, the factor
@@ -120,7 +120,7 @@ class Asked(NamedTuple):
             a_alignment,
             b_alignment,
             bool(problem.triangle),
-            MIRROR_NS[ITEM_SIZES[problem.out_dtype]] if problem.triangle == "both" else 0.0,
+            _mirror_ns(problem) if problem.triangle == "both" else 0.0,
             problem.operand_bytes[larger],
             (min(problem.m, problem.n) or 1) * (1 if (a, b)[larger].batch else problem.batch or 1),
         )
@@ -130,6 +130,13 @@ class Asked(NamedTuple):
         """Numbers of many problems, one row each."""
         columns = zip(*(cls.of(problem) for problem in problems), strict=True)
         return cls(*(np.array(column, float)[:, None] for column in columns))
+
+
+def _mirror_ns(problem: Problem) -> float:
+    """Time of storing an element on the other side of the diagonal, too."""
+    item_bytes = ITEM_SIZES[problem.out_dtype]
+    is_narrow = item_bytes == 2 and problem.result_row_alignment < MAX_ALIGNMENT
+    return MISALIGNED_MIRROR_NS if is_narrow else MIRROR_NS[item_bytes]
 
 
 def _copied_bytes(problem: Problem, source: Strides, copy: Strides, along: int) -> float:
