@@ -32,7 +32,8 @@ ROUNDS = 1 if SMOKE else 2
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
-FIRST_CALLS = ["coalesced", "thread_tile_2d"]
+AUTOMATIC = "automatic"
+FIRST_CALLS = ["coalesced", AUTOMATIC]
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
@@ -85,16 +86,29 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if SMOKE:
         pytest.skip("the simulator loads no kernels")
     from dxgemm.choice.registry import kernel_specs
+    from dxgemm.choice.selection import choose
     from dxgemm.compiler import build_kernels
     from dxgemm.compiler.wheels import package_name, write_kernels
+    from dxgemm.problem.define import contiguous_problem
     from dxgemm.runtime.device import device_facts
+    from dxgemm.tuning.measure import candidate_specs
 
-    arch, folder = device_facts(0).arch, tmp_path_factory.mktemp("wheel")
-    specs = kernel_specs(tuple(DTYPES), tuple(FIRST_CALLS), arch)
+    device = device_facts(0)
+    arch, folder = device.arch, tmp_path_factory.mktemp("wheel")
+    specs = kernel_specs(tuple(DTYPES), ("coalesced",), arch)
+    for dtype in DTYPES:
+        problem = contiguous_problem(dtype, SIZE, SIZE, SIZE)
+        specs += candidate_specs(problem, choose(problem, device))
     built = build_kernels([(spec, arch) for spec in specs])
     kernels = {spec.key(arch): kernel for spec, kernel in zip(specs, built)}
     write_kernels(folder / package_name(arch), arch, kernels)
     return folder
+
+
+def gemm_arguments(dtype: str, implementation: str) -> list[str]:
+    """Arguments of `fresh_process.py` for the first gemm, by a kernel or the choice."""
+    named = [f"--implementation={implementation}"] if implementation != AUTOMATIC else []
+    return ["gemm", f"--dtype={dtype}", f"--size={SIZE}", *named]
 
 
 @pytest.mark.parametrize("implementation", FIRST_CALLS)
@@ -103,8 +117,7 @@ def bench_first_call_with_wheel(
     benchmark: Any, tmp_path: Path, wheel: Path, dtype: str, implementation: str
 ) -> None:
     """The first gemm as below; its kernel comes from a wheel, and the cache stays empty."""
-    arguments = ["gemm", f"--dtype={dtype}", f"--implementation={implementation}"]
-    arguments += [f"--size={SIZE}"]
+    arguments = gemm_arguments(dtype, implementation)
     samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(1 + ROUNDS)]
     problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
     report(benchmark, "first call, wheels", samples[1:], **problem)
@@ -119,8 +132,8 @@ def bench_first_call(
 ) -> None:
     """`import dxgemm` and the first gemm, after CuPy, its context and the operands."""
     caches = (tmp_path / (str(index) if cache == "cold" else "warm") for index in count())
-    arguments = ["gemm", f"--dtype={dtype}", f"--implementation={implementation}"]
-    arguments += [f"--size={SIZE}", f"--library={'numpy' if SMOKE else 'cupy'}"]
+    arguments = gemm_arguments(dtype, implementation)
+    arguments += [f"--library={'numpy' if SMOKE else 'cupy'}"]
     samples = [run_fresh(next(caches), *arguments) for _ in range(1 + ROUNDS)]
     problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
     report(benchmark, f"first call, {cache} cache", samples[1:], **problem)
