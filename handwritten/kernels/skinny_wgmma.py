@@ -112,8 +112,6 @@ KERNEL = Kernel(
     configs=(
         Config(64, panels=2, stages=5),
         Config(64, panels=2, stages=3),
-        Config(64, panels=2, stages=3, split_k=2),
-        Config(64, panels=2, stages=3, split_k=4),
         Config(64, panels=2, stages=3, split_k=8),
         Config(32, panels=4, stages=4),
         Config(32, panels=2, stages=4),
