@@ -31,6 +31,7 @@ LAYERS = (
     ("__init__",),
     ("tuning",),
     ("cli", "jax", "torch"),
+    ("distributed",),
     ("__main__",),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}

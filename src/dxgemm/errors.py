@@ -16,6 +16,7 @@ __all__ = [
     "MissingPackageError",
     "OverlapError",
     "PrecisionError",
+    "RankError",
     "ReadOnlyError",
     "ScalarError",
     "SettingError",
@@ -110,6 +111,10 @@ class BuildError(DxgemmError, RuntimeError):
 
 class LaunchError(DxgemmError, RuntimeError):
     """The CUDA driver refused a launch, or a captured stream cannot take the call."""
+
+
+class RankError(DxgemmError, RuntimeError):
+    """A rank of a process group has ended or did not come in time, or there is no such group."""
 
 
 class WrongResultError(DxgemmError, ArithmeticError):

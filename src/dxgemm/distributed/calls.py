@@ -1,0 +1,272 @@
+"""Arguments of sharded products: checked by each rank, then by all, before anything is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any
+
+import torch
+
+from dxgemm import errors
+from dxgemm.distributed.agreement import Group, describe_error, host_name
+from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
+from dxgemm.distributed.schedule import GATHER, PLAIN, SCATTER, Schedule, even_rows, make_schedule
+from dxgemm.epilogues import BoundEpilogue, bound_epilogue
+from dxgemm.log import logger
+from dxgemm.torch.operands import check_devices, check_operands, list_shapes
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by type of device
+
+Description = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Product:
+    """Sharded product that the ranks agreed on.
+
+    Attributes:
+        row_counts: rows of A, or of the result, that each rank has.
+        method: how it is computed.
+        schedule: this rank's schedule; None for one collective before or after one product.
+    """
+
+    row_counts: tuple[int, ...]
+    method: str
+    chunks: int
+    schedule: Schedule | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of a sharded product on one rank.
+
+    Attributes:
+        operation: name of the function.
+        a, b: operands of this rank.
+        rows: row counts of all shards, if the caller passed them.
+        out: where to write the result; None for a new tensor.
+        chain: epilogue of the result.
+        method: method that the caller named; None for the choice.
+        timeout_s: seconds to wait for other ranks.
+        needs: whether gradients of a and b are needed.
+    """
+
+    operation: str
+    a: torch.Tensor
+    b: torch.Tensor
+    rows: tuple[int, ...] | None = None
+    out: torch.Tensor | None = None
+    chain: BoundEpilogue | None = None
+    method: str | None = None
+    timeout_s: float = 300.0
+    needs: tuple[bool, bool] = (False, False)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All of the arguments that decides whether they are right, and what the ranks do."""
+        a, b, out, chain = self.a, self.b, self.out, self.chain
+        return (
+            self.operation, a.shape, a.dtype, a.device, b.shape, b.dtype, b.device,
+            None if out is None else (out.shape, out.dtype, out.device, self._overlaps(out)),
+            None if chain is None else (chain.shape, tuple(map(_layout, chain.values))),
+            self.rows, self.method, self.needs,
+        )  # fmt: skip
+
+    def _overlaps(self, out: torch.Tensor) -> bool:
+        """True if out lies in the memory of an operand."""
+        storage = out.untyped_storage().data_ptr()
+        operands = (self.a, self.b)
+        return storage in {o.untyped_storage().data_ptr() for o in operands if o.numel()}
+
+    def describe(self, group: Group) -> Description:
+        """Describe the call to the other ranks, or the error that the arguments have."""
+        try:
+            self._check(group)
+        except errors.DxgemmError as error:
+            return {"error": describe_error(error)}
+        return {
+            "operation": self.operation,
+            "dtype": str(self.a.dtype).removeprefix("torch."),
+            "m": self.a.shape[0],
+            "n": self.b.shape[1],
+            "k": self.a.shape[1],
+            "rows": self.rows and list(self.rows),
+            "arrays": [[label, kind, list(shape)] for label, kind, shape in self._arrays()],
+            "method": self.method,
+            "needs": list(self.needs),
+            "is_splittable": not _uses_row(self.chain),
+            "place": [host_name(), self.a.device.type, self.a.device.index],
+        }
+
+    def _check(self, group: Group) -> None:
+        """Raise unless the arguments fit together, as far as one rank can tell."""
+        name, a, b, device = self.operation, self.a, self.b, self.a.device
+        check_operands(name, takes_complex=True, a=a, b=b)
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+            raise errors.ShapeError(
+                f"{name}: {list_shapes(a=a, b=b)}; they must be (m, k) and (k, n)."
+            )
+        backend = group.backend(device)
+        if backend != BACKENDS.get(device.type):
+            raise errors.DeviceMismatchError(
+                f"{name}: the operands are on {device}, for which the group has the backend "
+                f"{backend}; CUDA tensors need nccl, and CPU tensors gloo."
+            )
+        if device.type == "cuda" and device.index != torch.cuda.current_device():
+            raise errors.DeviceMismatchError(
+                f"{name}: the operands are on {device}, and the current device is "
+                f"cuda:{torch.cuda.current_device()}; call torch.cuda.set_device({device.index})."
+            )
+        if self.rows is not None and (len(self.rows) != group.size or min(self.rows) < 0):
+            raise errors.ShapeError(
+                f"{name}: rows is {self.rows}; pass a row count for each of {group.size} ranks."
+            )
+        if self.out is not None and self.out.dtype != a.dtype:
+            raise errors.DtypeError(f"{name}: out is {self.out.dtype}, the operands {a.dtype}.")
+        if self.out is not None and self._overlaps(self.out):
+            raise errors.OverlapError(f"{name}: out shares memory with an operand.")
+        arrays = {} if self.out is None else {"out": self.out}
+        if self.chain is not None:
+            if self.chain.reduction or self.chain.takes_pairs or self.chain.is_masked:
+                raise errors.UnsupportedProblemError(
+                    f"{name}: epilogue {self.chain!r} has a reduction, pairs of columns or a mask, "
+                    "which sharded products do not take."
+                )
+            if any(self.needs):
+                raise errors.UnsupportedProblemError(
+                    f"{name}: there are no gradients through an epilogue; apply it to the result."
+                )
+            arrays |= dict(self._operands())
+        check_devices(name, {"a": a, **arrays})
+
+    def _operands(self) -> list[tuple[str, torch.Tensor]]:
+        """Tensors of the epilogue by their labels."""
+        chain = self.chain
+        if chain is None:
+            return []
+        pairs = [(chain.labels[place], chain.values[place]) for place in chain.array_places]
+        for label, value in pairs:
+            if not isinstance(value, torch.Tensor):
+                raise errors.ArrayTypeError(
+                    f"{self.operation}: epilogue {label} is a {type(value).__name__}; pass a "
+                    "tensor."
+                )
+        return [(str(label), value) for label, value in pairs]
+
+    def _arrays(self) -> list[tuple[str, str, Sequence[int]]]:
+        """Label, kind and shape of the arrays whose shapes are that of the result."""
+        chain = self.chain
+        arrays = [] if self.out is None else [("out", "matrix", self.out.shape)]
+        if chain is not None:
+            kinds = [chain.operands[place].kind for place in chain.array_places]
+            pairs = zip(self._operands(), kinds)
+            arrays += [(label, kind, value.shape) for (label, value), kind in pairs]
+        return arrays
+
+
+def _layout(value: Any) -> Any:
+    return (value.shape, value.device) if isinstance(value, torch.Tensor) else None
+
+
+def _uses_row(chain: BoundEpilogue | None) -> bool:
+    return chain is not None and any(stage.uses_row for stage in chain.stages)
+
+
+def agreed_product(group: Group, call: Call) -> Product:
+    """Find what the ranks agreed on for such a call; the first time, agree on it.
+
+    Raises:
+        DxgemmError: the arguments of the ranks do not fit together; the same error on all ranks.
+        RankError: a rank did not come within the call's time.
+    """
+    key = call.key
+    product = group.agreed.get(key)
+    if product is None:
+        decided = group.agree(call.operation, call.describe(group), decide, call.timeout_s)
+        rows, method, chunks = tuple(decided["rows"]), decided["method"], decided["chunks"]
+        schedule = None
+        if method != PLAIN:
+            schedule = make_schedule(call.operation, method, rows, group.rank, chunks)
+        elif call.operation == SCATTER and (len(set(rows)) > 1 or not call.a.is_cuda):
+            # Collectives of torch scatter even shards only, and gloo's add in an order of its own.
+            schedule = make_schedule(call.operation, method, rows, group.rank, 1)
+        product = group.agreed[key] = Product(rows, method, chunks, schedule)
+    return product
+
+
+def decide(found: list[Description]) -> dict[str, Any]:
+    """Decide for all ranks how a call is computed, from the descriptions of all.
+
+    Raises:
+        DxgemmError: the descriptions do not fit together.
+    """
+    operation = _same(found, "operation", errors.UnsupportedProblemError)
+    dtype = _same(found, "dtype", errors.DtypeError)
+    rows = _same(found, "rows", errors.ShapeError)
+    method = _same(found, "method", errors.UnsupportedProblemError)
+    _same(found, "needs", errors.UnsupportedProblemError)
+    for size in "k" if operation == GATHER else "mn":
+        _same(found, size, errors.ShapeError)
+    if operation == GATHER:
+        given = [description["m"] for description in found]
+        total = sum(given)
+    else:
+        total = found[0]["m"]
+        given = rows or list(even_rows(total, len(found)))
+    if (rows or given) != given or sum(given) != total:
+        raise errors.ShapeError(
+            f"{operation}: rows is {rows}, but the ranks have {given}, {total} in all."
+        )
+    for rank, description in enumerate(found):
+        m = given[rank] if operation == SCATTER else total
+        _check_arrays(rank, description, m)
+    problem = ShardedProblem(
+        operation,
+        tuple(given),
+        max(description["n"] for description in found),
+        max(description["k"] for description in found),
+        dtype,
+        _link_between([description["place"] for description in found]),
+        is_splittable=all(description["is_splittable"] for description in found),
+    )
+    choice = choose(problem, method)
+    logger.debug("%s", choice)
+    return {"rows": given, "method": choice.method, "chunks": choice.chunks}
+
+
+def _same(found: list[Description], name: str, error: type[errors.DxgemmError]) -> Any:
+    """Find what all ranks pass for an argument, or raise."""
+    values = [description[name] for description in found]
+    if any(value != values[0] for value in values):
+        listed = ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
+        raise error(f"{found[0]['operation']}: {name} is {listed}; it must be the same on all.")
+    return values[0]
+
+
+def _check_arrays(rank: int, description: Description, m: int) -> None:
+    """Raise unless out and the epilogue's arrays have the shape of a rank's result."""
+    n = description["n"]
+    for label, kind, shape in description["arrays"]:
+        wanted = {"row": [n], "column": [m]}.get(kind, [m, n])
+        if shape != wanted:
+            raise errors.ShapeError(
+                f"{description['operation']}: {label} of rank {rank} is {tuple(shape)}; for its "
+                f"result of ({m}, {n}) it must be {tuple(wanted)}."
+            )
+
+
+def _link_between(places: list[tuple[str, str, int | None]]) -> Link:
+    """Find the slowest link between the places of the ranks: host, type of device, its index."""
+    hosts = {host for host, _, _ in places}
+    gpus = {index or 0 for _, kind, index in places if kind == "cuda"}
+    if len(hosts) > 1 or len(gpus) < len(places):
+        return NETWORK
+    reach = torch.cuda.can_device_access_peer
+    return NVLINK if all(reach(*pair) for pair in permutations(sorted(gpus), 2)) else NETWORK
+
+
+def as_chain(epilogue: Any) -> BoundEpilogue | None:
+    """Bound epilogue of an argument; None for none."""
+    return None if epilogue is None else bound_epilogue(epilogue)

@@ -1,0 +1,187 @@
+"""Collectives of torch for sharded products: at once, and in rounds beside the products.
+
+Rows move as bytes, because not every backend knows every dtype. They work between hosts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dxgemm import errors
+from dxgemm.distributed.agreement import Group
+from dxgemm.distributed.schedule import Message, Move, Multiply, count_of, pieces_of
+
+# Their names from torch 2.13 on, else those before.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@contextmanager
+def reported(call: str) -> Iterator[None]:
+    """Turn the errors of a backend into `RankError`."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # gloo raises no type of its own
+        raise errors.RankError(
+            f"{call}: a rank has ended or did not come in time ({error})."
+        ) from error
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """View a contiguous tensor as bytes."""
+    return tensor.view(-1).view(torch.uint8)
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """View complex numbers as pairs of real ones, for sums."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def gather_rows(
+    call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int]
+) -> torch.Tensor:
+    """Gather the rows of all ranks in a new tensor. Shorter shards are padded on their way."""
+    most = max(row_counts)
+    if not most * shard.shape[1]:
+        return shard.new_empty((sum(row_counts), shard.shape[1]))
+    received = shard.new_empty((group.size, most, shard.shape[1]))
+    with reported(call):
+        all_gather(as_bytes(received), as_bytes(padded(shard, most)), group=group.process_group)
+    if min(row_counts) == most:
+        return received.view(-1, shard.shape[1])
+    return torch.cat([part[:count] for part, count in zip(received, row_counts)])
+
+
+def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
+    """Copy rows to a matrix of `count` rows, if they are fewer or not contiguous."""
+    if len(rows) == count:
+        return rows.contiguous()
+    longer = rows.new_empty((count, rows.shape[1]))
+    longer[: len(rows)] = rows
+    return longer
+
+
+class Rounds:
+    """Collectives that run beside the products, by the message that each one is."""
+
+    def __init__(self, call: str, group: Group) -> None:
+        self._call, self._group = call, group
+        self._works: dict[Message, Any] = {}
+
+    def arrive(self, message: Message) -> None:
+        """Let what is launched from now on wait for a message."""
+        work = self._works.pop(message, None)
+        if work is not None:
+            with reported(self._call):
+                work.wait()
+
+    def finish(self) -> None:
+        """Let what is launched from now on wait for all messages."""
+        for message in [*self._works]:
+            self.arrive(message)
+
+
+class GatherRounds(Rounds):
+    """Chunks of A, gathered round by round."""
+
+    def __init__(
+        self, call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int], chunks: int
+    ) -> None:
+        super().__init__(call, group)
+        self._shard, self._pieces = shard, pieces_of(row_counts, chunks)
+        self._received: dict[int, torch.Tensor] = {}
+
+    def move(self, move: Move) -> None:
+        chunk = move.message.chunk
+        most = max(count_of(pieces[chunk]) for pieces in self._pieces)
+        shard_first = self._pieces[self._group.rank][0][0]
+        rows = self._shard[move.rows[0] - shard_first : move.rows[1] - shard_first]
+        received = rows.new_empty((self._group.size, most, rows.shape[1]))
+        self._received[chunk] = received
+        if received.numel():
+            with reported(self._call):
+                self._works[move.message] = all_gather(
+                    as_bytes(received),
+                    as_bytes(padded(rows, most)),
+                    group=self._group.process_group,
+                    async_op=True,
+                )
+
+    def rows_of(self, step: Multiply) -> torch.Tensor:
+        """Rows of A, from another rank, that a step multiplies."""
+        return self._received[step.chunk][step.owner][: count_of(step.rows)]
+
+
+class ScatterRounds(Rounds):
+    """Partial sums, sent round by round to the ranks that keep them."""
+
+    def __init__(
+        self, call: str, group: Group, like: torch.Tensor, row_counts: Sequence[int], chunks: int
+    ) -> None:
+        """Make the rounds of sums that have the columns and the dtype of `like`."""
+        super().__init__(call, group)
+        self._like, self._pieces = like, pieces_of(row_counts, chunks)
+        self._sent: dict[int, torch.Tensor] = {}
+        self._received: dict[int, torch.Tensor] = {}
+
+    def _counts(self, chunk: int) -> list[int]:
+        """Rows that this rank sends to each in one round."""
+        counts = [count_of(pieces[chunk]) for pieces in self._pieces]
+        counts[self._group.rank] = 0
+        return counts
+
+    def _buffer(self, chunk: int) -> torch.Tensor:
+        """Rows of one round, those of all ranks one after the other."""
+        if chunk not in self._sent:
+            shape = sum(self._counts(chunk)), self._like.shape[1]
+            self._sent[chunk] = self._like.new_empty(shape)
+        return self._sent[chunk]
+
+    def part(self, step: Multiply) -> torch.Tensor:
+        """Memory for the rows that a step computes for another rank."""
+        return self._buffer(step.chunk).split(self._counts(step.chunk))[step.owner]
+
+    def move(self, move: Move) -> None:
+        chunk, group, own = move.message.chunk, self._group, count_of(move.rows)
+        received = self._like.new_empty((group.size - 1, own, self._like.shape[1]))
+        self._received[chunk] = received
+        row_bytes = self._like.shape[1] * self._like.element_size()
+        expected = [own * row_bytes] * group.size
+        expected[group.rank] = 0
+        if row_bytes:
+            with reported(self._call):
+                self._works[move.message] = dist.all_to_all_single(
+                    as_bytes(received),
+                    as_bytes(self._buffer(chunk)),
+                    expected,
+                    [count * row_bytes for count in self._counts(chunk)],
+                    group=group.process_group,
+                    async_op=True,
+                )
+
+    def received(self, step: Multiply) -> torch.Tensor:
+        """Sums of the other ranks for a step, in their order: (ranks - 1, rows, n)."""
+        return self._received[step.chunk]
+
+
+class ReduceRounds(Rounds):
+    """Rows of the result, reduced over all ranks in place once they are computed."""
+
+    def __init__(self, call: str, group: Group, out: torch.Tensor) -> None:
+        super().__init__(call, group)
+        self._out = out
+
+    def move(self, move: Move) -> None:
+        rows = self._out[slice(*move.rows)]
+        if rows.numel():
+            with reported(self._call):
+                self._works[move.message] = dist.all_reduce(
+                    as_real(rows), group=self._group.process_group, async_op=True
+                )

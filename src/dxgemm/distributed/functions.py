@@ -1,0 +1,155 @@
+"""The functions of `dxgemm.distributed`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dxgemm import errors
+from dxgemm.distributed.calls import Call, as_chain
+from dxgemm.distributed.gradients import compute_with_gradients
+from dxgemm.distributed.schedule import GATHER, REDUCE, SCATTER
+from dxgemm.epilogues import BoundEpilogue, Epilogue
+from dxgemm.torch.operands import check_tensor
+
+TIMEOUT_S = 300.0
+
+
+def all_gather_gemm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    group: Any = None,
+    rows: Sequence[int] | None = None,
+    out: torch.Tensor | None = None,
+    epilogue: Epilogue | BoundEpilogue | None = None,
+    method: str | None = None,
+    timeout: float = TIMEOUT_S,
+) -> torch.Tensor:
+    """C = epilogue(A @ b), where A is the rows of all ranks one below the other.
+
+    Args:
+        a: (m_r, k), this rank's rows of A, float64, float32, float16, bfloat16, complex64 or
+            complex128, any strides. Ranks may have different numbers of rows, or none.
+        b: (k, n), dtype of a, any strides. Its values and n may differ between the ranks, as the
+            columns of a sharded matrix do.
+        group: process group of torch, with NCCL for CUDA tensors or gloo for CPU tensors; None for
+            the default one.
+        rows: row counts of all ranks. Pass them if they change from call to call; None for those
+            that the ranks had when they first made a call with these shapes.
+        out: (m, n), dtype and device of a; None for a new tensor.
+        epilogue: as `dxgemm.gemm` takes it, of C. Reductions and pairs of columns are not taken.
+        method: None to choose; "plain", "chunked" or "peer" for exactly that.
+        timeout: seconds that a rank waits for the others.
+
+    Returns:
+        out, or a new tensor (m, n): the whole product of A and this rank's b.
+
+    Raises:
+        DxgemmError: the arguments of a rank are wrong, or those of the ranks do not fit together:
+            the same error on all ranks, before anything is launched.
+        RankError: a rank did not come in time or has ended, or there is no process group.
+
+    Notes:
+        All ranks must call it, in the same order. Runs on torch's current stream and does not
+        synchronise, but for the first call with new shapes, on which the ranks agree.
+        Results are bit-equal over repeats. Differentiable in backward mode without an epilogue:
+        gradients are those of the sum of all ranks' losses.
+    """
+    return _product(GATHER, a, b, group, rows, out, epilogue, method, timeout)
+
+
+def gemm_reduce_scatter(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    group: Any = None,
+    rows: Sequence[int] | None = None,
+    out: torch.Tensor | None = None,
+    epilogue: Epilogue | BoundEpilogue | None = None,
+    method: str | None = None,
+    timeout: float = TIMEOUT_S,
+) -> torch.Tensor:
+    """C = epilogue(sum of a @ b over the ranks), of which each rank keeps its rows.
+
+    Args:
+        a: (m, k_r), this rank's columns of A, dtypes as in `all_gather_gemm`.
+        b: (k_r, n), this rank's rows of B. Ranks may have different k_r, or none.
+        rows: number of rows that each rank keeps, m in all; None for shares as `torch.chunk` makes
+            them.
+        out: (rows[rank], n), dtype and device of a; None for a new tensor.
+        epilogue: as in `all_gather_gemm`, applied to this rank's rows once all are summed. Its
+            operands have the shape of these rows, whose row indices begin at 0.
+        group, method, timeout: as in `all_gather_gemm`.
+
+    Returns:
+        out, or a new tensor (rows[rank], n).
+
+    Raises:
+        DxgemmError, RankError: as in `all_gather_gemm`.
+
+    Notes:
+        As in `all_gather_gemm`. Partial sums are rounded to the dtype of a once before they move,
+        and are added in the order of the ranks, this rank's own one last.
+    """
+    return _product(SCATTER, a, b, group, rows, out, epilogue, method, timeout)
+
+
+def gemm_all_reduce(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    group: Any = None,
+    out: torch.Tensor | None = None,
+    epilogue: Epilogue | BoundEpilogue | None = None,
+    method: str | None = None,
+    timeout: float = TIMEOUT_S,
+) -> torch.Tensor:
+    """C = epilogue(sum of a @ b over the ranks), whole on each rank.
+
+    Args:
+        a: (m, k_r), this rank's columns of A, dtypes as in `all_gather_gemm`.
+        b: (k_r, n), this rank's rows of B.
+        out: (m, n), dtype and device of a; None for a new tensor.
+        epilogue: as in `all_gather_gemm`, applied once all are summed.
+        group, method, timeout: as in `all_gather_gemm`.
+
+    Returns:
+        out, or a new tensor (m, n), with the same sums on all ranks.
+
+    Raises:
+        DxgemmError, RankError: as in `all_gather_gemm`.
+        UnsupportedProblemError: a or b needs a gradient, which this function does not have.
+
+    Notes:
+        As in `all_gather_gemm`.
+    """
+    return _product(REDUCE, a, b, group, None, out, epilogue, method, timeout)
+
+
+def _product(
+    operation: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    group: Any,
+    rows: Sequence[int] | None,
+    out: torch.Tensor | None,
+    epilogue: Any,
+    method: str | None,
+    timeout: float,
+) -> torch.Tensor:
+    """Compute one of the operations."""
+    for label, operand in (("a", a), ("b", b), ("out", a if out is None else out)):
+        check_tensor(f"{operation}: {label}", operand)
+    counts = None if rows is None else tuple(int(count) for count in rows)
+    needs = (False, False)
+    if torch.is_grad_enabled():
+        needs = a.requires_grad, b.requires_grad
+    if any(needs) and (operation == REDUCE or out is not None):
+        raise errors.UnsupportedProblemError(
+            f"{operation}: no gradients of gemm_all_reduce or through out=; detach a and b."
+        )
+    call = Call(operation, a, b, counts, out, as_chain(epilogue), method, timeout, needs)
+    return compute_with_gradients(group, call)

@@ -1,0 +1,271 @@
+"""Predicted times of sharded products, and the choice among the methods that compute them.
+
+    print(dxgemm.distributed.explain("gemm_reduce_scatter", 16384, 4096, 1024, "float64", ranks=8))
+
+needs neither torch nor a GPU, if `gpu` names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from dxgemm import explain_shape
+from dxgemm.distributed.schedule import (
+    CHUNKED,
+    GATHER,
+    METHODS,
+    OPERATIONS,
+    PEER,
+    PLAIN,
+    REDUCE,
+    Move,
+    Multiply,
+    count_of,
+    even_rows,
+    make_schedule,
+    simulate,
+)
+from dxgemm.errors import UnsupportedProblemError
+from dxgemm.problem.dtypes import ITEM_SIZES
+
+CHUNKS = (1, 2, 4, 8)
+LAUNCH_US = 3.0  # between two kernels of a stream
+# Another method than "plain" is chosen if its predicted time is below this share of plain's.
+MARGIN = 0.95
+# Kernels of NCCL take multiprocessors from products beside them: an assumption.
+COLLECTIVE_SLOWDOWN = 1.3
+
+
+@dataclass(frozen=True)
+class Link:
+    """Speed of the links between GPUs.
+
+    Attributes:
+        name: name for explanations.
+        collective_gbytes_per_s: bytes that a rank receives in a collective, over its time.
+        collective_us: latency of a collective.
+        peer_gbytes_per_s: rate of a copy into another GPU's memory; None if there are none.
+        peer_us: latency of a copy and its signal.
+    """
+
+    name: str
+    collective_gbytes_per_s: float
+    collective_us: float
+    peer_gbytes_per_s: float | None = None
+    peer_us: float = 0.0
+
+    def collective(self, bytes_received: float) -> float:
+        """Time of a collective in microseconds."""
+        if not bytes_received:
+            return 0.0
+        return self.collective_us + bytes_received / (self.collective_gbytes_per_s * 1e3)
+
+    def copy(self, bytes_copied: float) -> float:
+        """Time of a copy between peers in microseconds."""
+        assert self.peer_gbytes_per_s is not None
+        return self.peer_us + bytes_copied / (self.peer_gbytes_per_s * 1e3)
+
+
+# Measured between two H100s over NVLink, with NCCL and without multicast.
+NVLINK = Link("NVLink", 225.0, 20.0, 383.0, 8.0)
+# One port of 400 Gb/s for each GPU: an assumption.
+NETWORK = Link("network", 45.0, 40.0)
+
+
+@dataclass(frozen=True)
+class ShardedProblem:
+    """Sizes of a product over the ranks of a group.
+
+    Attributes:
+        operation: one of `OPERATIONS`.
+        row_counts: rows of A, or of the result, that each rank has.
+        n, k: columns and inner dimension of one rank's product, the largest of all ranks.
+        dtype: dtype of A and B.
+        link: the slowest link between the ranks.
+        gpu: name of a card; None for the GPU at hand.
+        is_splittable: False if only the whole result can be computed at once.
+    """
+
+    operation: str
+    row_counts: tuple[int, ...]
+    n: int
+    k: int
+    dtype: str
+    link: Link
+    gpu: str | None = None
+    is_splittable: bool = True
+
+    @property
+    def m(self) -> int:
+        return sum(self.row_counts)
+
+    @property
+    def is_even(self) -> bool:
+        return len(set(self.row_counts)) == 1
+
+    @property
+    def moved_row_bytes(self) -> int:
+        """Bytes of a row that moves: of A, or of the result."""
+        return ITEM_SIZES[self.dtype] * (self.k if self.operation == GATHER else self.n)
+
+    @property
+    def gemm_us(self) -> float:
+        """Predicted time of one rank's arithmetic, in one product."""
+        return gemm_us(self.m, self.n, self.k, self.dtype, self.gpu)
+
+    @property
+    def move_us(self) -> float:
+        """Predicted time of the collective alone."""
+        received = (self.m - min(self.row_counts)) * self.moved_row_bytes
+        return self.link.collective(received * (2 if self.operation == REDUCE else 1))
+
+    def problems(self) -> dict[str, str]:
+        """Reasons why methods cannot compute the problem."""
+        reasons = {}
+        if self.link.peer_gbytes_per_s is None:
+            reasons[PEER] = "not all ranks have GPUs of one host that reach each other's memory"
+        elif self.operation == REDUCE and not self.is_even:
+            reasons[PEER] = f"{self.m} rows cannot be shared out evenly"
+        if not self.is_splittable:
+            reason = "the epilogue depends on the row, which parts of the result do not know"
+            reasons |= dict.fromkeys((CHUNKED, PEER), reason)
+        return reasons
+
+
+@cache
+def gemm_us(m: int, n: int, k: int, dtype: str, gpu: str | None) -> float:
+    """Predicted time of one product in microseconds, with its launch."""
+    if not m or not n:
+        return 0.0
+    found = explain_shape(m, n, max(k, 1), dtype, gpu=gpu)
+    return (found.predicted_us or found.roofline_us) + LAUNCH_US
+
+
+def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:
+    """Predicted time of a method in microseconds."""
+    if method == PLAIN:
+        return problem.gemm_us + problem.move_us
+    link, row_bytes = problem.link, problem.moved_row_bytes
+    slowdown = COLLECTIVE_SLOWDOWN if method == CHUNKED else 1.0
+
+    def multiply_us(rank: int, step: Multiply) -> float:
+        return slowdown * gemm_us(
+            count_of(step.rows), problem.n, problem.k, problem.dtype, problem.gpu
+        )
+
+    def move_us(move: Move) -> float:
+        moved = count_of(move.rows) * row_bytes
+        if method == PEER:
+            return link.copy(moved)
+        if problem.operation == REDUCE:
+            return link.collective(2 * moved * (1 - 1 / len(problem.row_counts)))
+        return link.collective(moved * (len(problem.row_counts) - 1))
+
+    counts = problem.row_counts
+    schedules = [
+        make_schedule(problem.operation, method, counts, rank, chunks)
+        for rank in range(len(counts))
+    ]
+    finished_us = max(simulate(schedules, multiply_us, move_us))
+    if method == PEER and problem.operation == REDUCE:
+        finished_us += problem.move_us / 2  # the other half of the reduction: a plain all-gather
+    return finished_us
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Method that computes a sharded product, and why.
+
+    Attributes:
+        problem: the sizes.
+        method, chunks: the method, and the chunks of each shard.
+        rule: reason for the choice.
+        predicted_us: predicted time of each method with its best number of chunks.
+        rejected: by name of every other method, the reason why it cannot compute the problem.
+    """
+
+    problem: ShardedProblem
+    method: str
+    chunks: int
+    rule: str
+    predicted_us: dict[str, float]
+    rejected: dict[str, str]
+
+    def __str__(self) -> str:
+        problem = self.problem
+        size = f"{problem.m} x {problem.n} x {problem.k} {problem.dtype} a rank"
+        lines = [
+            f"{problem.operation} {size}, {len(problem.row_counts)} ranks over {problem.link.name}",
+            f"  method          {self.method}, {self.chunks} chunks a shard: {self.rule}",
+            f"  gemm alone      {problem.gemm_us:10.1f} us",
+            f"  moves alone     {problem.move_us:10.1f} us",
+        ]
+        lines += [f"  {name:<14}  {us:10.1f} us" for name, us in self.predicted_us.items()]
+        return "\n".join(
+            lines + [f"  not {name:<10}  {why}" for name, why in self.rejected.items()]
+        )
+
+
+def choose(problem: ShardedProblem, method: str | None = None) -> Choice:
+    """Choose the method with the shortest predicted time, and the number of chunks.
+
+    Raises:
+        UnsupportedProblemError: the named method is unknown, or cannot compute the problem.
+    """
+    rejected = problem.problems()
+    if method is not None and (method not in METHODS or method in rejected):
+        reason = rejected.get(method, f"there are {', '.join(METHODS)}")
+        raise UnsupportedProblemError(f"{problem.operation}: not method {method!r}: {reason}.")
+    best = {
+        name: min((predict_us(problem, name, chunks), chunks) for chunks in _chunk_counts(name))
+        for name in METHODS
+        if name not in rejected
+    }
+    quickest = min(best, key=lambda name: best[name][0] * (MARGIN if name == PLAIN else 1.0))
+    chosen = method or quickest
+    rule = "as named" if method else "shortest predicted time"
+    times = {name: us for name, (us, _) in best.items()}
+    return Choice(problem, chosen, best[chosen][1], rule, times, rejected)
+
+
+def _chunk_counts(method: str) -> Sequence[int]:
+    return (1,) if method == PLAIN else CHUNKS
+
+
+def explain(
+    operation: str,
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bfloat16",
+    *,
+    ranks: int = 2,
+    gpu: str | None = None,
+    link: Link = NVLINK,
+    method: str | None = None,
+) -> Choice:
+    """Explain which method a sharded product of (m, k) and (k, n) would take, with its times.
+
+    Args:
+        operation: "all_gather_gemm", whose n is shared out among the ranks as A's rows are;
+            "gemm_reduce_scatter" or "gemm_all_reduce", whose k is.
+        m, n, k: sizes of the whole product.
+        dtype: dtype of the operands.
+        ranks: number of ranks.
+        gpu: name of a card, such as "H100"; None for the first GPU.
+        link: `NVLINK`, `NETWORK`, or a `Link` with other figures.
+        method: None to choose, or a name.
+
+    Raises:
+        UnsupportedProblemError: the operation or the method is unknown or not possible.
+        UnknownGpuError, GpuUnavailableError: as in `dxgemm.explain_shape`.
+    """
+    if operation not in OPERATIONS:
+        raise UnsupportedProblemError(f"explain: {operation!r} is none of {', '.join(OPERATIONS)}.")
+    if operation == GATHER:
+        n = -(-n // ranks)
+    else:
+        k = -(-k // ranks)
+    return choose(ShardedProblem(operation, even_rows(m, ranks), n, k, dtype, link, gpu), method)

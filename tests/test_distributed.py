@@ -1,0 +1,559 @@
+"""Sharded products on several ranks: over gloo on the simulator, over NCCL on GPUs.
+
+Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `on_rank`.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import product
+
+import pytest
+
+from dxgemm.gpu.status import simulator_enabled
+
+torch = pytest.importorskip("torch", reason="sharded products need torch: dxgemm[torch]")
+
+import torch.distributed as dist
+from ranks import DEVICE, Ranks
+from torch.distributed.tensor import (
+    DTensor,
+    Replicate,
+    Shard,
+    distribute_tensor,
+    init_device_mesh,
+)
+
+import dxgemm
+from dxgemm import distributed as dxd
+from dxgemm import epilogues
+from dxgemm.distributed import agreement, peers, products
+from dxgemm.distributed.calls import Call, Product
+from dxgemm.distributed.schedule import (
+    GATHER,
+    OPERATIONS,
+    PEER,
+    REDUCE,
+    SCATTER,
+    make_schedule,
+    shards_of,
+)
+
+GPUS = 0 if simulator_enabled() else torch.cuda.device_count()
+if not simulator_enabled() and GPUS < 2:
+    pytest.skip("needs two GPUs, or the simulator", allow_module_level=True)
+
+DTYPES = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+]
+METHODS = ["plain", "chunked", None] if simulator_enabled() else ["plain", "chunked", "peer", None]
+SCALE = 1 if simulator_enabled() else 61
+# Rows of each rank, for any number of ranks: equal ones, uneven ones, and one rank with none.
+COUNTS = [(3, 3, 3), (4, 7, 1), (5, 0, 2)]
+N, K = 5, 6
+
+
+def gpu_or_simulator(size):
+    if GPUS and size > GPUS:
+        pytest.skip(f"needs {size} GPUs")
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def ranks(request):
+    """Ranks that stay for all tests of the module."""
+    gpu_or_simulator(request.param)
+    started = Ranks(request.param)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two ranks."""
+    started = Ranks(2)
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def mortal():
+    """Two ranks that a test may end."""
+    started = Ranks(2)
+    yield started
+    started.close()
+
+
+def integers(*shape, dtype, seed=0):
+    """Matrix of small integers, whose sums are exact in every dtype; the same on all ranks."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(-2, 3, shape, generator=generator).to(torch.float64)
+    if dtype.is_complex:
+        values = values + 1j * torch.randint(-2, 3, shape, generator=generator)
+    return values.to(DEVICE, dtype)
+
+
+def scaled(counts, size):
+    return [SCALE * count for count in counts[:size]]
+
+
+def split_k(a, b, rank, ks):
+    """Columns of a and rows of b that a rank has."""
+    first, end = shards_of(ks)[rank]
+    return a[:, first:end], b[first:end]
+
+
+def on_rank_multiply(rank, operation, dtype, counts, method, epilogue=None):
+    """Compute an operation on integers, and compare it with the product of whole matrices."""
+    size = dist.get_world_size()
+    counts = scaled(counts, size)
+    m, n, k = sum(counts), SCALE * N, SCALE * K
+    a, b = integers(m, k, dtype=dtype), integers(k, n, dtype=dtype, seed=1)
+    first, end = shards_of(counts)[rank]
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    expected = a.cpu().to(wide) @ b.cpu().to(wide)
+    ks = [0] * (size - 2) + [k - SCALE, SCALE]
+    if operation == GATHER:
+        result = dxd.all_gather_gemm(a[first:end], b, method=method)
+    elif operation == SCATTER:
+        shards = split_k(a, b, rank, ks)
+        result = dxd.gemm_reduce_scatter(*shards, rows=counts, method=method)
+        expected = expected[first:end]
+    else:
+        result = dxd.gemm_all_reduce(*split_k(a, b, rank, ks), method=method)
+    assert result.dtype == dtype and result.device.type == DEVICE
+    torch.testing.assert_close(result.cpu(), expected.to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_products_are_those_of_whole_matrices(ranks, operation, method):
+    for dtype, counts in product(DTYPES, COUNTS):
+        if method == "peer" and operation == REDUCE and len({*counts[: ranks.size]}) > 1:
+            continue
+        ranks.run(on_rank_multiply, operation, dtype, counts, method)
+
+
+def on_rank_empty(rank, operation, m, n, k):
+    a, b = integers(m, k, dtype=torch.float32), integers(k, n, dtype=torch.float32)
+    function = getattr(dxd, operation)
+    result = function(a, b).cpu()
+    rows = m * dist.get_world_size() if operation == GATHER else m
+    if operation == SCATTER:
+        rows = -(-m // dist.get_world_size())
+    assert result.shape == (rows, n) and not result.any()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_empty_products(pair, operation):
+    for sizes in [(0, 4, 4), (4, 0, 4), (4, 4, 0)]:
+        pair.run(on_rank_empty, operation, *sizes)
+
+
+def on_rank_epilogue(rank, operation, method, name):
+    """Compare a fused epilogue with one that is applied to the product of whole matrices."""
+    size, dtype = dist.get_world_size(), torch.float32
+    counts = scaled(COUNTS[1], size)
+    m, n, k = sum(counts), SCALE * N, SCALE * K
+    a, b = integers(m, k, dtype=dtype), integers(k, n, dtype=dtype, seed=1)
+    row, column = integers(1, n, dtype=dtype)[0], integers(1, m, dtype=dtype)[0]
+    matrix = integers(m, n, dtype=dtype, seed=2)
+    first, end = shards_of(counts)[rank]
+    kept = slice(first, end) if operation == SCATTER else slice(None)
+
+    def chain(rows):
+        stages = {
+            "vectors": lambda: epilogues.bias(row) | epilogues.bias_column(column[rows]),
+            "matrix": lambda: epilogues.relu | epilogues.residual(matrix[rows]),
+            "row itself": lambda: epilogues.dropout(0.5, 7),
+        }
+        return stages[name]()
+
+    ks = [0] * (size - 2) + [k - 2, 2]
+    if operation == GATHER:
+        result = dxd.all_gather_gemm(a[first:end], b, epilogue=chain(kept), method=method)
+    elif operation == SCATTER:
+        shards = split_k(a, b, rank, ks)
+        options = {"rows": counts, "epilogue": chain(kept), "method": method}
+        result = dxd.gemm_reduce_scatter(*shards, **options)
+    else:
+        shards = split_k(a, b, rank, ks)
+        result = dxd.gemm_all_reduce(*shards, epilogue=chain(kept), method=method)
+    sums = (a.double() @ b.double()).to(dtype)[kept]
+    empty = sums.new_empty((len(sums), 0)), sums.new_empty((0, n))
+    expected = dxgemm.gemm(*empty, sums, beta=1.0, epilogue=chain(kept))
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["vectors", "matrix", "row itself"])
+def test_epilogues_see_the_whole_sums(pair, operation, method, name):
+    if method == "peer" and operation == REDUCE:
+        pytest.skip("its rows are uneven here")
+    if method in ("chunked", "peer") and name == "row itself":
+        (error, *_) = [e for _, e in pair.outcomes(on_rank_epilogue, operation, method, name)]
+        assert error[0] == "UnsupportedProblemError" and "depends on the row" in error[1]
+        return
+    pair.run(on_rank_epilogue, operation, method, name)
+
+
+def on_rank_repeat(rank, operation, dtype, method):
+    """Results of ten equal calls on random numbers, which must have the same bits."""
+    generator = torch.Generator().manual_seed(rank)
+    m, n, k = 8 * SCALE, SCALE * N, SCALE * K
+    a = torch.randn(m, k, generator=generator).to(DEVICE, dtype)
+    b = torch.randn(k, n, generator=generator).to(DEVICE, dtype)
+    results = [getattr(dxd, operation)(a, b, method=method) for _ in range(10)]
+    assert all(torch.equal(result, results[0]) for result in results)
+    return results[0].cpu().double()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_repeats_are_bit_equal(pair, operation, method, dtype):
+    results = pair.run(on_rank_repeat, operation, dtype, method)
+    if operation == REDUCE:
+        assert torch.equal(*results)
+
+
+def on_rank_overwrite(rank, operation, method):
+    """Overwrite the operands right after each call, as a later kernel of the stream may."""
+    m, n, k = 8 * SCALE, SCALE * N, SCALE * K
+    results = []
+    for seed in range(6):
+        a = integers(m, k, dtype=torch.float32, seed=seed)
+        b = integers(k, n, dtype=torch.float32, seed=seed)
+        results.append(getattr(dxd, operation)(a, b, method=method))
+        a.fill_(1e6)
+        b.fill_(1e6)
+    return [float(result.abs().max()) for result in results]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_operands_may_be_overwritten_after_a_call(pair, operation, method):
+    for largest in pair.run(on_rank_overwrite, operation, method):
+        assert max(largest) <= 2 * 4 * SCALE * K
+
+
+def on_rank_out(rank):
+    a, b = integers(4, 6, dtype=torch.float64), integers(6, 5, dtype=torch.float64)
+    size = dist.get_world_size()
+    whole = torch.full((7, 4 * size), torch.nan, device=DEVICE, dtype=torch.float64).T
+    out = whole[:, 1:6]  # column-major, and not whole
+    assert dxd.all_gather_gemm(a, b, out=out) is out
+    torch.testing.assert_close(out, (a @ b).repeat(size, 1))
+    assert whole[:, 0].isnan().all() and whole[:, 6].isnan().all()
+    out = whole[:2, 1:6]
+    assert dxd.gemm_reduce_scatter(a, b, out=out) is out
+    torch.testing.assert_close(out, size * (a @ b)[rank * 2 : rank * 2 + 2])
+    out = whole[:4, 1:6]
+    assert dxd.gemm_all_reduce(a, b, out=out) is out
+    torch.testing.assert_close(out, size * (a @ b))
+
+
+def test_results_are_written_to_out(pair):
+    pair.run(on_rank_out)
+
+
+def on_rank_strided(rank):
+    """Operands that are transposed, and lazy conjugates."""
+    size = dist.get_world_size()
+    a, b = integers(6, 4, dtype=torch.complex128).mH, integers(5, 6, dtype=torch.complex128).mT
+    gathered = dxd.all_gather_gemm(a, b)
+    torch.testing.assert_close(gathered, (a @ b).repeat(size, 1))
+    torch.testing.assert_close(dxd.gemm_all_reduce(a, b), size * (a @ b))
+
+
+def test_operands_may_have_any_strides(pair):
+    pair.run(on_rank_strided)
+
+
+# Gradients
+
+
+def on_rank_gradients(rank, operation, counts, method, needs):
+    """Compare the gradients of shards with those of whole matrices."""
+    size = dist.get_world_size()
+    counts = scaled(counts, size)
+    m, n, k = sum(counts), 4, 6
+    first, end = shards_of(counts)[rank]
+    dtype = torch.float64
+    a, b = integers(m, k, dtype=dtype), integers(k, n, dtype=dtype, seed=1)
+    weights = integers(m, n, dtype=dtype, seed=2)
+    whole_a, whole_b = (x.clone().requires_grad_() for x in (a, b))
+    (whole_a @ whole_b * weights).sum().backward()
+    if operation == GATHER:  # columns of b are shared out
+        columns = shards_of([n - 1, 1] + [0] * (size - 2))[rank]
+        parts = [(slice(first, end), slice(None)), (slice(None), slice(*columns))]
+        kept = (slice(None), slice(*columns))
+    else:
+        shares = shards_of([k - 1, 1] + [0] * (size - 2))[rank]
+        parts = [(slice(None), slice(*shares)), (slice(*shares), slice(None))]
+        kept = (slice(first, end), slice(None))
+    shards = [x[part].clone() for x, part in zip((a, b), parts)]
+    for shard, needed in zip(shards, needs):
+        shard.requires_grad_(needed)
+    options = {"method": method} | ({"rows": counts} if operation == SCATTER else {})
+    result = getattr(dxd, operation)(*shards, **options)
+    (result * weights[kept]).sum().backward()
+    for shard, whole, part, needed in zip(shards, (whole_a, whole_b), parts, needs):
+        assert (shard.grad is not None) == needed
+        if needed:
+            torch.testing.assert_close(shard.grad, whole.grad[part])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("needs", [(True, True), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("operation", [GATHER, SCATTER])
+def test_gradients_are_those_of_whole_matrices(pair, operation, needs, method):
+    for counts in COUNTS:
+        pair.run(on_rank_gradients, operation, counts, method, needs)
+
+
+def on_rank_gradient_of_a_sum(rank):
+    a, b = torch.ones(2, 2, device=DEVICE, requires_grad=True), torch.ones(2, 2, device=DEVICE)
+    dxd.gemm_all_reduce(a, b)
+
+
+def test_a_gradient_that_there_is_not_is_refused(pair):
+    for _, error in pair.outcomes(on_rank_gradient_of_a_sum):
+        assert error[0] == "UnsupportedProblemError"
+
+
+# DTensors
+
+
+def on_rank_dtensor(rank, m):
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    k, n = 6, 5
+    a, b = integers(m, k, dtype=torch.float64), integers(k, n, dtype=torch.float64, seed=1)
+    weights = integers(m, n, dtype=torch.float64, seed=2)
+    table = [
+        (Shard(0), Shard(1), None, Shard(1)),
+        (Shard(1), Shard(0), None, Shard(0)),
+        (Shard(1), Shard(0), Replicate(), Replicate()),
+        (Shard(0), Replicate(), None, Shard(0)),
+        (Replicate(), Shard(1), None, Shard(1)),
+        (Replicate(), Replicate(), None, Replicate()),
+    ]
+    for placed_a, placed_b, asked, expected in table:
+        x, y = distribute_tensor(a, mesh, [placed_a]), distribute_tensor(b, mesh, [placed_b])
+        result = dxd.gemm(x, y, placement=asked)
+        assert isinstance(result, DTensor) and result.placements == (expected,)
+        torch.testing.assert_close(result.full_tensor(), a @ b)
+    x = distribute_tensor(a, mesh, [Shard(0)]).requires_grad_()
+    y = distribute_tensor(b, mesh, [Shard(1)]).requires_grad_()
+    (dxd.gemm(x, y) * distribute_tensor(weights, mesh, [Shard(1)])).sum().backward()
+    torch.testing.assert_close(x.grad.full_tensor(), weights @ b.T)
+    torch.testing.assert_close(y.grad.full_tensor(), a.T @ weights)
+
+
+def test_products_of_dtensors(ranks):
+    for m in (6, 7, 1):
+        ranks.run(on_rank_dtensor, m)
+
+
+def on_rank_wrong_dtensor(rank):
+    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    x = distribute_tensor(torch.ones(4, 4, device=DEVICE), mesh, [Shard(0)])
+    dxd.gemm(x, x)
+
+
+def test_placements_without_a_product_are_refused(pair):
+    for _, error in pair.outcomes(on_rank_wrong_dtensor):
+        assert error[0] == "UnsupportedProblemError" and "redistribute" in error[1]
+
+
+# Faults
+
+
+def on_rank_call(rank, operation, arguments, options=None):
+    """Call with operands of shapes and dtypes of its own."""
+    (a_shape, a_dtype), (b_shape, b_dtype) = arguments[rank]
+    a = torch.ones(a_shape, dtype=a_dtype, device=DEVICE)
+    b = torch.ones(b_shape, dtype=b_dtype, device=DEVICE)
+    getattr(dxd, operation)(a, b, **(options or [{}, {}])[rank])
+
+
+FLOAT, DOUBLE = torch.float32, torch.float64
+MISMATCHES = {
+    "inner dimensions of the ranks": (
+        GATHER, [((2, 4), (4, 3)), ((2, 5), (5, 3))], "ShapeError", "k is 4 on rank 0, 5 on rank 1",
+    ),
+    "inner dimensions of one rank": (
+        GATHER, [((2, 4), (4, 3)), ((2, 4), (5, 3))], "ShapeError", "rank 1: all_gather_gemm: a is",
+    ),
+    "columns of sums": (
+        SCATTER, [((2, 4), (4, 3)), ((2, 4), (4, 2))], "ShapeError", "n is 3 on rank 0, 2 on",
+    ),
+    "rows of sums": (
+        REDUCE, [((2, 4), (4, 3)), ((3, 4), (4, 3))], "ShapeError", "m is 2 on rank 0, 3 on",
+    ),
+    "dimensions": (GATHER, [((2, 4), (4, 3)), ((4,), (4, 3))], "ShapeError", "rank 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_shards_that_do_not_fit_are_the_same_error_on_all_ranks(pair, case):
+    operation, shapes, error, text = MISMATCHES[case]
+    arguments = [[(shape, FLOAT) for shape in of_rank] for of_rank in shapes]
+    assert_same_error(pair.outcomes(on_rank_call, operation, arguments), error, text)
+
+
+def assert_same_error(outcomes, error, text):
+    found = [raised for _, raised in outcomes]
+    assert None not in found and len({*found}) == 1, found
+    assert found[0][0] == error and text in found[0][1], found[0]
+
+
+def test_mixed_dtypes_are_the_same_error_on_all_ranks(pair):
+    same = [[((2, 4), dtype), ((4, 3), dtype)] for dtype in (FLOAT, DOUBLE)]
+    assert_same_error(pair.outcomes(on_rank_call, GATHER, same), "DtypeError", "float64 on rank 1")
+    mixed = [[((2, 4), FLOAT), ((4, 3), FLOAT)], [((2, 4), FLOAT), ((4, 3), DOUBLE)]]
+    assert_same_error(pair.outcomes(on_rank_call, GATHER, mixed), "DtypeError", "rank 1: all_g")
+
+
+OPTIONS = {
+    "methods": ([{"method": "plain"}, {"method": "chunked"}], "UnsupportedProblemError", "method"),
+    "an unknown method": ([{"method": "fast"}] * 2, "UnsupportedProblemError", "'fast'"),
+    "row counts": ([{"rows": (2, 2)}, {"rows": (2, 3)}], "ShapeError", "rows is"),
+    "row counts of other shards": ([{"rows": (2, 3)}] * 2, "ShapeError", "the ranks have [2, 2]"),
+    "too few row counts": ([{"rows": (4,)}] * 2, "ShapeError", "for each of 2 ranks"),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_options_that_do_not_fit_are_the_same_error_on_all_ranks(pair, case):
+    options, error, text = OPTIONS[case]
+    arguments = [[((2, 4), FLOAT), ((4, 3), FLOAT)]] * 2
+    assert_same_error(pair.outcomes(on_rank_call, GATHER, arguments, options), error, text)
+
+
+def on_rank_other_function(rank):
+    a = torch.ones(4, 4, device=DEVICE)
+    [dxd.all_gather_gemm, dxd.gemm_all_reduce][rank](a, a)
+
+
+def test_different_functions_are_the_same_error_on_all_ranks(pair):
+    outcomes = pair.outcomes(on_rank_other_function)
+    assert_same_error(outcomes, "UnsupportedProblemError", "gemm_all_reduce on rank 1")
+
+
+def on_rank_wrong_array(rank, case):
+    a, b = torch.ones(2, 4, device=DEVICE), torch.ones(4, 3, device=DEVICE)
+    options = {
+        "out": {"out": torch.full((4 - rank, 3), 7.0, device=DEVICE)},
+        "dtype of out": {"out": torch.full((4, 3), 7.0, device=DEVICE, dtype=torch.float64)},
+        "bias": {"epilogue": epilogues.bias(torch.ones(3 + rank, device=DEVICE))},
+        "residual": {"epilogue": epilogues.residual(torch.ones(2, 3, device=DEVICE))},
+        "pairs": {"epilogue": epilogues.swiglu},
+        "overlap": {"out": torch.empty(4, 4, device=DEVICE)[:, :3]},
+    }[case]
+    if case == "overlap":
+        a = options["out"][:2, :3]
+        b = b[:3]
+    try:
+        dxd.all_gather_gemm(a, b, **options)
+    finally:
+        assert case != "out" or (options["out"] == 7.0).all()
+
+
+@pytest.mark.parametrize(
+    "case, error, text",
+    [
+        ("out", "ShapeError", "out of rank 1 is (3, 3)"),
+        ("dtype of out", "DtypeError", "out is torch.float64"),
+        ("bias", "ShapeError", "of rank 1 is (4,)"),
+        ("residual", "ShapeError", "of rank 0 is (2, 3)"),
+        ("pairs", "UnsupportedProblemError", "pairs of columns"),
+        ("overlap", "OverlapError", "out shares memory"),
+    ],
+)
+def test_wrong_arrays_are_the_same_error_on_all_ranks(pair, case, error, text):
+    assert_same_error(pair.outcomes(on_rank_wrong_array, case), error, text)
+
+
+def on_rank_elsewhere(rank):
+    """Operands on a device for which the group has no backend."""
+    device = "cpu" if DEVICE == "cuda" else "meta"
+    a = torch.ones(4, 4, device=device)
+    dxd.all_gather_gemm(a, a)
+
+
+def test_a_device_without_a_backend_is_refused(pair):
+    assert_same_error(pair.outcomes(on_rank_elsewhere), "DeviceMismatchError", "has the backend")
+
+
+def on_rank_count(rank):
+    """Number of agreements that equal calls need."""
+    group = agreement.find_group("test", None)
+    a, b = torch.ones(3, 4, device=DEVICE), torch.ones(4, 7, device=DEVICE)
+    before = group._calls
+    for _ in range(5):
+        dxd.all_gather_gemm(a, b)
+    return group._calls - before
+
+
+def test_equal_calls_are_agreed_on_once(pair):
+    assert pair.run(on_rank_count) == [1, 1]
+
+
+def on_rank_late(rank, m):
+    if rank == 1:
+        time.sleep(2.0)
+    a, b = integers(m, 4, dtype=FLOAT), integers(4, 3, dtype=FLOAT)
+    for _ in range(3):
+        result = dxd.all_gather_gemm(a, b)
+        if rank == 1:
+            time.sleep(0.5)
+    torch.testing.assert_close(result, (a @ b).repeat(dist.get_world_size(), 1))
+
+
+def test_a_late_rank_is_waited_for(pair):
+    pair.run(on_rank_late, 11)
+
+
+def on_rank_wait(rank, timeout):
+    a = torch.ones(4, 4, device=DEVICE)
+    started = time.monotonic()
+    try:
+        dxd.gemm_all_reduce(a, a, timeout=timeout)
+    finally:
+        assert time.monotonic() - started < timeout + 5.0
+
+
+def test_a_rank_that_never_calls_is_named_in_time(mortal):
+    ((_, error),) = mortal.outcomes(on_rank_wait, 2.0, on=[0])
+    assert error[0] == "RankError" and "rank 1 of 2 did not call" in error[1], error
+
+
+def test_a_rank_that_has_ended_is_named_in_time(mortal):
+    mortal.run(on_rank_late, 4)
+    mortal.processes[0].kill()
+    mortal.processes[0].join()
+    mortal._pipes[1].send((on_rank_wait, (2.0,)))
+    assert mortal._pipes[1].poll(60)
+    _, error = mortal._pipes[1].recv()
+    assert error[0] == "RankError" and "rank 0 of 2 did not call" in error[1], error
+
+
+@pytest.mark.skipif(not simulator_enabled(), reason="NCCL's watchdog ends the process")
+def test_a_rank_that_has_ended_between_equal_calls_is_an_error(mortal):
+    mortal.run(on_rank_count)
+    mortal.processes[1].kill()
+    mortal.processes[1].join()
+    ((_, error),) = mortal.outcomes(on_rank_count, on=[0])
+    assert error[0] == "RankError" and "has ended" in error[1], error
+
+
+def test_there_must_be_a_group():
+    a = torch.ones(2, 2, device=DEVICE)
+    with pytest.raises(dxgemm.errors.RankError, match="init_process_group"):
+        dxd.all_gather_gemm(a, a)
