@@ -5,30 +5,19 @@ Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `o
 
 from __future__ import annotations
 
+import math
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
-
-from dxgemm.gpu.status import simulator_enabled
-
-torch = pytest.importorskip("torch", reason="sharded products need torch: dxgemm[torch]")
-
-import torch.distributed as dist
-from ranks import DEVICE, Ranks
-from torch.distributed.tensor import (
-    DTensor,
-    Replicate,
-    Shard,
-    distribute_tensor,
-    init_device_mesh,
-)
 
 import dxgemm
 from dxgemm import distributed as dxd
 from dxgemm import epilogues
-from dxgemm.distributed import agreement, peers, products
-from dxgemm.distributed.calls import Call, Product
 from dxgemm.distributed.schedule import (
     GATHER,
     OPERATIONS,
@@ -38,6 +27,18 @@ from dxgemm.distributed.schedule import (
     make_schedule,
     shards_of,
 )
+from dxgemm.gpu.status import simulator_enabled
+
+torch = pytest.importorskip("torch", reason="sharded products need torch: dxgemm[torch]")
+ranks_of_tests = import_module("ranks")
+dist, tensors = import_module("torch.distributed"), import_module("torch.distributed.tensor")
+agreement, calls, peers, products = (
+    import_module(f"dxgemm.distributed.{name}")
+    for name in ("agreement", "calls", "peers", "products")
+)
+DEVICE, Ranks = ranks_of_tests.DEVICE, ranks_of_tests.Ranks
+Replicate, Shard = tensors.Replicate, tensors.Shard
+distribute_tensor = tensors.distribute_tensor
 
 GPUS = 0 if simulator_enabled() else torch.cuda.device_count()
 if not simulator_enabled() and GPUS < 2:
@@ -52,6 +53,7 @@ DTYPES = [
     torch.complex128,
 ]
 METHODS = ["plain", "chunked", None] if simulator_enabled() else ["plain", "chunked", "peer", None]
+FLOAT, DOUBLE = torch.float32, torch.float64
 SCALE = 1 if simulator_enabled() else 61
 # Rows of each rank, for any number of ranks: equal ones, uneven ones, and one rank with none.
 COUNTS = [(3, 3, 3), (4, 7, 1), (5, 0, 2)]
@@ -275,6 +277,91 @@ def test_operands_may_have_any_strides(pair):
     pair.run(on_rank_strided)
 
 
+# Moves between peers, without GPUs: ranks are threads, and their memory is one process's.
+
+
+class ThreadMemory:
+    """Memory and signals of `peers.PeerMemory`, for ranks that are threads.
+
+    Each message is checked: sent once, to memory that its target has released, and awaited.
+    """
+
+    def __init__(self, size):
+        self.lock, self.barrier = threading.Lock(), threading.Barrier(size)
+        self.buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(size)]
+        self.signals = {}
+
+    def of_rank(self, rank):
+        return SimpleNamespace(
+            begin=lambda count, timeout_s: self.begin(rank, count),
+            view=self.view,
+            send=self.send,
+            arrive=lambda message: self.signal(message).wait(20) or pytest.fail("no signal"),
+            finish=lambda: None,
+        )
+
+    def signal(self, message):
+        with self.lock:
+            return self.signals.setdefault(message, threading.Event())
+
+    def begin(self, rank, count):
+        self.barrier.wait(20)
+        self.buffers[rank] = torch.full((count,), 0x7F, dtype=torch.uint8)  # large numbers
+        self.signals.clear()
+        self.barrier.wait(20)
+
+    def view(self, rank, shape, dtype):
+        items = math.prod(shape) * dtype.itemsize
+        assert items <= len(self.buffers[rank])
+        return self.buffers[rank][:items].view(dtype).view(*shape)
+
+    def send(self, target, rows, message):
+        assert target.shape == rows.shape
+        assert not self.signal(message).is_set(), "sent twice"
+        target.copy_(rows)
+        self.signal(message).set()
+
+
+@pytest.mark.parametrize("operation", [GATHER, SCATTER])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("counts", [(4, 4), (3, 5, 2), (0, 6, 1, 3)], ids=str)
+def test_peers_compute_the_whole_product(monkeypatch, operation, chunks, counts):
+    size, m, n, k = len(counts), sum(counts), 5, 8
+    memory, gemms = ThreadMemory(size), threading.Lock()
+    gemm = dxgemm.gemm
+
+    def one_at_a_time(*arguments, **named):
+        with gemms:
+            return gemm(*arguments, **named)
+
+    monkeypatch.setattr(peers, "find_memory", lambda group, device: memory.of_rank(group.rank))
+    monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
+    a, b = (x.cpu() for x in (integers(m, k, dtype=FLOAT), integers(k, n, dtype=FLOAT, seed=1)))
+    vector = integers(1, m, dtype=FLOAT, seed=2)[0].cpu()
+    ks = [1] * (size - 1) + [k - size + 1]
+    expected = a @ b + vector[:, None]
+
+    def run(rank):
+        group = SimpleNamespace(rank=rank, size=size)
+        schedule = make_schedule(operation, PEER, counts, rank, chunks)
+        agreed = calls.Product(counts, PEER, chunks, schedule)
+        rows = slice(*shards_of(counts)[rank])
+        for _ in range(2):
+            if operation == GATHER:
+                call = calls.Call(GATHER, a[rows], b, chain=epilogues.bias_column(vector))
+                result, gathered = products._gather(group, agreed, call, keeps_gathered=True)
+                assert torch.equal(result, expected) and torch.equal(gathered, a)
+            else:
+                call = calls.Call(SCATTER, *split_k(a, b, rank, ks))
+                chain = epilogues.bias_column(vector[rows])
+                out = torch.empty(counts[rank], n)
+                result = products._scatter(group, agreed, call, out, chain)
+                assert torch.equal(result, expected[rows])
+
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(run, range(size)))
+
+
 # Gradients
 
 
@@ -331,7 +418,7 @@ def test_a_gradient_that_there_is_not_is_refused(pair):
 
 
 def on_rank_dtensor(rank, m):
-    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    mesh = dist.init_device_mesh(DEVICE, (dist.get_world_size(),))
     k, n = 6, 5
     a, b = integers(m, k, dtype=torch.float64), integers(k, n, dtype=torch.float64, seed=1)
     weights = integers(m, n, dtype=torch.float64, seed=2)
@@ -346,7 +433,7 @@ def on_rank_dtensor(rank, m):
     for placed_a, placed_b, asked, expected in table:
         x, y = distribute_tensor(a, mesh, [placed_a]), distribute_tensor(b, mesh, [placed_b])
         result = dxd.gemm(x, y, placement=asked)
-        assert isinstance(result, DTensor) and result.placements == (expected,)
+        assert isinstance(result, tensors.DTensor) and result.placements == (expected,)
         torch.testing.assert_close(result.full_tensor(), a @ b)
     x = distribute_tensor(a, mesh, [Shard(0)]).requires_grad_()
     y = distribute_tensor(b, mesh, [Shard(1)]).requires_grad_()
@@ -361,7 +448,7 @@ def test_products_of_dtensors(ranks):
 
 
 def on_rank_wrong_dtensor(rank):
-    mesh = init_device_mesh(DEVICE, (dist.get_world_size(),))
+    mesh = dist.init_device_mesh(DEVICE, (dist.get_world_size(),))
     x = distribute_tensor(torch.ones(4, 4, device=DEVICE), mesh, [Shard(0)])
     dxd.gemm(x, x)
 
@@ -382,7 +469,6 @@ def on_rank_call(rank, operation, arguments, options=None):
     getattr(dxd, operation)(a, b, **(options or [{}, {}])[rank])
 
 
-FLOAT, DOUBLE = torch.float32, torch.float64
 MISMATCHES = {
     "inner dimensions of the ranks": (
         GATHER, [((2, 4), (4, 3)), ((2, 5), (5, 3))], "ShapeError", "k is 4 on rank 0, 5 on rank 1",

@@ -109,7 +109,7 @@ class Call:
                 f"{name}: {list_shapes(a=a, b=b)}; they must be (m, k) and (k, n)."
             )
         backend = group.backend(device)
-        if backend != BACKENDS.get(device.type):
+        if backend is None or backend != BACKENDS.get(device.type):
             raise errors.DeviceMismatchError(
                 f"{name}: the operands are on {device}, for which the group has the backend "
                 f"{backend}; CUDA tensors need nccl, and CPU tensors gloo."
