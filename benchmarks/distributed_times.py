@@ -1,0 +1,348 @@
+"""Time sharded products on the GPUs of one host, against NCCL with cuBLAS and torch's async-TP.
+
+    torchrun --nproc-per-node 2 benchmarks/distributed_times.py               # files the suite
+    torchrun --nproc-per-node 2 benchmarks/distributed_times.py --methods     # each method, no file
+
+The sizes of a case are those of the whole product. In an all-gather, columns of B are shared out
+among the ranks as rows of A are; in a reduce-scatter, k is. A row has these times, each the longest
+of all ranks: `us`, the automatic choice; `gemm_us`, one rank's arithmetic alone, the quicker one of
+dxgemm and cuBLAS; `comm_us`, NCCL's collective alone; `nccl_us`, that collective and cuBLAS;
+`async_tp_us`, torch's overlapped product. `vs_rival` is the shorter of the last two over `us`.
+
+Every result is checked before it is timed: by integers, whose sums are exact but for the rounding
+of partial sums to half precision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("DXGEMM_BUILD", "block")  # the kernel that is meant
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory
+from provenance import clean_machine_info, commit_info, gpu_info, package_versions
+from result_files import REPOSITORY, result_text
+from run import save
+
+import dxgemm
+from dxgemm import distributed as dxd
+from dxgemm.distributed.schedule import GATHER, METHODS, SCATTER, even_rows, shards_of
+from dxgemm.errors import DxgemmError, WrongResultError
+from dxgemm.tuning.sampling import interleave
+
+SAMPLE_S, ROUNDS = 4e-3, 11
+SETS = 2  # of operands, which calls take in turn
+SIZES = {
+    "bfloat16": [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 8192, 8192), (16, 8192, 8192)],
+    "float64": [(4096, 4096, 4096), (16384, 4096, 1024)],
+    "float32": [(4096, 4096, 4096), (16, 8192, 8192)],
+    "float16": [(8192, 8192, 8192), (8190, 4096, 4096)],
+}
+
+
+class Case(NamedTuple):
+    operation: str
+    dtype: str
+    m: int
+    n: int
+    k: int
+
+    def __str__(self) -> str:
+        return f"{self.operation}-{self.dtype}-{self.m}x{self.n}x{self.k}"
+
+
+class Shards(NamedTuple):
+    """One rank's operands, and what they are shards of."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    whole_a: torch.Tensor
+    whole_b: torch.Tensor
+
+
+def list_cases() -> list[Case]:
+    return [
+        Case(operation, dtype, *size)
+        for dtype, sizes in SIZES.items()
+        for size in sizes
+        for operation in (GATHER, SCATTER)
+    ]
+
+
+def make_shards(case: Case, is_exact: bool, seed: int) -> Shards:
+    """Make whole matrices, the same on all ranks, and cut this rank's operands out of them."""
+    generator = torch.Generator("cuda").manual_seed(seed)
+    dtype = getattr(torch, case.dtype)
+
+    def matrix(rows: int, cols: int) -> torch.Tensor:
+        if is_exact:
+            values = torch.randint(-1, 2, (rows, cols), generator=generator, device="cuda")
+            return values.to(dtype)
+        return torch.randn((rows, cols), generator=generator, device="cuda", dtype=dtype)
+
+    whole_a, whole_b = matrix(case.m, case.k), matrix(case.k, case.n)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if case.operation == GATHER:
+        rows = shards_of(even_rows(case.m, size))[rank]
+        columns = shards_of(even_rows(case.n, size))[rank]
+        a, b = whole_a[slice(*rows)], whole_b[:, slice(*columns)].contiguous()
+    else:
+        part = slice(*shards_of(even_rows(case.k, size))[rank])
+        a, b = whole_a[:, part].contiguous(), whole_b[part]
+    return Shards(a, b, whole_a, whole_b)
+
+
+def multiply(case: Case, method: str | None, shards: Shards) -> torch.Tensor:
+    """Compute the case by dxgemm."""
+    function = getattr(dxd, case.operation)
+    result: torch.Tensor = function(shards.a, shards.b, method=method)
+    return result
+
+
+def check(case: Case, compute: Callable[[Shards], torch.Tensor], shards: Shards) -> None:
+    """Raise if the result on integers is wrong."""
+    wide = torch.float64 if case.dtype == "float64" else torch.float32
+    if case.operation == GATHER:
+        expected = shards.whole_a.to(wide) @ shards.b.to(wide)
+    else:
+        rows = shards_of(even_rows(case.m, dist.get_world_size()))[dist.get_rank()]
+        expected = shards.whole_a[slice(*rows)].to(wide) @ shards.whole_b.to(wide)
+    found = compute(shards).to(wide)
+    rounded = expected.to(shards.a.dtype).to(wide)
+    is_half = shards.a.dtype.itemsize == 2
+    allowed = 0.0
+    if is_half and case.operation == SCATTER:
+        allowed = 4 * torch.finfo(shards.a.dtype).eps * float(expected.abs().max())
+    wrong = torch.tensor(float((found - rounded).abs().max() > allowed), device="cuda")
+    dist.all_reduce(wrong)
+    if wrong:
+        raise WrongResultError(f"{case}: a wrong result.")
+
+
+def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards], Any]]:
+    """List what is timed: name -> function of one set of operands."""
+    size, name = dist.get_world_size(), dist.group.WORLD.group_name
+    dtype, is_gather = getattr(torch, case.dtype), case.operation == GATHER
+    counts = even_rows(case.m, size)
+    gathered = torch.empty((case.m, case.k), dtype=dtype, device="cuda")
+    kept = torch.empty((counts[0], case.n), dtype=dtype, device="cuda")
+    partial = torch.empty((case.m, case.n), dtype=dtype, device="cuda")
+    symmetric = torch.ops.symm_mem
+
+    def collective(shards: Shards) -> None:
+        if is_gather:
+            dist.all_gather_into_tensor(gathered, shards.a)
+        else:
+            dist.reduce_scatter_tensor(kept, partial)
+
+    def plain(shards: Shards) -> torch.Tensor:
+        if is_gather:
+            dist.all_gather_into_tensor(gathered, shards.a)
+            return torch.matmul(gathered, shards.b)
+        out = torch.empty_like(kept)
+        dist.reduce_scatter_tensor(out, torch.matmul(shards.a, shards.b))
+        return out
+
+    def async_tp(shards: Shards) -> torch.Tensor:
+        if is_gather:
+            return symmetric.fused_all_gather_matmul(shards.a, [shards.b], 0, name)[1][0]
+        return symmetric.fused_matmul_reduce_scatter(shards.a, shards.b, "sum", 0, name)
+
+    def left(shards: Shards) -> torch.Tensor:
+        return shards.whole_a if is_gather else shards.a
+
+    variants: dict[str, Callable[[Shards], Any]] = {
+        "us": lambda shards: multiply(case, None, shards),
+        "dxgemm": lambda shards: dxgemm.gemm(left(shards), shards.b),
+        "cublas": lambda shards: torch.matmul(left(shards), shards.b),
+        "comm_us": collective,
+        "nccl_us": plain,
+        "async_tp_us": async_tp,
+    }
+    if with_methods:
+        for method in METHODS:
+            variants[method] = lambda shards, method=method: multiply(case, method, shards)
+    return variants
+
+
+def time_variants(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, list]:
+    """Sample the variants in turn: seconds a call, of the slowest rank.
+
+    The ranks meet before each sample. A kernel then holds each stream until all calls are enqueued.
+    """
+    sets = [make_shards(case, False, 1 + seed) for seed in range(SETS)]
+    meeting = torch.zeros(1, device="cuda")
+
+    def enqueue(compute: Callable[[Shards], Any], calls: int) -> None:
+        for call in range(calls):
+            compute(sets[call % SETS])
+
+    def host_and_device_s(compute: Callable[[Shards], Any]) -> tuple[float, float]:
+        """Longest time of a call on any host, and on any GPU."""
+        torch.cuda.synchronize()
+        dist.all_reduce(meeting)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        enqueue(compute, 3)
+        host = time.perf_counter() - begin
+        torch.cuda.synchronize()
+        longest = torch.tensor([host, time.perf_counter() - begin], device="cuda") / 3
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        return float(longest[0]), float(longest[1])
+
+    def sampler(compute: Callable[[Shards], Any]) -> Callable[[], float]:
+        enqueue(compute, 2)
+        host_s, device_s = host_and_device_s(compute)
+        calls = min(20, max(2, int(SAMPLE_S / device_s)))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+        def take_sample() -> float:
+            torch.cuda.synchronize()
+            dist.all_reduce(meeting)
+            torch.cuda._sleep(int(2e9 * (1.5 * host_s * calls + 2e-4)))
+            start.record()
+            enqueue(compute, calls)
+            end.record()
+            torch.cuda.synchronize()
+            return 1e-3 * start.elapsed_time(end) / calls
+
+        return take_sample
+
+    samples = interleave({name: sampler(run) for name, run in variants.items()}, ROUNDS)
+    found = torch.tensor(list(samples.values()), device="cuda", dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return dict(zip(samples, found.tolist()))
+
+
+def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, Any]:
+    """Keep the variants that can compute the case, once their results were checked."""
+    shards = make_shards(case, True, 0)
+    kept = {}
+    for name, compute in variants.items():
+        try:
+            if name not in ("dxgemm", "cublas", "comm_us"):
+                check(case, compute, shards)
+            kept[name] = compute
+        except WrongResultError:
+            if name != "async_tp_us":
+                raise
+        except (DxgemmError, RuntimeError) as error:
+            if name in ("us", "nccl_us"):
+                raise
+            if not dist.get_rank():
+                print(f"{case}: {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+    return kept
+
+
+def measure(case: Case, with_methods: bool) -> dict[str, Any]:
+    """Make the row of a case, as pytest-benchmark's JSON has it."""
+    samples_s = time_variants(case, usable(case, list_variants(case, with_methods)))
+    times = {name: 1e6 * statistics.median(taken) for name, taken in samples_s.items()}
+    gemm_us = min(times.pop("dxgemm"), times.pop("cublas"))
+    rivals = {"nccl": times["nccl_us"], "async_tp": times.get("async_tp_us", float("inf"))}
+    choice = dxd.explain(
+        case.operation, case.m, case.n, case.k, case.dtype, ranks=dist.get_world_size()
+    )
+    own = samples_s["us"]
+    return {
+        "fullname": f"distributed_times.py::{case}",
+        "extra_info": {
+            **case._asdict(),
+            "async_tp_us": None,
+            **times,
+            "gemm_us": gemm_us,
+            "vs_rival": min(rivals.values()) / times["us"],
+            "rival": min(rivals, key=lambda name: rivals[name]),
+            "vs_bound": max(gemm_us, times["comm_us"]) / times["us"],
+            "ranks": dist.get_world_size(),
+            "method": choice.method,
+            "chunks": choice.chunks,
+            "predicted_us": choice.predicted_us[choice.method],
+        },
+        "stats": {
+            "max": max(own),
+            "median": statistics.median(own),
+            "min": min(own),
+            "rounds": len(own),
+        },
+    }
+
+
+def print_row(row: dict[str, Any]) -> None:
+    info = row["extra_info"]
+    shown = [name for name in info if name.endswith("us") or name in METHODS]
+    figures = "  ".join(f"{n} {info[n]:.1f}" for n in shown if info[n] is not None)
+    print(
+        f"{row['fullname'].partition('::')[2]:<50} {info['method']} {info['chunks']}: {figures}  "
+        f"vs_rival {info['vs_rival']:.3f}  vs_bound {info['vs_bound']:.3f}",
+        flush=True,
+    )
+
+
+def results_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The suite, as pytest-benchmark's JSON has it."""
+    import pytest_benchmark
+    from pytest_benchmark.utils import get_machine_info
+
+    machine = clean_machine_info(get_machine_info())
+    machine |= {"packages": package_versions(), "gpu": gpu_info()}
+    return {
+        "machine_info": machine,
+        "commit_info": commit_info(),
+        "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
+        "version": pytest_benchmark.__version__,
+        "benchmarks": rows,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="file to write; default: results/<gpu>/")
+    parser.add_argument("--methods", action="store_true", help="time each method, file nothing")
+    parser.add_argument("--only", default="", help="cases whose names contain this, file nothing")
+    parser.add_argument("--seconds", type=float, default=170.0, help="begin no case after these")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    device = torch.device("cuda", torch.cuda.current_device())
+    dist.init_process_group("nccl", device_id=device)
+    cases = [case for case in list_cases() if arguments.only in str(case)]
+    rows = []
+    for case in cases:
+        elapsed = torch.tensor(time.monotonic() - begin, device="cuda")
+        dist.all_reduce(elapsed, dist.ReduceOp.MAX)
+        if elapsed > arguments.seconds:
+            break
+        rows.append(measure(case, arguments.methods))
+        if not dist.get_rank():
+            print_row(rows[-1])
+        torch.cuda.empty_cache()
+    is_first = not dist.get_rank()
+    dist.destroy_process_group()
+    if is_first and rows:
+        ratios = [row["extra_info"]["vs_rival"] for row in rows]
+        mean = statistics.geometric_mean(ratios)
+        print(f"vs_rival: geometric mean {mean:.3f}, least {min(ratios):.3f}, {len(rows)} cases")
+        if arguments.json:
+            arguments.json.write_text(result_text(results_of(rows)))
+        elif len(rows) == len(list_cases()) and not arguments.methods:
+            print(save("distributed", results_of(rows), REPOSITORY / "benchmarks" / "results"))
+    return 0 if len(rows) == len(cases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
