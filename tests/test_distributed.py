@@ -362,6 +362,19 @@ def test_peers_compute_the_whole_product(monkeypatch, operation, chunks, counts)
         list(pool.map(run, range(size)))
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_wait_is_ended_after_its_time(monkeypatch, is_over):
+    monkeypatch.setattr(peers.Watch, "INTERVAL_S", 0.01)
+    ended = []
+    watch = peers.Watch(ended.append)
+    watch.expect(SimpleNamespace(query=lambda: True), 0.1)
+    watch.expect(SimpleNamespace(query=lambda: is_over), 0.2)
+    time.sleep(0.1)
+    assert not ended
+    watch.join(0.5)
+    assert (ended, watch.has_ended) == (([], False) if is_over else ([0.2], True))
+
+
 # Gradients
 
 

@@ -14,6 +14,7 @@ from functools import cache
 from dxgemm import explain_shape
 from dxgemm.distributed.schedule import (
     CHUNKED,
+    CHUNKS,
     GATHER,
     METHODS,
     OPERATIONS,
@@ -30,7 +31,6 @@ from dxgemm.distributed.schedule import (
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.problem.dtypes import ITEM_SIZES
 
-CHUNKS = (1, 2, 4, 8)
 LAUNCH_US = 3.0  # between two kernels of a stream
 # Another method than "plain" is chosen if its predicted time is below this share of plain's.
 MARGIN = 0.95

@@ -1,12 +1,17 @@
 """Moves between GPUs of one host: copies into the memory of peers, over NVLink.
 
-Each rank copies what another one needs into that one's memory, by copy engines on a stream beside
-the products, and then sets a signal there. torch's symmetric memory maps the memory of all ranks,
-and has the signals. NVLink multicast is not used.
+Each rank copies what another one needs into that one's memory, and then writes a flag there. Copies
+are made by copy engines, and flags are written and awaited by the streams themselves. No kernel
+takes part, because the blocks of a product may leave no room for one until they end. torch's
+symmetric memory maps the memory of all ranks. NVLink multicast is not used.
+
+Source: CUDA Driver API, "Stream Memory Operations".
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,77 +19,173 @@ import torch
 import torch.distributed._symmetric_memory as symmetric_memory
 
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.schedule import Message, Move, Multiply, count_of, pieces_of
+from dxgemm.distributed.schedule import CHUNKS, Message, Move, Multiply, count_of, pieces_of
+from dxgemm.errors import LaunchError, RankError
+from dxgemm.log import logger
+from dxgemm.runtime.device import driver_api
 
-BARRIER = 0  # channel of signals; those of chunks follow
+FREE = 0  # flag of a rank whose memory may be written; those of chunks follow
+FLAGS = 1 + max(CHUNKS)
+FLAG_BYTES = 4
 
 
 class PeerMemory:
-    """Memory of a group's ranks that all of them can write to, with the streams that do so."""
+    """Memory of a group's ranks that all of them can write to, and flags.
+
+    A flag holds the number of the call in which its source wrote it last. Each rank has a flag of
+    every source for its chunks.
+    """
 
     def __init__(self, group: Group, device: torch.device) -> None:
-        self._group, self._device = group, device
-        self._buffer = torch.empty(0)
+        self._group, self._device, self._driver = group, device, driver_api()
         self._handle: Any = None
+        self._size = self._calls = 0
         self._copies = torch.cuda.Stream(device, priority=-1)
-        self._arrivals = torch.cuda.Stream(device, priority=-1)
-        self._used: tuple[Any, Any] = (None, None)  # the last stream, and where its use ended
-        self._timeout_ms = 0
+        self._stream: Any = None  # of the call before
+        self._awaited: set[int] = set()  # ranks whose memory is known to be free
+        flags = symmetric_memory.empty(
+            group.size * FLAGS * FLAG_BYTES, dtype=torch.uint8, device=device
+        )
+        flags.zero_()
+        torch.cuda.synchronize(device)
+        self._flags = symmetric_memory.rendezvous(flags, group.process_group.group_name)
+        shape = group.size, FLAGS
+        self._flag_views = [
+            self._flags.get_buffer(rank, shape, torch.int32) for rank in range(group.size)
+        ]
+        self._watch = Watch(self._end_waiting)
 
     def begin(self, count: int, timeout_s: float) -> None:
-        """Wait, on the stream of copies, until the memory of all ranks may be written.
-
-        The barrier is behind all products of this rank that read the memory before.
+        """Tell all ranks that this one's memory may be written, once its stream has come here.
 
         Args:
             count: bytes that are needed, the same on all ranks, who meet if they are more than
                 before.
-            timeout_s: seconds that kernels wait for signals of other ranks.
+            timeout_s: seconds after which waiting for other ranks is ended.
+
+        Raises:
+            LaunchError: the stream is under capture: a graph would write the flags of one call.
+            RankError: a rank did not come to an earlier call.
         """
-        self._timeout_ms = int(1e3 * timeout_s)
-        if self._handle is None or len(self._buffer) < count:
-            self._buffer = symmetric_memory.empty(
-                max(count, 1), dtype=torch.uint8, device=self._device
-            )
-            self._handle = symmetric_memory.rendezvous(
-                self._buffer, self._group.process_group.group_name
-            )
         current = torch.cuda.current_stream(self._device)
-        stream, ended = self._used
-        if stream is not None and stream != current:
-            current.wait_event(ended)
+        if torch.cuda.is_current_stream_capturing():
+            raise LaunchError(
+                'moves between peers cannot be captured in a CUDA graph; pass method="plain".'
+            )
+        if self._watch.has_ended:
+            raise RankError("a rank did not come to an earlier call; end this process.")
+        if self._size < count or self._handle is None:
+            self._size = max(count, 1)
+            buffer = symmetric_memory.empty(self._size, dtype=torch.uint8, device=self._device)
+            name = self._group.process_group.group_name
+            self._handle = symmetric_memory.rendezvous(buffer, name)
+        if self._stream is not None and self._stream != current:
+            current.wait_stream(self._stream)
+        self._stream, self._timeout_s = current, timeout_s
+        self._calls += 1
+        self._awaited.clear()
         self._copies.wait_stream(current)
-        self._arrivals.wait_stream(current)
-        with torch.cuda.stream(self._copies):
-            self._handle.barrier(BARRIER, self._timeout_ms)
+        for rank in range(self._group.size):
+            if rank != self._group.rank:
+                self._write_flag(rank, FREE)
 
     def view(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """View the beginning of a rank's memory as a tensor."""
         return self._handle.get_buffer(rank, shape, dtype)
 
     def send(self, target: torch.Tensor, rows: torch.Tensor, message: Message) -> None:
-        """Copy rows into a peer's memory once they are computed, and signal it."""
+        """Copy rows into a peer's memory, once they are computed and it is free, and flag them."""
+        rank = message.target
+        assert rank is not None
         self._copies.wait_event(torch.cuda.current_stream(self._device).record_event())
+        if rank not in self._awaited:
+            self._await_flag(self._copies, rank, FREE)
+            self._awaited.add(rank)
         with torch.cuda.stream(self._copies):
             target.copy_(rows)
-            self._handle.put_signal(message.target, 1 + message.chunk, self._timeout_ms)
+        self._write_flag(rank, 1 + message.chunk)
 
     def arrive(self, message: Message) -> None:
-        """Let what is launched from now on wait for a message.
-
-        Its signal is awaited on a stream of its own, so that no product waits for the kernel that
-        does, if the message has come before.
-        """
-        with torch.cuda.stream(self._arrivals):
-            self._handle.wait_signal(message.source, 1 + message.chunk, self._timeout_ms)
-            arrived = self._arrivals.record_event()
-        torch.cuda.current_stream(self._device).wait_event(arrived)
+        """Let what is launched from now on wait for a message."""
+        assert message.source is not None
+        current = torch.cuda.current_stream(self._device)
+        self._await_flag(current, message.source, 1 + message.chunk)
 
     def finish(self) -> None:
         """Let what is launched from now on wait for all copies of this rank."""
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._copies)
-        self._used = current, current.record_event()
+        self._watch.expect(current.record_event(), self._timeout_s)
+
+    def _flag(self, rank: int, source: int, flag: int) -> int:
+        """Address of a source's flag in a rank's memory."""
+        return self._flag_views[rank].data_ptr() + (source * FLAGS + flag) * FLAG_BYTES
+
+    def _write_flag(self, rank: int, flag: int) -> None:
+        address = self._flag(rank, self._group.rank, flag)
+        write = self._driver.cuStreamWriteValue32
+        self._check(write(self._copies.cuda_stream, address, self._calls % 2**32, 0))
+
+    def _await_flag(self, stream: Any, source: int, flag: int) -> None:
+        address = self._flag(self._group.rank, source, flag)
+        wait = self._driver.cuStreamWaitValue32
+        # Cyclic: the number may go on beyond 2**32.
+        greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
+        self._check(wait(stream.cuda_stream, address, self._calls % 2**32, greater))
+
+    def _check(self, returned: tuple[Any]) -> None:
+        if returned[0]:
+            raise LaunchError(f"the driver refused a flag of a peer: {returned[0].name}.")
+
+    def _end_waiting(self, timeout_s: float) -> None:
+        """End what waits on this GPU, by an error of the context: nothing else can."""
+        logger.error(
+            "rank %d of %d: other ranks did not come within %g s; ending this rank's work",
+            self._group.rank,
+            self._group.size,
+            timeout_s,
+        )
+        torch.cuda.set_device(self._device)
+        with torch.cuda.stream(torch.cuda.Stream(self._device)):
+            self._flags.wait_signal(self._group.rank, 0, 1)  # none comes: the kernel traps
+
+
+class Watch(threading.Thread):
+    """Thread that ends a wait for other ranks after its time; a GPU would wait forever."""
+
+    INTERVAL_S = 0.5
+
+    def __init__(self, end_waiting: Any) -> None:
+        super().__init__(daemon=True, name="dxgemm watch")
+        self._end_waiting = end_waiting
+        self._expected: Any = None
+        self.has_ended = False
+
+    def expect(self, event: Any, timeout_s: float) -> None:
+        """Expect an event within a time; the last one that is expected counts."""
+        self._expected = event, time.monotonic() + timeout_s, timeout_s
+        if not self.is_alive() and not self.has_ended:
+            self.start()
+
+    def run(self) -> None:
+        while True:
+            time.sleep(self.INTERVAL_S)
+            expected = self._expected
+            if expected is None:
+                continue
+            event, deadline, timeout_s = expected
+            try:
+                is_over = event.query()
+            except RuntimeError:  # the context has an error, which the program will see
+                self.has_ended = True
+                return
+            if is_over:
+                if self._expected is expected:
+                    self._expected = None
+            elif time.monotonic() > deadline:
+                self.has_ended = True
+                self._end_waiting(timeout_s)
+                return
 
 
 def find_memory(group: Group, device: torch.device) -> Any:

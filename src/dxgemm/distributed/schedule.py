@@ -14,6 +14,7 @@ from typing import NamedTuple
 OPERATIONS = GATHER, SCATTER, REDUCE = "all_gather_gemm", "gemm_reduce_scatter", "gemm_all_reduce"
 METHODS = PLAIN, CHUNKED, PEER = "plain", "chunked", "peer"
 
+CHUNKS = (1, 2, 4, 8)  # of a shard, among which the model chooses
 # Chunks of a shard are whole tiles of this many rows, where the shard has as many.
 CHUNK_ROWS = 256
 
