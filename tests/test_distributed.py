@@ -6,11 +6,14 @@ Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `o
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -469,6 +472,17 @@ def on_rank_wrong_dtensor(rank):
 def test_placements_without_a_product_are_refused(pair):
     for _, error in pair.outcomes(on_rank_wrong_dtensor):
         assert error[0] == "UnsupportedProblemError" and "redistribute" in error[1]
+
+
+def test_the_example_agrees_with_one_gpu():
+    program = Path(__file__).resolve().parent.parent / "examples" / "tensor_parallel.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    finished = subprocess.run(
+        [*launcher, "--nproc-per-node", "2", str(program)], capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    for name in ("Y", "gradient of w2", "trailing matrix"):
+        assert f"  {name} " in finished.stdout
 
 
 # Faults
