@@ -695,6 +695,29 @@ def symmetric(results: Results) -> list[Part]:
     ]
 
 
+def distributed(results: Results) -> list[Part]:
+    """One row a product: its time beside that of its parts and of its rivals."""
+    columns = {
+        "us": "us", "gemm_us": "arithmetic", "comm_us": "moves", "nccl_us": "NCCL, cuBLAS",
+        "async_tp_us": "async-TP",
+    }  # fmt: skip
+    lines = [
+        [
+            f"`{row['operation']}`",
+            row["dtype"],
+            size_of(row),
+            row["method"],
+            *("" if row[name] is None else figure(row[name]) for name in columns),
+            ratio(row["vs_rival"]),
+        ]
+        for row in extras(results)
+    ]
+    header = ["product", "dtype", "m x n x k", "method", *columns.values(), "x rival"]
+    ranks = distinct(row["ranks"] for row in extras(results))
+    title = f"Microseconds on {', '.join(map(str, ranks))} GPUs of one host:"
+    return [Table(title, header, lines, 4)]
+
+
 def masked(results: Results) -> list[Part]:
     """Time of the plain product over that of a masked one: one row a kind and k."""
     rows = [row for row in extras(results) if "mask" in row]
@@ -727,6 +750,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "half": lambda results: half(results) + all_rows(results),
     "skinny": lambda results: skinny(results) + all_rows(results),
     "symmetric": lambda results: symmetric(results) + all_rows(results),
+    "distributed": lambda results: distributed(results) + all_rows(results),
 }
 
 
