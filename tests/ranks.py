@@ -15,6 +15,7 @@ from dxgemm.gpu.status import simulator_enabled
 
 DEVICE = "cpu" if simulator_enabled() else "cuda"
 GROUP_TIMEOUT_S = 20
+LONGEST_S = 120  # of a call, with the builds of its kernels
 
 
 class Ranks:
@@ -25,6 +26,7 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self._hangs = ""
         self._store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
         context = torch.multiprocessing.get_context("spawn")
         self._pipes, self.processes = [], []
@@ -50,12 +52,15 @@ class Ranks:
 
     def outcomes(self, function: Callable[..., Any], *arguments: Any, on: Any = None) -> list[Any]:
         """Call as `run` does, to pairs: a result, and the type and text of an error."""
+        assert not self._hangs, f"an earlier call hangs: {self._hangs}"
         asked = range(self.size) if on is None else on
         for rank in asked:
             self._pipes[rank].send((function, arguments))
         outcomes = []
         for rank in asked:
-            assert self._pipes[rank].poll(120), f"rank {rank} hangs"
+            if not self._pipes[rank].poll(LONGEST_S):
+                self._hangs = f"{function.__name__}{arguments} on rank {rank}"
+                raise AssertionError(f"{self._hangs} hangs")
             outcomes.append(self._pipes[rank].recv())
         return outcomes
 

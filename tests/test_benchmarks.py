@@ -450,6 +450,17 @@ def test_the_page_of_reliability_shows_committed_runs(tmp_path: Path) -> None:
     assert "| 1024 | float32 tuned |" in wrong
 
 
+def test_sharded_products_are_shown_beside_their_parts_and_rivals() -> None:
+    row = {
+        "operation": "all_gather_gemm", "dtype": "float64", "m": 8, "n": 4, "k": 2, "ranks": 2,
+        "us": 100.0, "gemm_us": 90.0, "comm_us": 50.0, "nccl_us": 150.0, "async_tp_us": None,
+        "vs_rival": 1.5, "method": "peer",
+    }  # fmt: skip
+    (table,) = tables.distributed(results_of([row]))
+    expected = ["`all_gather_gemm`", "float64", "8 x 4 x 2", "peer", "100", "90.0", "50.0", "150"]
+    assert "2 GPUs" in table.title and table.rows == [[*expected, "", "1.50"]]
+
+
 def test_pages_show_the_suites_that_there_are() -> None:
     text = pages.suite_text([{"gemm": GEMM}, {"epilogue": EPILOGUE}], "epilogue", tables.epilogue)
     assert text.startswith("### NVIDIA H200\n\nDriver 580.1")

@@ -280,6 +280,96 @@ def test_operands_may_have_any_strides(pair):
     pair.run(on_rank_strided)
 
 
+on_gpus = pytest.mark.skipif(not GPUS, reason="needs GPUs")
+
+
+def on_rank_large(rank, operation, method):
+    """Sizes of several chunks, ten times, while the operands change in place."""
+    m, n, k, size = 8192, 2048, 512, dist.get_world_size()
+    m += 8 if operation != REDUCE else 0
+    wholes = [[integers(*shape, dtype=FLOAT, seed=seed + shape[0]) for shape in ((m, k), (k, n))]
+              for seed in range(3)]  # fmt: skip
+    expected = [a @ b for a, b in wholes]
+    ks = [k // 2 + 64] + [(k // 2 - 64) // (size - 1)] * (size - 1)
+    counts = [m // 2 + 16] + [(m // 2 - 16) // (size - 1)] * (size - 1)
+    if operation == REDUCE:
+        counts = [m // size] * size
+    rows = slice(*shards_of(counts)[rank])
+    parts = [(a[rows], b) if operation == GATHER else split_k(a, b, rank, ks) for a, b in wholes]
+    a, b = (torch.empty_like(x).contiguous() for x in parts[0])
+    options = {"method": method} | ({"rows": counts} if operation == SCATTER else {})
+    kept = rows if operation == SCATTER else slice(None)
+    results = []
+    for call in range(10):
+        for mine, part in zip((a, b), parts[call % 3]):
+            mine.copy_(part)
+        results.append(getattr(dxd, operation)(a, b, **options))
+    for call, result in enumerate(results):
+        assert torch.equal(result, expected[call % 3][kept]), f"call {call}"
+
+
+@on_gpus
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_large_products_in_several_chunks(pair, operation, method):
+    pair.run(on_rank_large, operation, method)
+
+
+def on_rank_late_stream(rank, operation, method):
+    """Operands that a late stream of one rank has still to write."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        a, b = (torch.zeros(256, 256, device=DEVICE) for _ in range(2))
+        getattr(dxd, operation)(a, b, method=method)
+        if rank == 1:
+            torch.cuda._sleep(400_000_000)
+        a.fill_(1.0)
+        b.fill_(1.0)
+        result = getattr(dxd, operation)(a, b, method=method)
+        a.zero_()
+        b.zero_()
+    stream.synchronize()
+    factor = 1 if operation == GATHER else dist.get_world_size()
+    assert (result == 256 * factor).all()
+
+
+@on_gpus
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_late_stream_is_waited_for(pair, operation, method):
+    pair.run(on_rank_late_stream, operation, method)
+
+
+def on_rank_capture(rank):
+    a = torch.ones(256, 256, device=DEVICE)
+    dxd.all_gather_gemm(a, a, method="peer")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        dxd.all_gather_gemm(a, a, method="peer")
+
+
+@on_gpus
+def test_moves_between_peers_are_not_captured(mortal):
+    for _, error in mortal.outcomes(on_rank_capture):
+        assert error[0] == "LaunchError" and "CUDA graph" in error[1]
+
+
+def on_rank_leave(rank):
+    """One rank leaves out a call that was agreed on."""
+    a = torch.ones(256, 256, device=DEVICE)
+    dxd.all_gather_gemm(a, a, method="peer", timeout=3.0)
+    torch.cuda.synchronize()
+    if rank == 0:
+        dxd.all_gather_gemm(a, a, method="peer", timeout=3.0)
+        torch.cuda.synchronize()
+
+
+@on_gpus
+def test_a_gpu_does_not_wait_for_a_peer_forever(mortal):
+    (_, error), (_, none) = mortal.outcomes(on_rank_leave)
+    assert none is None and error is not None and "CUDA" in error[1], error
+
+
 # Moves between peers, without GPUs: ranks are threads, and their memory is one process's.
 
 
