@@ -5,12 +5,14 @@ Each rank is a process (`ranks.Ranks`). The functions that it runs begin with `o
 
 from __future__ import annotations
 
+import ctypes
 import math
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -370,76 +372,113 @@ def test_a_gpu_does_not_wait_for_a_peer_forever(mortal):
     assert none is None and error is not None and "CUDA" in error[1], error
 
 
-# Moves between peers, without GPUs: ranks are threads, and their memory is one process's.
+# Moves between peers, without GPUs: ranks are threads, and each has one queue for all its streams.
 
 
-class ThreadMemory:
-    """Memory and signals of `peers.PeerMemory`, for ranks that are threads.
+class Symmetric:
+    """Symmetric memory of ranks that are threads, and a driver that runs what is queued at once.
 
-    Each message is checked: sent once, to memory that its target has released, and awaited.
+    So a wait holds up all that its rank would queue after it, on any stream.
     """
 
+    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=SimpleNamespace(value=0))
+
     def __init__(self, size):
-        self.lock, self.barrier = threading.Lock(), threading.Barrier(size)
-        self.buffers = [torch.empty(0, dtype=torch.uint8) for _ in range(size)]
-        self.signals = {}
+        self.size, self.own = size, threading.local()
+        self.barrier = threading.Barrier(size)
+        self.allocations = []
 
-    def of_rank(self, rank):
-        return SimpleNamespace(
-            begin=lambda count, timeout_s: self.begin(rank, count),
-            view=self.view,
-            send=self.send,
-            arrive=lambda message: self.signal(message).wait(20) or pytest.fail("no signal"),
-            finish=lambda: None,
-        )
+    def empty(self, count, dtype, device):
+        return torch.full((count,), 0x7F, dtype=dtype)  # large numbers
 
-    def signal(self, message):
-        with self.lock:
-            return self.signals.setdefault(message, threading.Event())
-
-    def begin(self, rank, count):
+    def rendezvous(self, tensor, name):
+        if not self.own.rank:
+            self.allocations.append({})
         self.barrier.wait(20)
-        self.buffers[rank] = torch.full((count,), 0x7F, dtype=torch.uint8)  # large numbers
-        self.signals.clear()
+        of_ranks = self.allocations[-1]
+        of_ranks[self.own.rank] = tensor
         self.barrier.wait(20)
 
-    def view(self, rank, shape, dtype):
-        items = math.prod(shape) * dtype.itemsize
-        assert items <= len(self.buffers[rank])
-        return self.buffers[rank][:items].view(dtype).view(*shape)
+        def get_buffer(rank, shape, dtype):
+            items = math.prod(shape) * dtype.itemsize
+            assert items <= len(of_ranks[rank])
+            return of_ranks[rank][:items].view(dtype).view(*shape)
 
-    def send(self, target, rows, message):
-        assert target.shape == rows.shape
-        assert not self.signal(message).is_set(), "sent twice"
-        target.copy_(rows)
-        self.signal(message).set()
+        return SimpleNamespace(get_buffer=get_buffer)
+
+    def cuStreamWriteValue32(self, stream, address, value, flags):
+        ctypes.c_int32.from_address(address).value = value
+        return (0,)
+
+    def cuStreamWaitValue32(self, stream, address, value, flags):
+        deadline = time.monotonic() + 20
+        while ctypes.c_int32.from_address(address).value < value:
+            assert time.monotonic() < deadline, "waits forever"
+            time.sleep(1e-4)
+        return (0,)
 
 
-@pytest.mark.parametrize("operation", [GATHER, SCATTER])
-@pytest.mark.parametrize("chunks", [1, 2, 3])
+class Queue(nullcontext):
+    """Stream that runs what is queued at once."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_, **__):
+        super().__init__()
+
+    def wait_stream(self, _):
+        pass
+
+    wait_event = wait_stream
+
+    def record_event(self):
+        return SimpleNamespace(query=lambda: True)
+
+
+@pytest.fixture
+def symmetric(monkeypatch):
+    """Makes a `Symmetric` that `peers` uses in place of GPUs."""
+
+    def symmetric(size):
+        made, gemms, gemm, queue = Symmetric(size), threading.Lock(), dxgemm.gemm, Queue()
+
+        def one_at_a_time(*arguments, **named):
+            with gemms:
+                return gemm(*arguments, **named)
+
+        monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
+        monkeypatch.setattr(peers, "symmetric_memory", made)
+        monkeypatch.setattr(peers, "driver_api", lambda: made)
+        monkeypatch.setattr(torch.cuda, "Stream", Queue)
+        monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queue)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        return made
+
+    return symmetric
+
+
+@pytest.mark.skipif(bool(GPUS), reason="GPUs are tested themselves")
+@pytest.mark.parametrize("chunks", [1, 2, 4])
 @pytest.mark.parametrize("counts", [(4, 4), (3, 5, 2), (0, 6, 1, 3)], ids=str)
-def test_peers_compute_the_whole_product(monkeypatch, operation, chunks, counts):
+def test_peers_compute_the_whole_product(symmetric, chunks, counts):
     size, m, n, k = len(counts), sum(counts), 5, 8
-    memory, gemms = ThreadMemory(size), threading.Lock()
-    gemm = dxgemm.gemm
-
-    def one_at_a_time(*arguments, **named):
-        with gemms:
-            return gemm(*arguments, **named)
-
-    monkeypatch.setattr(peers, "find_memory", lambda group, device: memory.of_rank(group.rank))
-    monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
-    a, b = (x.cpu() for x in (integers(m, k, dtype=FLOAT), integers(k, n, dtype=FLOAT, seed=1)))
-    vector = integers(1, m, dtype=FLOAT, seed=2)[0].cpu()
-    ks = [1] * (size - 1) + [k - size + 1]
+    memory = symmetric(size)
+    a, b = integers(m, k, dtype=FLOAT), integers(k, n, dtype=FLOAT, seed=1)
+    vector = integers(1, m, dtype=FLOAT, seed=2)[0]
     expected = a @ b + vector[:, None]
+    ks = [1] * (size - 1) + [k - size + 1]
 
     def run(rank):
-        group = SimpleNamespace(rank=rank, size=size)
-        schedule = make_schedule(operation, PEER, counts, rank, chunks)
-        agreed = calls.Product(counts, PEER, chunks, schedule)
+        memory.own.rank = rank
+        process_group = SimpleNamespace(group_name="peers")
+        group = SimpleNamespace(rank=rank, size=size, memory=None, process_group=process_group)
         rows = slice(*shards_of(counts)[rank])
-        for _ in range(2):
+        for operation in (GATHER, SCATTER, GATHER, GATHER, SCATTER):
+            schedule = make_schedule(operation, PEER, counts, rank, chunks)
+            agreed = calls.Product(counts, PEER, chunks, schedule)
+            time.sleep(0.01 * rank)  # ranks come one after the other
             if operation == GATHER:
                 call = calls.Call(GATHER, a[rows], b, chain=epilogues.bias_column(vector))
                 result, gathered = products._gather(group, agreed, call, keeps_gathered=True)
@@ -450,9 +489,10 @@ def test_peers_compute_the_whole_product(monkeypatch, operation, chunks, counts)
                 out = torch.empty(counts[rank], n)
                 result = products._scatter(group, agreed, call, out, chain)
                 assert torch.equal(result, expected[rows])
+        return group.memory._calls
 
     with ThreadPoolExecutor(size) as pool:
-        list(pool.map(run, range(size)))
+        assert list(pool.map(run, range(size))) == [5] * size
 
 
 @pytest.mark.parametrize("is_over", [True, False])
