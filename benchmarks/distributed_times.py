@@ -242,7 +242,7 @@ def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str
             if name in ("us", "nccl_us"):
                 raise
             if not dist.get_rank():
-                print(f"{case}: {name}: {str(error).splitlines()[0]}", file=sys.stderr)
+                print(f"{case}: {name}: {str(error).splitlines()[0]:.200}", file=sys.stderr)
     return kept
 
 
@@ -294,9 +294,9 @@ def print_row(row: dict[str, Any]) -> None:
 def results_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The suite, as pytest-benchmark's JSON has it."""
     import pytest_benchmark
-    from pytest_benchmark.utils import get_machine_info
+    from pytest_benchmark.plugin import pytest_benchmark_generate_machine_info
 
-    machine = clean_machine_info(get_machine_info())
+    machine = clean_machine_info(pytest_benchmark_generate_machine_info())
     machine |= {"packages": package_versions(), "gpu": gpu_info()}
     return {
         "machine_info": machine,
