@@ -698,10 +698,17 @@ def on_rank_wrong_array(rank, case):
         "residual": {"epilogue": epilogues.residual(torch.ones(2, 3, device=DEVICE))},
         "pairs": {"epilogue": epilogues.swiglu},
         "overlap": {"out": torch.empty(4, 4, device=DEVICE)[:, :3]},
+        "overlap of a matrix": {"out": (c := torch.ones(4, 3, device=DEVICE))},
+        "gradient of a bias": {
+            "epilogue": epilogues.bias(torch.ones(3, device=DEVICE, requires_grad=True))
+        },
+        "array": {"epilogue": epilogues.bias([1.0, 2.0, 3.0])},
     }[case]
     if case == "overlap":
         a = options["out"][:2, :3]
         b = b[:3]
+    if case == "overlap of a matrix":
+        options["epilogue"] = epilogues.residual(c)
     try:
         dxd.all_gather_gemm(a, b, **options)
     finally:
@@ -717,6 +724,9 @@ def on_rank_wrong_array(rank, case):
         ("residual", "ShapeError", "of rank 0 is (2, 3)"),
         ("pairs", "UnsupportedProblemError", "pairs of columns"),
         ("overlap", "OverlapError", "out shares memory"),
+        ("overlap of a matrix", "OverlapError", "out shares memory"),
+        ("gradient of a bias", "UnsupportedProblemError", "no gradients"),
+        ("array", "ArrayTypeError", "is a list"),
     ],
 )
 def test_wrong_arrays_are_the_same_error_on_all_ranks(pair, case, error, text):

@@ -30,20 +30,16 @@ def main() -> None:
     parser.add_argument("--network", action="store_true", help="each rank on a host of its own")
     arguments = parser.parse_args()
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * 2}{'---:|' * 4}---|---:|")
+    link = NETWORK if arguments.network else NVLINK
     for operation in (GATHER, SCATTER):
-        for dtype, *size in SIZES:
+        for dtype, m, n, k in SIZES:
             choice = explain(
-                operation,
-                *size,
-                dtype,
-                ranks=arguments.ranks,
-                gpu=arguments.gpu,
-                link=NETWORK if arguments.network else NVLINK,
+                operation, m, n, k, dtype, ranks=arguments.ranks, gpu=arguments.gpu, link=link
             )
             problem, times = choice.problem, choice.predicted_us
             plain_us, chosen_us = times[PLAIN], times[choice.method]
             figures = [problem.gemm_us, problem.move_us, plain_us, chosen_us]
-            cells = [f"`{operation}` {dtype}", " x ".join(map(str, size))]
+            cells = [f"`{operation}` {dtype}", f"{m} x {n} x {k}"]
             cells += [*(f"{us:.0f}" for us in figures), choice.method]
             print(f"| {' | '.join(cells)} | {plain_us / chosen_us:.2f} |")
 

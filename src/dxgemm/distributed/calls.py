@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
@@ -12,8 +11,16 @@ import torch
 from dxgemm import errors
 from dxgemm.distributed.agreement import Group, describe_error, host_name
 from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
-from dxgemm.distributed.schedule import GATHER, PLAIN, SCATTER, Schedule, even_rows, make_schedule
-from dxgemm.epilogues import BoundEpilogue, bound_epilogue
+from dxgemm.distributed.schedule import (
+    GATHER,
+    PLAIN,
+    REDUCE,
+    SCATTER,
+    Schedule,
+    even_rows,
+    make_schedule,
+)
+from dxgemm.epilogues import BoundEpilogue
 from dxgemm.log import logger
 from dxgemm.torch.operands import check_devices, check_operands, list_shapes
 
@@ -50,7 +57,7 @@ class Call:
         chain: epilogue of the result.
         method: method that the caller named; None for the choice.
         timeout_s: seconds to wait for other ranks.
-        needs: whether gradients of a and b are needed.
+        needs: whether gradients of a, b and the epilogue's operands are needed.
     """
 
     operation: str
@@ -61,7 +68,7 @@ class Call:
     chain: BoundEpilogue | None = None
     method: str | None = None
     timeout_s: float = 300.0
-    needs: tuple[bool, bool] = (False, False)
+    needs: tuple[bool, bool, bool] = (False, False, False)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -75,10 +82,22 @@ class Call:
         )  # fmt: skip
 
     def _overlaps(self, out: torch.Tensor) -> bool:
-        """True if out lies in the memory of an operand."""
-        storage = out.untyped_storage().data_ptr()
-        operands = (self.a, self.b)
-        return storage in {o.untyped_storage().data_ptr() for o in operands if o.numel()}
+        """True if out lies in the memory of what is read."""
+        read = [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
+        used = {x.untyped_storage().data_ptr() for x in read if isinstance(x, torch.Tensor)}
+        return out.numel() > 0 and out.untyped_storage().data_ptr() in used
+
+    def _arrays(self) -> list[tuple[str, str, Any]]:
+        """Label, kind and value of what must fit the result: out, and arrays of the epilogue."""
+        arrays: list[tuple[str, str, Any]] = []
+        if self.out is not None:
+            arrays.append(("out", "matrix", self.out))
+        chain = self.chain
+        if chain is not None:
+            for label, entry, value in zip(chain.labels, chain.operands, chain.values):
+                if label is not None:
+                    arrays.append((label, entry.kind, value))
+        return arrays
 
     def describe(self, group: Group) -> Description:
         """Describe the call to the other ranks, or the error that the arguments have."""
@@ -93,7 +112,7 @@ class Call:
             "n": self.b.shape[1],
             "k": self.a.shape[1],
             "rows": self.rows and list(self.rows),
-            "arrays": [[label, kind, list(shape)] for label, kind, shape in self._arrays()],
+            "arrays": [[label, kind, list(value.shape)] for label, kind, value in self._arrays()],
             "method": self.method,
             "needs": list(self.needs),
             "is_splittable": not _uses_row(self.chain),
@@ -126,44 +145,24 @@ class Call:
         if self.out is not None and self.out.dtype != a.dtype:
             raise errors.DtypeError(f"{name}: out is {self.out.dtype}, the operands {a.dtype}.")
         if self.out is not None and self._overlaps(self.out):
-            raise errors.OverlapError(f"{name}: out shares memory with an operand.")
-        arrays = {} if self.out is None else {"out": self.out}
-        if self.chain is not None:
-            if self.chain.reduction or self.chain.takes_pairs or self.chain.is_masked:
-                raise errors.UnsupportedProblemError(
-                    f"{name}: epilogue {self.chain!r} has a reduction, pairs of columns or a mask, "
-                    "which sharded products do not take."
-                )
-            if any(self.needs):
-                raise errors.UnsupportedProblemError(
-                    f"{name}: there are no gradients through an epilogue; apply it to the result."
-                )
-            arrays |= dict(self._operands())
-        check_devices(name, {"a": a, **arrays})
-
-    def _operands(self) -> list[tuple[str, torch.Tensor]]:
-        """Tensors of the epilogue by their labels."""
+            raise errors.OverlapError(f"{name}: out shares memory with what is read.")
         chain = self.chain
-        if chain is None:
-            return []
-        pairs = [(chain.labels[place], chain.values[place]) for place in chain.array_places]
-        for label, value in pairs:
+        if chain is not None and (chain.reduction or chain.takes_pairs or chain.is_masked):
+            raise errors.UnsupportedProblemError(
+                f"{name}: epilogue {chain!r} has a reduction, pairs of columns or a mask, which "
+                "sharded products do not take."
+            )
+        if any(self.needs) and (name == REDUCE or self.out is not None or chain is not None):
+            raise errors.UnsupportedProblemError(
+                f"{name}: there are no gradients of gemm_all_reduce, through an epilogue or with "
+                "out=; detach the operands."
+            )
+        for label, _, value in self._arrays():
             if not isinstance(value, torch.Tensor):
                 raise errors.ArrayTypeError(
-                    f"{self.operation}: epilogue {label} is a {type(value).__name__}; pass a "
-                    "tensor."
+                    f"{name}: {label} is a {type(value).__name__}; pass a tensor."
                 )
-        return [(str(label), value) for label, value in pairs]
-
-    def _arrays(self) -> list[tuple[str, str, Sequence[int]]]:
-        """Label, kind and shape of the arrays whose shapes are that of the result."""
-        chain = self.chain
-        arrays = [] if self.out is None else [("out", "matrix", self.out.shape)]
-        if chain is not None:
-            kinds = [chain.operands[place].kind for place in chain.array_places]
-            pairs = zip(self._operands(), kinds)
-            arrays += [(label, kind, value.shape) for (label, value), kind in pairs]
-        return arrays
+        check_devices(name, {"a": a} | {label: value for label, _, value in self._arrays()})
 
 
 def _layout(value: Any) -> Any:
@@ -265,8 +264,3 @@ def _link_between(places: list[tuple[str, str, int | None]]) -> Link:
         return NETWORK
     reach = torch.cuda.can_device_access_peer
     return NVLINK if all(reach(*pair) for pair in permutations(sorted(gpus), 2)) else NETWORK
-
-
-def as_chain(epilogue: Any) -> BoundEpilogue | None:
-    """Bound epilogue of an argument; None for none."""
-    return None if epilogue is None else bound_epilogue(epilogue)

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from dxgemm import errors
-from dxgemm.distributed.calls import Call, as_chain
+from dxgemm.distributed.calls import Call
 from dxgemm.distributed.gradients import compute_with_gradients
 from dxgemm.distributed.schedule import GATHER, REDUCE, SCATTER
-from dxgemm.epilogues import BoundEpilogue, Epilogue
+from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
 from dxgemm.torch.operands import check_tensor
 
 TIMEOUT_S = 300.0
@@ -121,7 +120,7 @@ def gemm_all_reduce(
 
     Raises:
         DxgemmError, RankError: as in `all_gather_gemm`.
-        UnsupportedProblemError: a or b needs a gradient, which this function does not have.
+        UnsupportedProblemError: a gradient is needed, which this function does not have.
 
     Notes:
         As in `all_gather_gemm`.
@@ -144,12 +143,11 @@ def _product(
     for label, operand in (("a", a), ("b", b), ("out", a if out is None else out)):
         check_tensor(f"{operation}: {label}", operand)
     counts = None if rows is None else tuple(int(count) for count in rows)
-    needs = (False, False)
+    chain = None if epilogue is None else bound_epilogue(epilogue)
+    needs = (False, False, False)
     if torch.is_grad_enabled():
-        needs = a.requires_grad, b.requires_grad
-    if any(needs) and (operation == REDUCE or out is not None):
-        raise errors.UnsupportedProblemError(
-            f"{operation}: no gradients of gemm_all_reduce or through out=; detach a and b."
-        )
-    call = Call(operation, a, b, counts, out, as_chain(epilogue), method, timeout, needs)
+        values = () if chain is None else chain.values
+        in_chain = any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+        needs = a.requires_grad, b.requires_grad, in_chain
+    call = Call(operation, a, b, counts, out, chain, method, timeout, needs)
     return compute_with_gradients(group, call)

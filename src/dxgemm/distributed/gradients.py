@@ -17,7 +17,7 @@ from dxgemm.distributed.schedule import GATHER, SCATTER
 
 def compute_with_gradients(group: Any, call: Call) -> torch.Tensor:
     """Compute a product, as a node of autograd's graph if a gradient is needed."""
-    if not any(call.needs):
+    if not any(call.needs[:2]):
         return compute(group, call)[0]
     return _Sharded.apply(call.a, call.b, group, call)
 
@@ -27,7 +27,7 @@ class _Sharded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor, group: Any, call: Call) -> torch.Tensor:
-        needs_a, needs_b = call.needs
+        needs_a, needs_b, _ = call.needs
         out, gathered = compute(group, call, keeps_gathered=needs_b)
         left = gathered if call.operation == GATHER else a
         ctx.save_for_backward(left if needs_b else None, b if needs_a else None)
