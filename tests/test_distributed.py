@@ -508,6 +508,31 @@ def test_a_wait_is_ended_after_its_time(monkeypatch, is_over):
     assert (ended, watch.has_ended) == (([], False) if is_over else ([0.2], True))
 
 
+def on_rank_in_subgroup(rank, members):
+    group = dist.new_group(members)
+    try:
+        own = members.index(rank) if rank in members else 0
+        a, b = integers(4, 6, dtype=DOUBLE, seed=own), integers(6, 5, dtype=DOUBLE)
+        others = [integers(4, 6, dtype=DOUBLE, seed=seed) for seed in range(len(members))]
+        gathered = dxd.all_gather_gemm(a, b, group=group)
+        assert torch.equal(gathered, torch.cat(others) @ b)
+        result = dxd.gemm_reduce_scatter(a, b, group=group)
+        assert torch.equal(result, (sum(others) @ b)[2 * own : 2 * own + 2])
+    finally:
+        if rank in members:
+            dist.destroy_process_group(group)
+
+
+def test_some_of_the_ranks_may_be_a_group(ranks):
+    members = [ranks.size - 1, 0]
+    outcomes = ranks.outcomes(on_rank_in_subgroup, sorted(members))
+    for rank, (_, error) in enumerate(outcomes):
+        if rank in members:
+            assert error is None, error
+        else:
+            assert error[0] == "RankError" and "not in the group" in error[1]
+
+
 # Gradients
 
 

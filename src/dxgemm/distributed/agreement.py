@@ -155,9 +155,9 @@ def find_group(call: str, group: Any) -> Group:
             f"{call}: there is no process group; call torch.distributed.init_process_group."
         )
     process_group = dist.group.WORLD if group is None else group
+    if process_group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise errors.RankError(f"{call}: this process is not in the group that was passed.")
     found = _groups.get(process_group)
     if found is None:
-        if dist.get_rank(process_group) < 0:
-            raise errors.RankError(f"{call}: this process is not in the group that was passed.")
         found = _groups[process_group] = Group(process_group)
     return found
