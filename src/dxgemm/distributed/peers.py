@@ -39,16 +39,17 @@ class PeerMemory:
     def __init__(self, group: Group, device: torch.device) -> None:
         self._group, self._device, self._driver = group, device, driver_api()
         self._handle: Any = None
-        self._size = self._calls = 0
+        self._buffer: Any = None  # kept, or its memory would be given to others
+        self._calls = 0
         self._copies = torch.cuda.Stream(device, priority=-1)
         self._stream: Any = None  # of the call before
         self._awaited: set[int] = set()  # ranks whose memory is known to be free
-        flags = symmetric_memory.empty(
+        self._flag_buffer = symmetric_memory.empty(
             group.size * FLAGS * FLAG_BYTES, dtype=torch.uint8, device=device
         )
-        flags.zero_()
+        self._flag_buffer.zero_()
         torch.cuda.synchronize(device)
-        self._flags = symmetric_memory.rendezvous(flags, group.process_group.group_name)
+        self._flags = self._meet(self._flag_buffer)
         shape = group.size, FLAGS
         self._flag_views = [
             self._flags.get_buffer(rank, shape, torch.int32) for rank in range(group.size)
@@ -74,11 +75,10 @@ class PeerMemory:
             )
         if self._watch.has_ended:
             raise RankError("a rank did not come to an earlier call; end this process.")
-        if self._size < count or self._handle is None:
-            self._size = max(count, 1)
-            buffer = symmetric_memory.empty(self._size, dtype=torch.uint8, device=self._device)
-            name = self._group.process_group.group_name
-            self._handle = symmetric_memory.rendezvous(buffer, name)
+        if self._handle is None or len(self._buffer) < count:
+            size = max(count, 1)
+            self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
+            self._handle = self._meet(self._buffer)
         if self._stream is not None and self._stream != current:
             current.wait_stream(self._stream)
         self._stream, self._timeout_s = current, timeout_s
@@ -88,6 +88,10 @@ class PeerMemory:
         for rank in range(self._group.size):
             if rank != self._group.rank:
                 self._write_flag(rank, FREE)
+
+    def _meet(self, buffer: torch.Tensor) -> Any:
+        """Map a buffer of all ranks, who meet for it."""
+        return symmetric_memory.rendezvous(buffer, self._group.process_group.group_name)
 
     def view(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """View the beginning of a rank's memory as a tensor."""
