@@ -68,7 +68,8 @@ class Link:
         return self.peer_us + bytes_copied / (self.peer_gbytes_per_s * 1e3)
 
 
-# Measured between two H100s over NVLink, with NCCL and without multicast.
+# Rates between two H100s: 67 MB arrived in 315 to 346 us by NCCL, without multicast, and copies ran
+# at 383 GB/s. The latencies are assumptions.
 NVLINK = Link("NVLink", 225.0, 20.0, 383.0, 8.0)
 # One port of 400 Gb/s for each GPU: an assumption.
 NETWORK = Link("network", 45.0, 40.0)
