@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from numba.core import config as _config
 
-if not _config.ENABLE_CUDASIM:
+if _config.ENABLE_CUDASIM:
+    from dxgemm.handwritten.parts import simulated_memory
+
+    copy_async_cached = simulated_memory.copy_async
+    copy_async_part_cached = simulated_memory.copy_async_part
+else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.extending import intrinsic

@@ -9,7 +9,8 @@ Two ways to name memory:
     an array or pointer and an index in elements, for loads and stores LLVM may reorder and combine;
     a byte address in a register and a literal offset, as the instruction encodes it.
 
-numba's simulator runs the first kind (and the register tuples) as plain Python.
+numba's simulator runs the first kind (and the register tuples) as plain Python, the second one on
+`simulated_memory`.
 Source: PTX ISA, "Data Movement and Conversion Instructions" and "cp.async"; the CUDA C++
 Programming Guide, "Distributed Shared Memory", for the cluster.
 """
@@ -22,6 +23,18 @@ import numpy as np
 from numba.core import config as _config
 
 if _config.ENABLE_CUDASIM:
+    from dxgemm.handwritten.parts import simulated_memory
+
+    commit_copies = simulated_memory.commit_copies
+    copy_async = simulated_memory.copy_async
+    copy_async_part = simulated_memory.copy_async_part
+    global_address = simulated_memory.global_address
+    load_global = simulated_memory.load_global
+    load_shared = simulated_memory.load_shared
+    shared_address = simulated_memory.shared_address
+    store_global = simulated_memory.store_global
+    store_shared = simulated_memory.store_shared
+    wait_copies = simulated_memory.wait_copies
 
     def device_function(function: Any) -> Any:
         return function
@@ -52,9 +65,6 @@ if _config.ENABLE_CUDASIM:
 
     def plus_scaled(total: Any, beta: Any, value: Any) -> Any:
         return type(total)(total + beta * value)
-
-    def global_address(pointer: Any) -> Any:
-        return 0  # aligned: accesses are of elements all the same
 
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
         count = len(b_frag)

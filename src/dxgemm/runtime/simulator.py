@@ -46,6 +46,7 @@ class Pointer:
         item_size = np.dtype(dtype).itemsize
         data = (ctypes.c_char * (count * item_size)).from_address(address + first * item_size)
         self._elements = np.frombuffer(memoryview(data), dtype)
+        self.dtype = self._elements.dtype
 
     def _position(self, index: int) -> int:
         position = int(index) - self._first
@@ -107,7 +108,8 @@ class SimulatedLaunch:
             # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
             # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
-            kernel[self._blocks, config.threads](
+            smem_bytes = config.smem_bytes(dtype) if config.dynamic_smem else 0
+            kernel[self._blocks, config.threads, 0, smem_bytes](
                 *(arguments[name] for name, _ in PARAMETERS), self._epilogue_arguments(operands)
             )
 
@@ -123,7 +125,7 @@ class SimulatedLaunch:
         }
         if name == "add_slices":  # sums in a workspace have columns beside their slices
             extents["a"] = (*problem.a, 1), (batch, m, k, n)
-        if name.startswith("complex_"):  # real and imaginary parts are neighbours
+        if name in ("complex_copy", "complex_sum"):  # real and imaginary parts are neighbours
             for operand in ("a", "c", "out"):
                 strides, (count, *_) = extents[operand]
                 extents[operand] = (*strides, 1), (count, m, n, 2)

@@ -1,0 +1,97 @@
+"""Memory by byte addresses, for numba's simulator: the counterpart of PTX's loads, stores, copies.
+
+Operands lie a span apart, numbered as they are met, each as if it began at a multiple of 16 bytes.
+Every access is checked: it lies in one operand, or in the block's dynamic shared memory, at a
+multiple of its size. Asynchronous copies are made at once.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+SPAN = 1 << 40
+MOST_OPERANDS = 64  # that are kept: those of several launches
+
+_operands: dict[int, Any] = {}  # by number, from 1 on
+_numbers = count()
+_shared: list[np.ndarray] = [np.zeros(0, np.uint8)]  # bytes of the block that is running
+
+
+def global_address(pointer: Any) -> Any:
+    for number, operand in _operands.items():
+        if operand is pointer:
+            return np.int64(number * SPAN)
+    number = 1 + next(_numbers) % MOST_OPERANDS
+    _operands[number] = pointer
+    return np.int64(number * SPAN)
+
+
+def shared_address(array: Any) -> Any:
+    _shared[0] = array.view(np.uint8)
+    return np.int32(0)
+
+
+def _elements(address: Any, size: int) -> tuple[Any, range]:
+    """Operand at an address, and the places of its elements in so many bytes."""
+    number = (int(address) + SPAN // 2) // SPAN
+    operand, start = _operands[number], int(address) - number * SPAN
+    item_size = operand.dtype.itemsize
+    if start % size or size % item_size:
+        raise IndexError(f"an access of {size} bytes at byte {start} of an operand")
+    return operand, range(start // item_size, (start + size) // item_size)
+
+
+def _read(address: Any, size: int) -> bytes:
+    operand, places = _elements(address, size)
+    return b"".join(operand[place].tobytes() for place in places)
+
+
+def _shared_bytes(address: Any, size: int) -> np.ndarray:
+    """So many bytes of shared memory, to read and to write."""
+    start, memory = int(address), _shared[0]
+    if start % size or not 0 <= start <= memory.size - size:
+        raise IndexError(f"an access of {size} bytes at byte {start} of {memory.size} shared ones")
+    return memory[start : start + size]
+
+
+def load_global(scalar: Any, width: int, address: Any, offset: int) -> Any:
+    data = _read(address + offset, width * np.dtype(scalar).itemsize)
+    return tuple(np.frombuffer(data, scalar))
+
+
+def store_global(address: Any, offset: int, values: Any) -> None:
+    data = np.array(values)
+    operand, places = _elements(address + offset, data.nbytes)
+    for place, element in zip(places, data.view(operand.dtype), strict=True):
+        operand[place] = element
+
+
+def load_shared(scalar: Any, width: int, address: Any, offset: int) -> Any:
+    size = width * np.dtype(scalar).itemsize
+    return tuple(_shared_bytes(address + offset, size).view(scalar))
+
+
+def store_shared(address: Any, offset: int, values: Any) -> None:
+    data = np.array(values)
+    _shared_bytes(address + offset, data.nbytes)[:] = data.view(np.uint8)
+
+
+def copy_async(size: int, target: Any, target_offset: int, source: Any) -> None:
+    copy_async_part(size, target, target_offset, source, size)
+
+
+def copy_async_part(size: int, target: Any, target_offset: int, source: Any, count: Any) -> None:
+    data = _read(source, int(count)) if count else b""
+    padded = np.frombuffer(data.ljust(size, b"\0"), np.uint8)
+    _shared_bytes(target + target_offset, size)[:] = padded
+
+
+def commit_copies() -> None:
+    pass
+
+
+def wait_copies(pending: int) -> None:
+    pass
