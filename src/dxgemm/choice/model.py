@@ -27,7 +27,7 @@ from dxgemm.handwritten.kernels import align_rows
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import ITEM_SIZES, step_flops
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
@@ -249,6 +249,7 @@ class Columns:
             if callable(tile_k):
                 tile_k = tile_k(dtype)
             cluster = getattr(config, "split_k", 1)
+            flops = step_flops(dtype) * config.tile_m * config.tile_n * tile_k
             fills_once = getattr(config, "stages", 1) > 1 or not hasattr(config, "tile_k")
             least = config.least_sizes
             copies = row.implementation.copies_operands
@@ -266,7 +267,7 @@ class Columns:
                     least.get("n", 0),
                     least.get("k", 0),
                     row.implementation.is_modular(dtype),
-                    2 * config.tile_m * config.tile_n * tile_k / (flops_per_us * speed.efficiency),
+                    flops / (flops_per_us * speed.efficiency),
                     1 / speed.lone_share,
                     speed.launch_us,
                     speed.fill_us if fills_once else 0.0,

@@ -46,6 +46,11 @@ def result_dtypes(dtype: str) -> tuple[str, ...]:
     return RESULT_DTYPES.get(dtype, (dtype,))
 
 
+def step_flops(dtype: str) -> int:
+    """Operations for each m, n and k: complex numbers have four products of parts."""
+    return 8 if dtype in COMPLEX_PARTS else 2
+
+
 def scalar_dtype(dtype: str) -> str:
     """Dtype of the accumulator, alpha and beta, by the dtype of a and b."""
     return {"int8": "int32", "float64": "float64", "complex128": "float64"}.get(dtype, "float32")

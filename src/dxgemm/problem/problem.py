@@ -11,7 +11,7 @@ from math import gcd
 from typing import Any
 
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype, step_flops
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
 
@@ -66,6 +66,8 @@ class Problem:
             "lower" or "upper", in the kernels' orientation; "" for any other result. "either" is as
             "both", but the two need not have the same bits: the call did not ask for symmetry.
         adds_transpose: True if a symmetric result is the product and its transpose added up.
+        conjugates: names of the operands that are conjugated, for a kernel of complex elements: "",
+            "a", "b" or "ab".
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
     """
@@ -91,6 +93,7 @@ class Problem:
     slices: int = 1
     triangle: str = ""
     adds_transpose: bool = False
+    conjugates: str = ""
     padded: str = ""
 
     @property
@@ -146,8 +149,8 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """Operations: a multiplication and an addition per inner step."""
-        return 2 * self.batch * self.m * self.n * self.k
+        """Operations: a multiplication and an addition per inner step, four of each if complex."""
+        return step_flops(self.dtype) * self.batch * self.m * self.n * self.k
 
     @property
     def a_row_alignment(self) -> int:
