@@ -34,6 +34,7 @@ COLORS = {
     "small_batch": ("#c2477f", "#f08ab8"),
     "tensor_batch": ("#8f3fa8", "#cf8ae6"),
     "half_batch": ("#5c7f8f", "#9fc3d4"),
+    "complex_batch": ("#6b7f2e", "#b3c76f"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     "tensor_tile": ("#1f7a6d", "#5cc4b5"),
     "shifted_tile": ("#b5651d", "#e09a5c"),

@@ -1,4 +1,4 @@
-"""Properties of `small_batch` and `tensor_batch` that the contract does not see.
+"""Properties of `small_batch`, `tensor_batch` and `complex_batch` that the contract does not see.
 
 The matrices of a block, the layouts of tiles, the variants of kernels, and their registers.
 """
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from dxgemm.handwritten.kernels import small_batch, tensor_batch
+from dxgemm.handwritten.kernels import complex_batch, small_batch, tensor_batch
 from dxgemm.handwritten.kernels.small_batch import Config, block_count, variant
 from dxgemm.problem.define import contiguous_problem
 
@@ -18,10 +18,15 @@ CONFIGS = small_batch.KERNEL.configs
 SIZES = [config.tile_m for config in CONFIGS]
 CONFIGS_AND_DTYPES = [(config, dtype) for config in CONFIGS for dtype in ("float32", "float64")]
 CONFIGS_AND_DTYPES += [(config, "float64") for config in tensor_batch.KERNEL.configs]
+CONFIGS_AND_DTYPES += [
+    (config, dtype)
+    for config in complex_batch.KERNEL.configs
+    for dtype in complex_batch.KERNEL.dtypes
+]
 
 
 def test_a_block_has_threads_enough_for_its_matrices():
-    for config in (*CONFIGS, *tensor_batch.KERNEL.configs):
+    for config in (*CONFIGS, *tensor_batch.KERNEL.configs, *complex_batch.KERNEL.configs):
         assert config.threads == config.matrices * config.tile_threads >= 64
 
 
@@ -81,6 +86,7 @@ def test_a_multiprocessor_holds_the_blocks_that_registers_are_spared_for(config,
 
 
 SCALAR = Config(tile_m=8, tile_n=8, tile_k=8, thread_m=2, thread_n=4, matrices=16)
+COMPLEX = complex_batch.Config(8, 8, 8, thread_m=2, thread_n=2, matrices=16, parts=2)
 TENSOR = tensor_batch.Config(tile_m=32, tile_n=32, tile_k=32, warp_m=16, warp_n=16)
 
 
@@ -91,6 +97,9 @@ TENSOR = tensor_batch.Config(tile_m=32, tile_n=32, tile_k=32, warp_m=16, warp_n=
         (SCALAR, {"thread_n": 2}, "vectors of 4"),
         (SCALAR, {"tile_k": 6}, "vectors of 4"),
         (SCALAR, {"matrices": 1000}, "1 to 1024 threads"),
+        (COMPLEX, {"thread_m": 3}, "thread tiles must fill the tile"),
+        (COMPLEX, {"thread_n": 1}, "vectors of 2"),
+        (COMPLEX, {"parts": 3}, "vectors of 2"),
         (TENSOR, {"warp_m": 24}, "warp tiles must fill the tile"),
         (TENSOR, {"warp_n": 8}, "an instruction computes 8 x 16"),
         (TENSOR, {"parts": 3}, "instructions of 8"),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 VECTOR_BYTES = 16  # of the widest access to memory
-ITEM_BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+ITEM_BYTES = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1, "complex64": 8,
+    "complex128": 16,
+}  # fmt: skip
 
 
 def operand_mode(problem: Any, name: str) -> str:
