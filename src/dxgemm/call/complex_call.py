@@ -7,11 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.registry import find_implementation
 from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.problem.complex_form import ComplexForm, real_form
+from dxgemm.problem.complex_form import ComplexForm, direct_form, is_small_batch, real_form
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
+
+DIRECT = "complex_batch"  # the kernel that reads complex elements as they lie
 
 
 def check_conjugate(conjugate: Any) -> str:
@@ -55,7 +58,11 @@ def check_complex(
 
 
 def form_of_call(
-    problem: Problem, layouts: Mapping[str, Layout], triangle: str, implementation: Any
+    problem: Problem,
+    layouts: Mapping[str, Layout],
+    triangle: str,
+    implementation: Any,
+    arch: str,
 ) -> ComplexForm:
     """Form in which a complex problem is computed, with its triangle.
 
@@ -63,6 +70,7 @@ def form_of_call(
         problem: the complex problem.
         layouts: layouts of the operands by name, as the caller passed them.
         triangle, implementation: as `Route` takes them.
+        arch: architecture of the GPU.
     """
     if triangle not in ("", "either"):
         triangle = OTHER.get(triangle, triangle) if problem.is_transposed else triangle
@@ -70,13 +78,31 @@ def form_of_call(
     conjugates = [name for name in "ab" if layouts[name].is_conjugate]
     if problem.is_transposed:
         conjugates = ["a" if name == "b" else "b" for name in conjugates]
-    return form_of_problem(problem, "".join(conjugates), implementation)
+    return form_of_problem(problem, "".join(conjugates), implementation, arch)
 
 
-def form_of_problem(problem: Problem, conjugates: str, implementation: Any) -> ComplexForm:
-    """Form in which a complex problem is computed: see `real_form`.
+def form_of_problem(
+    problem: Problem, conjugates: str, implementation: Any, arch: str
+) -> ComplexForm:
+    """Form in which a complex problem is computed: `direct_form` or `real_form`.
 
     Rows keep their bits, and cuBLAS takes the result as it lies, in one form alone.
+
+    Raises:
+        UnsupportedProblemError: the named kernel cannot compute a triangle.
     """
+    asked = implementation
+    if isinstance(asked, BatchInvariant):
+        asked = asked.implementation
+    if (asked[:1] if isinstance(asked, tuple) else (asked,)) == (DIRECT,):
+        if problem.triangle:
+            raise UnsupportedProblemError(
+                f"gemm_symmetric: implementation {DIRECT!r} cannot compute this: a Hermitian "
+                "result is made of real products."
+            )
+        return direct_form(problem, conjugates)
+    is_automatic = implementation is None and is_small_batch(problem)
+    if is_automatic and find_implementation(DIRECT).runs_on(arch) is None:
+        return direct_form(problem, conjugates)
     is_any = not isinstance(implementation, BatchInvariant) and implementation != "cublas"
     return real_form(problem, conjugates, is_any=is_any)

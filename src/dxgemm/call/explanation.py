@@ -55,7 +55,7 @@ class Explanation:
         reduction: name of the reduction, and whether the kernel of the product computes it; None
             without a reduction.
         symmetry: how a symmetric result is computed; None if b is not known to be a.T.
-        complex_form: real product that complex operands are computed by; None for real operands.
+        complex_form: form in which complex operands are computed; None for real operands.
         is_transposed: True if out.T = b.T @ a.T is computed, because out is column-major.
         arrangements: layouts of a, b, c and out as the kernel sees them: "row_major", "col_major"
             or "strided".
@@ -407,12 +407,12 @@ def explain_shape(
     problem = contiguous_problem(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
     )
+    device = device_facts(0) if gpu is None else find_card(gpu).facts
     form = None
     if dtype in COMPLEX_PARTS:
         asked = BatchInvariant(implementation) if batch_invariant else implementation
-        form = form_of_problem(problem, "", asked)
+        form = form_of_problem(problem, "", asked, device.arch)
         problem = form.product
-    device = device_facts(0) if gpu is None else find_card(gpu).facts
     ranking = (rank_for_any_rows if batch_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
     return _explain(

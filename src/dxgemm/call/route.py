@@ -41,7 +41,12 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.launches.complex_product import ComplexLaunch, SummedLaunch, complex_cublas
+from dxgemm.launches.complex_product import (
+    ComplexLaunch,
+    DirectLaunch,
+    SummedLaunch,
+    complex_cublas,
+)
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.reduced import ReducedLaunch, result_array
 from dxgemm.launches.split_k import SlicedLaunch
@@ -84,8 +89,8 @@ class Route:
     """Problem, decision and launch of all calls with the same layouts.
 
     Attributes:
-        problem: the problem in the kernels' orientation; the real product of a complex one.
-        complex_form: the complex problem with its copies; None for a real one.
+        problem: the problem in the kernels' orientation; of a complex one, that of its form.
+        complex_form: the form in which a complex problem is computed; None for a real one.
         out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
         sums: dtype of the sums, in which alpha and beta apply.
         takes_integers: True if alpha and beta must be integers.
@@ -164,12 +169,16 @@ class Route:
         self.implementation = implementation
         if epilogue is not None:
             self._check_epilogue(epilogue)
+        self.ordinal = self._find_ordinal()
+        self.device = device_facts(self.ordinal)
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
         self.complex_form: ComplexForm | None = None
         if is_complex:
-            self.complex_form = form_of_call(self.problem, layouts, triangle, implementation)
+            self.complex_form = form_of_call(
+                self.problem, layouts, triangle, implementation, self.device.arch
+            )
             self.problem = self.complex_form.problem
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
@@ -191,17 +200,9 @@ class Route:
         self.b_near = self._overlap_range(layouts["b"] if self.k else None, target)
         self.c_near = self._overlap_range(layouts.get("c"), target)
 
-        on_device = {layout.device for layout in layouts.values()} - {HOST}
-        if simulator_enabled() and on_device:
-            raise DeviceMismatchError(
-                f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set: "
-                "the simulator runs on host memory; pass NumPy arrays, or unset the variable."
-            )
-        self.ordinal = on_device.pop() if on_device else 0
         self.host_operands: tuple[str, ...] = ()
         if not simulator_enabled():
             self.host_operands = tuple(n for n, layout in layouts.items() if layout.device == HOST)
-        self.device = device_facts(self.ordinal)
         self.on_device: Route = self
         self.candidate: Candidate
         self.launch: Launch | None = None
@@ -304,6 +305,16 @@ class Route:
         takes_pairs = epilogue is not None and epilogue.takes_pairs
         return flat if takes_pairs else oriented(flat)  # exchanged, pairs would be of rows
 
+    def _find_ordinal(self) -> int:
+        """Ordinal of the operands' GPU, 0 if all are in host memory."""
+        on_device = {layout.device for layout in self.layouts.values()} - {HOST}
+        if simulator_enabled() and on_device:
+            raise DeviceMismatchError(
+                f"gemm: an operand is on GPU {on_device.pop()}, but NUMBA_ENABLE_CUDASIM is set: "
+                "the simulator runs on host memory; pass NumPy arrays, or unset the variable."
+            )
+        return on_device.pop() if on_device else 0
+
     def _check_epilogue(self, epilogue: BoundEpilogue) -> None:
         """Check the epilogue's operands against the result."""
         if not {"c", "out"} & self.layouts.keys():
@@ -376,6 +387,8 @@ class Route:
         if isinstance(candidate.implementation, Cublas):
             return complex_cublas(form, self.ordinal)
         product = self._bind_product(candidate)
+        if form.is_direct:
+            return DirectLaunch(product)
         launch = SummedLaunch if form.products else ComplexLaunch
         return launch(form, product, self.device.arch, self.ordinal)
 

@@ -25,8 +25,15 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
+from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import ITEM_SIZES, PRECISIONS, RESULT_DTYPES, scalar_dtype
+from dxgemm.problem.dtypes import (
+    COMPLEX_PARTS,
+    ITEM_SIZES,
+    PRECISIONS,
+    result_dtypes,
+    scalar_dtype,
+)
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES
 from dxgemm.problem.problem import Problem, sliced_problem
@@ -440,6 +447,18 @@ class Handwritten(KernelFile):
         return f"{self.package}{room}.{self.name}"
 
 
+class ComplexProduct(Handwritten):
+    """Kernel file that multiplies complex elements."""
+
+    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
+        """Specs for the complex dtypes whose parts have these dtypes, without conjugates."""
+        wanted = (dtype for dtype in self.dtypes if COMPLEX_PARTS[dtype] in dtypes)
+        return super().common_specs(tuple(wanted))
+
+    def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
+        return [direct_form(problem, "").product for problem in common_problems(dtype)]
+
+
 class EmulatedProduct(Handwritten):
     """Kernel file of an emulated product, which multiplies the parts that other kernels make."""
 
@@ -505,7 +524,7 @@ class Cublas(Implementation):
 def common_problems(dtype: str) -> list[Problem]:
     """Large problems of all common layouts, result dtypes and precisions; aligned or odd sizes."""
     problems = []
-    for out_dtype, precision in product(RESULT_DTYPES[dtype], (None, *PRECISIONS.get(dtype, ()))):
+    for out_dtype, precision in product(result_dtypes(dtype), (None, *PRECISIONS.get(dtype, ()))):
         rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
         problems += [
             rows,

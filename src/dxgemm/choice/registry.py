@@ -7,6 +7,7 @@ from typing import Any
 from dxgemm.choice.implementation import (
     MOST_SLICES,
     TENSOR,
+    ComplexProduct,
     Cublas,
     EmulatedProduct,
     Handwritten,
@@ -74,6 +75,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "small float64 matrices on tensor cores, each read at once",
         multiplies=TENSOR,
     ),
+    ComplexProduct("complex_batch", "small complex matrices, each read at once as it lies"),
     EmulatedProduct(
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",

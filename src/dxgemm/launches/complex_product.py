@@ -1,7 +1,8 @@
-"""Launches of complex products: copies of operands, then a real product."""
+"""Launches of complex products: one kernel, or copies of operands and then a real product."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -27,6 +28,40 @@ from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
+
+
+class DirectLaunch:
+    """Launch of a kernel of complex elements, which takes alpha and beta by their parts."""
+
+    def __init__(self, product: Launch) -> None:
+        self._product = product
+
+    def __call__(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: complex,
+        beta: complex,
+        stream: int,
+        operands: tuple[Any, ...] = (),
+    ) -> None:
+        parts = beta.real, beta.imag
+        self._product(a, b, c, out, alpha.real, alpha.imag, stream, parts)
+
+    def fixed(
+        self,
+        a: int,
+        b: int,
+        c: int,
+        out: int,
+        alpha: complex,
+        beta: complex,
+        operands: tuple[Any, ...] = (),
+    ) -> Callable[[int], None]:
+        parts = beta.real, beta.imag
+        return self._product.fixed(a, b, c, out, alpha.real, alpha.imag, parts)
 
 
 class ComplexLaunch(LaunchSeries):

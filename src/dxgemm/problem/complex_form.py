@@ -1,4 +1,4 @@
-"""Complex problems as real ones of twice the columns and twice the k.
+"""Complex problems as real ones of twice the columns and twice the k, or as they are.
 
 A row-major complex matrix (m, n) is a real one (m, 2 n) as it lies, whose neighbours are real and
 imaginary parts. So C (m, n) = a (m, k) @ b (k, n) is a real product of the matrices (m, 2 k), as
@@ -8,6 +8,8 @@ each row. It takes as many operations as complex arithmetic does, 8 m n k, in th
 With few rows, expanding b costs more than the product. Then its real and its imaginary parts make
 two rows of each row of a, whose real product with b as it lies, (k, 2 n), has all products of
 parts. Or out.T = b.T @ a.T is computed, in which a is the operand to expand.
+
+Small matrices of a batch are not expanded: one kernel reads complex elements as they lie.
 """
 
 from __future__ import annotations
@@ -16,11 +18,16 @@ from dataclasses import dataclass, replace
 
 from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
+from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
 from dxgemm.problem.problem import MOST_FLATTENED_ROWS, Problem, exchanged
 
 # Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
 START_BYTES = 2**23
+
+# Largest m, n and k of a batch that is computed without expansion: those of a tile of
+# `complex_batch`.
+MOST_SMALL = 80
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ class ComplexForm:
 
     Attributes:
         problem: the complex problem, in the orientation in which it is computed.
-        product: the real problem; a c that is another array lies as the result does.
+        product: the real problem; a c that is another array lies as the result does. Or the complex
+            problem for one kernel, see `direct_form`.
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
             the product is written, and "out" takes the result from the workspace to its place.
@@ -75,6 +83,11 @@ class ComplexForm:
     conjugates: str
     copies: dict[str, ComplexCopy]
     products: str = ""
+
+    @property
+    def is_direct(self) -> bool:
+        """True if one kernel multiplies complex elements as they lie."""
+        return self.product.dtype in COMPLEX_PARTS
 
     @property
     def part(self) -> int:
@@ -92,6 +105,8 @@ class ComplexForm:
         return self.product.bytes_moved + copied
 
     def __str__(self) -> str:
+        if self.is_direct:
+            return "real and imaginary parts in one kernel, as they lie"
         if self.problem.triangle:
             return f"two products of {self.product.dtype}, by half their tiles: real and imaginary"
         if self.products == "three":
@@ -105,6 +120,19 @@ class ComplexForm:
         sizes = " x ".join(map(str, (product.m, product.n, product.k)))
         text = f"a product of {product.dtype}, {sizes}"
         return f"{text}; copies: {copied}" if copied else text
+
+
+def is_small_batch(problem: Problem) -> bool:
+    """True for a batch of small matrices in the dtype's own arithmetic."""
+    is_own = problem.precision is None and not problem.triangle
+    return is_own and problem.batch > 1 and max(problem.m, problem.n, problem.k) <= MOST_SMALL
+
+
+def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form of a complex problem for one kernel, whose epilogue arguments are the parts of beta."""
+    parts = (FusedOperand("number", COMPLEX_PARTS[problem.dtype]),) * 2
+    product = replace(problem, conjugates=conjugates, epilogue=Fusion((), parts))
+    return ComplexForm(problem, product, conjugates, {})
 
 
 def real_form(problem: Problem, conjugates: str, *, is_any: bool = True) -> ComplexForm:
