@@ -577,7 +577,7 @@ def test_without_any_table_the_choice_still_works(give_table):
     folder = tables.own_folder(H200)
     (folder / "chip.json").unlink()
     selection.forget_candidates()
-    assert table_for(H200) is None and "no table" in speeds_from(H200)
+    assert table_for(H200) is None and "no table" in speeds_from(H200, "float32")
     for asked in random_problems(50):
         assert choose(asked, H200).us > 0
 
@@ -603,16 +603,17 @@ def test_a_gpu_takes_the_table_of_the_nearest_chip(give_table):
 
     give_table(H200, {KEY: Speed(0.5)})
     assert known(H200) == known(H100) == known(A100) == 0.5
-    assert speeds_from(H200) == "measured on NVIDIA H200, 0 problems"
+    assert speeds_from(H200, "float32") == "measured on NVIDIA H200, 0 problems"
+    assert "no speeds of complex64" in speeds_from(H200, "complex64")
     for part in ("measured on NVIDIA H200", "nearest chip", "132 SMs", "3352 GB/s"):
-        assert part in speeds_from(H100)
+        assert part in speeds_from(H100, "float32")
     give_table(A100, {KEY: Speed(0.25)})
     assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.5, 0.25]
     # A small GPU of the architecture is nearer than a large one of another.
     assert known(replace(H200, name="small", sm_count=20, memory_gbytes_per_s=300.0)) == 0.5
     give_table(H100, {KEY: Speed(0.75)})
     assert [known(device) for device in (H200, H100, A100)] == [0.5, 0.75, 0.25]
-    assert speeds_from(H100) == "measured on NVIDIA H100 80GB HBM3, 0 problems"
+    assert speeds_from(H100, "float32") == "measured on NVIDIA H100 80GB HBM3, 0 problems"
 
 
 def test_the_users_table_takes_the_place_of_the_packaged_one_of_its_chip(give_table):

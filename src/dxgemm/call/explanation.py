@@ -26,7 +26,7 @@ from dxgemm.gpu.roofline import (
 )
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
 from dxgemm.problem.layout import MAX_ALIGNMENT
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
@@ -227,8 +227,10 @@ class Explanation:
 
     def _work_lines(self) -> list[tuple[str, str]]:
         """Describe the cost of the problem on this GPU, whichever kernel computes it."""
+        is_complex = self.dtype in COMPLEX_PARTS
+        each = "four products of parts" if is_complex else "a multiplication and an addition"
         lines = [
-            ("work", f"{figure(self.gflops)} GFLOP: a multiplication and an addition a step"),
+            ("work", f"{figure(self.gflops)} GFLOP: {each} a step"),
             ("memory", f"{figure(self.mbytes)} MB at least: operands read, results written, once"),
         ]
         if self.is_simulated:
@@ -501,7 +503,7 @@ def _explain(
         memory_us=roofline.memory_us,
         intensity=roofline.intensity,
         ridge=roofline.ridge,
-        tile_intensity=tile_intensity(*tile, ITEM_SIZES[problem.dtype]) if tile else None,
+        tile_intensity=_tile_intensity(tile, problem.dtype) if tile else None,
         split_k=getattr(config, "split_k", 1),
         tiles=tiles,
         tail_efficiency=tail_efficiency(waves) if waves is not None else None,
@@ -516,8 +518,13 @@ def _explain(
             for other in ranking.candidates
             if other.us is not None and not device.is_simulated
         ),
-        speeds=None if device.is_simulated else speeds_from(device),
+        speeds=None if device.is_simulated else speeds_from(device, problem.dtype),
     )
+
+
+def _tile_intensity(tile: tuple[int, int], dtype: str) -> float:
+    """FLOP per byte of a full tile: complex elements have more for each pair."""
+    return tile_intensity(*tile, ITEM_SIZES[dtype]) * step_flops(dtype) / 2
 
 
 def _bytes_in_flight(config: Any, dtype: str, blocks_on_sm: int) -> int | None:

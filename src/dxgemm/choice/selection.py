@@ -374,11 +374,14 @@ def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
     return given
 
 
-def speeds_from(device: DeviceFacts) -> str:
-    """Source of the speeds with which candidates are compared, in one line."""
+def speeds_from(device: DeviceFacts, dtype: str) -> str:
+    """Source of the speeds with which candidates of a dtype are compared, in one line."""
     table = table_for(device)
     if table is None:
         return "by tile sizes alone: no table of speeds could be read"
+    measured = MEASURED_AS.get(dtype, dtype)
+    if not any(row_dtype == measured for row_dtype, _, _ in table.speeds):
+        return f"by tile sizes alone: no speeds of {dtype} are in the table"
     chip = table.chip
     text = f"measured on {chip.gpu}, {table.workloads} problems"
     if not is_of_chip(table, device):

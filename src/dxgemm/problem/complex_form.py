@@ -20,7 +20,7 @@ from dxgemm.handwritten.kernels.complex_sum import OF_PARTS
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, SECTOR_BYTES, Strides
-from dxgemm.problem.problem import MOST_FLATTENED_ROWS, Problem, exchanged
+from dxgemm.problem.problem import EXCHANGE, MOST_FLATTENED_ROWS, Problem, exchanged
 
 # Bytes that a large GPU moves while a kernel starts, in 2 or 3 us: what one kernel more may cost.
 START_BYTES = 2**23
@@ -131,7 +131,8 @@ def is_small_batch(problem: Problem) -> bool:
 def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a complex problem for one kernel, whose epilogue arguments are the parts of beta."""
     parts = (FusedOperand("number", COMPLEX_PARTS[problem.dtype]),) * 2
-    product = replace(problem, conjugates=conjugates, epilogue=Fusion((), parts))
+    names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
+    product = replace(problem, conjugates=names, epilogue=Fusion((), parts))
     return ComplexForm(problem, product, conjugates, {})
 
 
@@ -161,13 +162,10 @@ def real_forms(problem: Problem, conjugates: str) -> list[ComplexForm]:
     forms = [_expanded_form(problem, conjugates)]
     if problem.k == 0 or problem.is_empty:
         return forms
-    forms.append(_expanded_form(exchanged(problem), conjugates.translate(_EXCHANGE)))
+    forms.append(_expanded_form(exchanged(problem), conjugates.translate(EXCHANGE)))
     if problem.b.col == 1 or problem.n == 1:
         forms.append(_parted_form(problem, conjugates))
     return forms
-
-
-_EXCHANGE = str.maketrans("ab", "ba")
 
 
 def _parted_form(problem: Problem, conjugates: str) -> ComplexForm:

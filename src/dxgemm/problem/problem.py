@@ -19,6 +19,7 @@ from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strid
 # bytes of an operand that is copied at most.
 COPIED = ("float16", "bfloat16", "int8", "tf32")
 MOST_COPIED_BYTES = 2**30
+EXCHANGE = str.maketrans("ab", "ba")  # of the operands' names
 MOST_FLATTENED_ROWS = 2**30  # kernels count the rows of a matrix in 32 bits
 
 
@@ -367,4 +368,5 @@ def exchanged(problem: Problem) -> Problem:
         b_alignment=problem.a_alignment,
         is_transposed=not problem.is_transposed,
         triangle=OTHER.get(problem.triangle, problem.triangle),
+        conjugates="".join(sorted(problem.conjugates.translate(EXCHANGE))),
     )
