@@ -8,19 +8,23 @@ from collections.abc import Iterator
 from dxgemm.compiler import PARAMETERS
 
 _NAMES = [name for name, _ in PARAMETERS]
+BETA = (_NAMES.index("beta"),)
+# Kernels of complex elements take the parts of beta as epilogue arguments.
+COMPLEX_BETA = (len(_NAMES), len(_NAMES) + 1)
 
 
-def c_loads(ptx: str, *, beta_is_zero: bool | None = None) -> int:
+def c_loads(ptx: str, *, beta_is_zero: bool | None = None, beta: tuple[int, ...] = BETA) -> int:
     """Counts the loads through the pointer to C that are reachable from the entry.
 
     Args:
         ptx: one kernel.
         beta_is_zero: follows only the matching side of branches on beta == 0; None follows both.
+        beta: places of the parameters that are beta, or its parts.
     """
     lines = [line.strip() for line in ptx[ptx.index("{") :].splitlines()]
     labels = {line[:-1]: index for index, line in enumerate(lines) if line.endswith(":")}
     of_c = _derived_from(lines, _NAMES.index("c_gmem"))
-    known = {} if beta_is_zero is None else _known_predicates(lines, beta_is_zero)
+    known = {} if beta_is_zero is None else _known_predicates(lines, beta_is_zero, beta)
     found = set()
     pending, seen = [0], set()
     while pending:
@@ -59,9 +63,11 @@ def _derived_from(lines: list[str], parameter: int) -> set[str]:
     return derived
 
 
-def _known_predicates(lines: list[str], beta_is_zero: bool) -> dict[str, bool]:
+def _known_predicates(
+    lines: list[str], beta_is_zero: bool, parameters: tuple[int, ...]
+) -> dict[str, bool]:
     """Predicates that follow from whether beta is zero, with their values."""
-    beta = _derived_from(lines, _NAMES.index("beta"))
+    beta = set().union(*(_derived_from(lines, parameter) for parameter in parameters))
     known = {
         predicate: (comparison == "eq") == beta_is_zero
         for predicate, comparison, operands in _comparisons(lines)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ptx_flow import c_loads
+from ptx_flow import BETA, COMPLEX_BETA, c_loads
 
 import dxgemm
 from dxgemm import errors
@@ -91,7 +91,9 @@ def test_every_variant_that_is_built_ahead_can_be_made(run_python):
     assert made > 50 and files == all_files
 
 
-ARITHMETIC = {"float64": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32"}
+ARITHMETIC = {
+    "float64": r"fma\.rn\.f64", "complex128": r"fma\.rn\.f64", "int8": r"mad\.lo\.s32",
+}  # fmt: skip
 TENSOR_CORES = {
     "float32": "tf32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "int8": "s8",
 }  # fmt: skip
@@ -190,7 +192,7 @@ def test_no_kernel_uses_local_memory(kernels):
 
 def test_arithmetic_is_fused_or_done_by_tensor_cores(kernels):
     for kernel in kernels:
-        of_tensor_cores = rf"mma\S*\.{TENSOR_CORES[kernel['dtype']]}\b"
+        of_tensor_cores = rf"mma\S*\.{TENSOR_CORES.get(kernel['dtype'], 'none')}\b"
         expected = ARITHMETIC.get(kernel["dtype"], r"fma\.rn\.f32")
         assert re.search(f"{expected}|{of_tensor_cores}", kernel["ptx"]), kernel["name"]
 
@@ -205,8 +207,11 @@ def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
     for kernel in kernels:
         # Products of residues are added to c by another kernel, which is among these.
         reads_c = ".emulated_float64" not in kernel["module"]
-        assert (c_loads(kernel["ptx"], beta_is_zero=False) > 0) == reads_c, kernel["name"]
-        assert c_loads(kernel["ptx"], beta_is_zero=True) == 0, kernel["name"]
+        beta = COMPLEX_BETA if kernel["implementation"] == "complex_batch" else BETA
+        assert (c_loads(kernel["ptx"], beta_is_zero=False, beta=beta) > 0) == reads_c, kernel[
+            "name"
+        ]
+        assert c_loads(kernel["ptx"], beta_is_zero=True, beta=beta) == 0, kernel["name"]
 
 
 def test_an_unguarded_load_of_c_would_be_seen(kernels):

@@ -451,8 +451,8 @@ class ComplexProduct(Handwritten):
     """Kernel file that multiplies complex elements."""
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        """Specs for the complex dtypes whose parts have these dtypes, without conjugates."""
-        wanted = (dtype for dtype in self.dtypes if COMPLEX_PARTS[dtype] in dtypes)
+        """Specs for complex dtypes, named themselves or by their parts, without conjugates."""
+        wanted = (own for own in self.dtypes if {own, COMPLEX_PARTS[own]} & {*dtypes})
         return super().common_specs(tuple(wanted))
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
