@@ -38,7 +38,11 @@ ARRANGEMENTS = ("row_row_row", "row_col_row")
 
 def list_cases() -> list[Case]:
     if SMOKE:
-        return [Case("complex64", 3, 4, 5), Case("complex128", 4, 3, 2, "row_col_row")]
+        return [
+            Case("complex64", 3, 4, 5),
+            Case("complex128", 4, 3, 2, "row_col_row"),
+            Case("complex64", 4, 3, 5, batch=3),
+        ]
     sizes = [(n, n, n) for n in SQUARES] + OTHERS
     cases = [
         Case(dtype, *size, arrangement)
