@@ -253,7 +253,7 @@ KERNEL = Kernel(
     # of which the largest thread tiles leave no registers.
     configs=(
         Config(80, 80, 40, thread_m=10, thread_n=4),
-        Config(80, 80, 40, thread_m=5, thread_n=4),
+        Config(80, 80, 40, thread_m=8, thread_n=4),
         Config(72, 72, 36, thread_m=6, thread_n=4),
         Config(64, 64, 64, thread_m=8, thread_n=4, parts=2),
         Config(64, 64, 32, thread_m=8, thread_n=4),
