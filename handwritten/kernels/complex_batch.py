@@ -40,7 +40,7 @@ from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
 REAL_DTYPES = {"complex64": "float32", "complex128": "float64"}
 QUARTERS, WARP = 4, 32
-MOST_UNROLLED_K = 8  # a step has four times the instructions of a real one
+MOST_UNROLLED_K = 4  # a step has four times the instructions of a real one
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ KERNEL = Kernel(
         Config(64, 64, 32, thread_m=8, thread_n=4),
         Config(56, 56, 28, thread_m=7, thread_n=4),
         Config(48, 48, 48, thread_m=6, thread_n=4, parts=2),
-        Config(40, 40, 40, thread_m=5, thread_n=4, parts=2),
+        Config(40, 40, 40, thread_m=4, thread_n=4, parts=2),
         Config(32, 32, 32, thread_m=4, thread_n=4),
         Config(32, 32, 32, thread_m=2, thread_n=4),
         Config(24, 24, 24, thread_m=3, thread_n=4, matrices=2),
