@@ -6,7 +6,7 @@ real part of a as it is, and times i by the imaginary part: the same registers, 
 parts exchanged and one sign changed, which a multiply-add does for an operand. A conjugate changes
 signs, too.
 A matrix in complex64 has the bytes of one in float64, and four times the arithmetic of float32:
-from 48 x 48 on, that takes longer than memory on an H200.
+from 42 x 42 on, that takes longer than memory on an H200, and so it is in complex128.
 Layout: a (m, k), b (k, n), c and out (m, n) of complex elements, any strides, any batch. alpha and
 beta are the real and the imaginary part of the factor of the product, the extra arguments those of
 the factor of c, which is not read if both are 0.

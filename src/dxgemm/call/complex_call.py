@@ -91,10 +91,9 @@ def form_of_problem(
     Raises:
         UnsupportedProblemError: the named kernel cannot compute a triangle.
     """
-    asked = implementation
-    if isinstance(asked, BatchInvariant):
-        asked = asked.implementation
-    if (asked[:1] if isinstance(asked, tuple) else (asked,)) == (DIRECT,):
+    is_invariant = isinstance(implementation, BatchInvariant)
+    asked = implementation.implementation if is_invariant else implementation
+    if (asked[0] if isinstance(asked, tuple) and asked else asked) == DIRECT:
         if problem.triangle:
             raise UnsupportedProblemError(
                 f"gemm_symmetric: implementation {DIRECT!r} cannot compute this: a Hermitian "
@@ -104,5 +103,5 @@ def form_of_problem(
     is_automatic = implementation is None and is_small_batch(problem)
     if is_automatic and find_implementation(DIRECT).runs_on(arch) is None:
         return direct_form(problem, conjugates)
-    is_any = not isinstance(implementation, BatchInvariant) and implementation != "cublas"
+    is_any = not is_invariant and implementation != "cublas"
     return real_form(problem, conjugates, is_any=is_any)
