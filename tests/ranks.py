@@ -52,10 +52,8 @@ class Ranks:
 
     def outcomes(self, function: Callable[..., Any], *arguments: Any, on: Any = None) -> list[Any]:
         """Call as `run` does, to pairs: a result, and the type and text of an error."""
-        assert not self._hangs, f"an earlier call hangs: {self._hangs}"
         asked = range(self.size) if on is None else on
-        for rank in asked:
-            self._pipes[rank].send((function, arguments))
+        self.ask(function, *arguments, on=asked)
         outcomes = []
         for rank in asked:
             if not self._pipes[rank].poll(LONGEST_S):
@@ -63,6 +61,12 @@ class Ranks:
                 raise AssertionError(f"{self._hangs} hangs")
             outcomes.append(self._pipes[rank].recv())
         return outcomes
+
+    def ask(self, function: Callable[..., Any], *arguments: Any, on: Any) -> None:
+        """Begin a call on some ranks."""
+        assert not self._hangs, f"an earlier call hangs: {self._hangs}"
+        for rank in on:
+            self._pipes[rank].send((function, arguments))
 
     def close(self) -> None:
         for process in self.processes:

@@ -10,9 +10,10 @@ Source: CUDA Driver API, "Stream Memory Operations".
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 
 from dxgemm.distributed.agreement import Group
 from dxgemm.distributed.schedule import CHUNKS, Message, Move, Multiply, count_of, pieces_of
-from dxgemm.errors import LaunchError, RankError
+from dxgemm.errors import LaunchError
 from dxgemm.log import logger
 from dxgemm.runtime.device import driver_api
 
@@ -54,7 +55,7 @@ class PeerMemory:
         self._flag_views = [
             self._flags.get_buffer(rank, shape, torch.int32) for rank in range(group.size)
         ]
-        self._watch = Watch(self._end_waiting)
+        self._watch = Watch(self._end_process)
 
     def begin(self, count: int, timeout_s: float) -> None:
         """Tell all ranks that this one's memory may be written, once its stream has come here.
@@ -66,15 +67,12 @@ class PeerMemory:
 
         Raises:
             LaunchError: the stream is under capture: a graph would write the flags of one call.
-            RankError: a rank did not come to an earlier call.
         """
         current = torch.cuda.current_stream(self._device)
         if torch.cuda.is_current_stream_capturing():
             raise LaunchError(
                 'moves between peers cannot be captured in a CUDA graph; pass method="plain".'
             )
-        if self._watch.has_ended:
-            raise RankError("a rank did not come to an earlier call; end this process.")
         if self._handle is None or len(self._buffer) < count:
             size = max(count, 1)
             self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
@@ -141,34 +139,32 @@ class PeerMemory:
         if returned[0]:
             raise LaunchError(f"the driver refused a flag of a peer: {returned[0].name}.")
 
-    def _end_waiting(self, timeout_s: float) -> None:
-        """End what waits on this GPU, by an error of the context: nothing else can."""
+    def _end_process(self, timeout_s: float) -> None:
+        """End this process, as NCCL's watchdog does: nothing else ends the wait of a stream."""
         logger.error(
-            "rank %d of %d: other ranks did not come within %g s; ending this rank's work",
+            "rank %d of %d: other ranks did not come within %g s; ending this process",
             self._group.rank,
             self._group.size,
             timeout_s,
         )
-        torch.cuda.set_device(self._device)
-        with torch.cuda.stream(torch.cuda.Stream(self._device)):
-            self._flags.wait_signal(self._group.rank, 0, 1)  # none comes: the kernel traps
+        os.abort()
 
 
 class Watch(threading.Thread):
-    """Thread that ends a wait for other ranks after its time; a GPU would wait forever."""
+    """Thread that calls a function if an event does not come in time: a GPU waits forever."""
 
     INTERVAL_S = 0.5
 
-    def __init__(self, end_waiting: Any) -> None:
+    def __init__(self, give_up: Callable[[float], object]) -> None:
+        """Watch nothing yet; `give_up` takes the seconds that were waited."""
         super().__init__(daemon=True, name="dxgemm watch")
-        self._end_waiting = end_waiting
+        self._give_up = give_up
         self._expected: Any = None
-        self.has_ended = False
 
     def expect(self, event: Any, timeout_s: float) -> None:
         """Expect an event within a time; the last one that is expected counts."""
         self._expected = event, time.monotonic() + timeout_s, timeout_s
-        if not self.is_alive() and not self.has_ended:
+        if not self.ident:
             self.start()
 
     def run(self) -> None:
@@ -181,14 +177,12 @@ class Watch(threading.Thread):
             try:
                 is_over = event.query()
             except RuntimeError:  # the context has an error, which the program will see
-                self.has_ended = True
                 return
             if is_over:
                 if self._expected is expected:
                     self._expected = None
             elif time.monotonic() > deadline:
-                self.has_ended = True
-                self._end_waiting(timeout_s)
+                self._give_up(timeout_s)
                 return
 
 
