@@ -247,6 +247,7 @@ def test_explain_shape_is_that_of_the_call(home, dtype, layout):
     if layout == "col_col":
         a, b = (home.send(np.zeros(shape, dtype)).T for shape in ((4, 6), (5, 4)))
     for options in ({}, {"batch_invariant": True}, {"precision": "3m"}):
+        dxgemm.gemm(a, b, **options)  # builds the kernel, whose registers both tell then
         explained = dxgemm.explain_shape(6, 5, 4, dtype, layout=layout, **options)
         assert explained == dxgemm.explain(a, b, **options)
         assert explained.complex_form is not None
