@@ -115,8 +115,6 @@ KERNEL = Kernel(
         Config(64, panels=2, stages=3, split_k=8),
         Config(32, panels=4, stages=4),
         Config(32, panels=2, stages=4),
-        Config(32, panels=2, stages=4, split_k=2),
-        Config(32, panels=2, stages=4, split_k=4),
         Config(32, panels=2, stages=4, split_k=8),
         Config(16, panels=4, stages=5),
         Config(16, panels=2, stages=5),
