@@ -22,9 +22,10 @@ from dxgemm.choice.selection import choose
 from dxgemm.cli.device import enable_simulator_without_gpu
 from dxgemm.cli.output import JsonOption, Report, note, print_json, print_table, progress_bar
 from dxgemm.cli.timing import call_us, clock_name, fetch, send, time_text
-from dxgemm.compiler import KernelSpec, build_kernels, find_kernel
+from dxgemm.compiler import KernelSpec, build_kernels, find_kernel, kernel_wheel
 from dxgemm.errors import MissingPackageError, UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.device import device_facts
 from dxgemm.tuning.measure import candidate_specs
 from dxgemm.tuning.workloads import Workload
 
@@ -76,7 +77,7 @@ def demo(
         )
         images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
         gram_images = images[:SIMULATED_GRAM_IMAGES]
-    elif not dxgemm.cache_info().kernels:
+    elif not (dxgemm.cache_info().kernels or kernel_wheel(device_facts(0).arch)):
         note("Building the kernel of the first product, which takes seconds; it is kept.")
     steps = [
         (implementation.name, dtype)
@@ -121,8 +122,6 @@ def _build(steps: Sequence[tuple[str, str]], count: int, report: Report) -> None
         count: number of images.
         report: told of the progress.
     """
-    from dxgemm.runtime.device import device_facts
-
     device = device_facts(0)
     specs: dict[KernelSpec, None] = {}
     for name, dtype in steps:
