@@ -1,7 +1,8 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
 The first config of each implementation and dtype is compiled for one of the architectures, in turn;
-not that of bfloat16, which is as float16. `dxgemm build --arch sm_89` compiles all configs.
+not those of bfloat16 and complex64, which are as float16 and complex128. `dxgemm build --arch
+sm_89` compiles all configs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ first_specs = {}
 for family in families:
     for arch in family:
         for spec in kernel_specs(dtypes, arch=arch):
+            if spec.dtype == "complex64":
+                continue
             first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(arch, spec)
 for place, specs in enumerate(first_specs.values()):
     if place % len(families) != int(turn):

@@ -41,7 +41,12 @@ def chosen(implementation, dtype):
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_rung = implementation.role is Role.RUNG
-    alike = {"bfloat16": ("float16",), "int8": ("float16",), "float32": ("float64", "float16")}
+    alike = {
+        "bfloat16": ("float16",),
+        "int8": ("float16",),
+        "float32": ("float64", "float16"),
+        "complex64": ("complex128",),
+    }
     is_alike = any(other in alike.get(dtype, ()) for other in implementation.dtypes)
     if not is_alike and not implementation.is_mma_sync and not is_rung:
         yield next(spec for spec in specs if spec.config == largest)
