@@ -1,8 +1,7 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The first config of each implementation and dtype is compiled for one of the architectures, in turn;
-not those of bfloat16 and complex64, which are as float16 and complex128. `dxgemm build --arch
-sm_89` compiles all configs.
+The first config of each implementation and dtype is compiled for one of the architectures, in turn,
+unless it has another dtype that differs little. `dxgemm build --arch sm_89` compiles all configs.
 """
 
 from __future__ import annotations
@@ -32,14 +31,18 @@ from dxgemm.problem.dtypes import RESULT_DTYPES
 
 turn, *architectures = sys.argv[1:]
 families = [pair.split(",") for pair in architectures]
-dtypes = tuple(dtype for dtype in RESULT_DTYPES if dtype != "bfloat16")
+# The dtype whose kernels take more registers stands for the others.
+stands_in = {
+    "bfloat16": "float16", "int8": "float16", "float32": "float64", "complex64": "complex128"
+}
 first_specs = {}
 for family in families:
     for arch in family:
-        for spec in kernel_specs(dtypes, arch=arch):
-            if spec.dtype == "complex64":
-                continue
+        for spec in kernel_specs(tuple(RESULT_DTYPES), arch=arch):
             first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(arch, spec)
+for name, dtype in [*first_specs]:
+    if (name, stands_in.get(dtype)) in first_specs:
+        del first_specs[name, dtype]
 for place, specs in enumerate(first_specs.values()):
     if place % len(families) != int(turn):
         continue

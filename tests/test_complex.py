@@ -26,7 +26,7 @@ SIZES = [(5, 6, 4), (1, 7, 3), (9, 5, 0)]
 if not simulator_enabled():
     SIZES += [(4, 1, 5), (3, 3, 1), (1, 1, 1)]
     SIZES += [(130, 67, 33), (64, 128, 96), (1, 300, 257), (255, 2, 129), (300, 1, 300)]
-LAYOUTS = [*product("CFs", repeat=3)][:: 4 if simulator_enabled() else 1]
+LAYOUTS = [*product("CFs", repeat=3)][:: 7 if simulator_enabled() else 1]
 # alpha, beta, and what is conjugated.
 CALLS = [(1, 0, ""), (2 - 1j, 0, "a"), (2, 3, "b"), (1j, 1 - 1j, "ab"), (1, 2j, ""), (0, 1j, "a")]
 

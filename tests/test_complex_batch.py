@@ -23,7 +23,8 @@ NAME = "complex_batch"
 IS_SIMULATED = simulator_enabled()
 KERNEL = complex_batch.KERNEL
 CONFIGS = KERNEL.simulator_configs if IS_SIMULATED else KERNEL.configs
-LAYOUTS = [*product("CFs", repeat=3)][::5]  # of a, b, and c: each kernel is compiled
+# Of a, b, and c: each kernel is compiled, or simulated.
+LAYOUTS = [*product("CFs", repeat=3)][:: 13 if IS_SIMULATED else 5]
 
 
 def put(home, array, layout):
