@@ -34,10 +34,10 @@ def compiled(task):
     return json.dumps({**dataclasses.asdict(kernel.record), **about})
 
 def chosen(implementation, dtype):
-    # The largest tile and the smallest; of one kernel the latter however a and b may lie. Of rungs,
-    # and of dtypes that differ little from another, the smallest alone: of bfloat16 and int8, and
-    # of float32 where there is float64 or float16. The largest of what runs from Ampere on are
-    # compiled by test_architectures.
+    # The largest tile. Of rungs, and of dtypes that differ little from another, the smallest: of
+    # bfloat16 and int8, and of float32 where there is float64 or float16. So it is of what runs
+    # from Ampere on, whose largest are compiled by test_architectures. One is compiled however a
+    # and b may lie.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_rung = implementation.role is Role.RUNG
@@ -48,11 +48,10 @@ def chosen(implementation, dtype):
         "complex64": ("complex128",),
     }
     is_alike = any(other in alike.get(dtype, ()) for other in implementation.dtypes)
-    if not is_alike and not implementation.is_mma_sync and not is_rung:
-        yield next(spec for spec in specs if spec.config == largest)
-    of_smallest = [spec for spec in specs if spec.config == smallest]
+    is_small = is_alike or implementation.is_mma_sync or is_rung
+    found = [spec for spec in specs if spec.config == (smallest if is_small else largest)]
     is_shown = (implementation.name, dtype) == ("async_copy", "float32")
-    yield from of_smallest if is_shown else of_smallest[:1]
+    yield from found if is_shown else found[:1]
     if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 
