@@ -21,7 +21,7 @@ from rivals import RIVALS
 
 import dxgemm
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, result_dtypes
+from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes, step_flops
 from dxgemm.testing import inputs
 from dxgemm.tuning import sampling
 from dxgemm.tuning.sampling import MOST_CALLS, Name, calls_in_sample, interleave
@@ -77,8 +77,7 @@ class Case:
 
     @property
     def flops(self) -> int:
-        products = 4 if self.dtype in COMPLEX_PARTS else 1  # of real numbers, for one
-        return 2 * products * self.batch * self.m * self.n * self.k
+        return step_flops(self.dtype) * self.batch * self.m * self.n * self.k
 
     @property
     def bytes_moved(self) -> int:
