@@ -27,40 +27,30 @@ from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.choice.implementation import Handwritten, Role
 from dxgemm.compiler import compile_kernel
 
-def compiled(task):
-    spec, operands = task
+def compiled(spec):
     kernel = compile_kernel(spec, "sm_90a")
-    about = {"name": str(spec), "operands": operands, "module": spec.module, "ptx": kernel.ptx}
+    about = {"name": str(spec), "module": spec.module, "ptx": kernel.ptx}
     return json.dumps({**dataclasses.asdict(kernel.record), **about})
 
+# Dtypes that stand for others, whose kernels differ little.
+STANDS_IN = {"float64", "float16", "complex128"}
+
 def chosen(implementation, dtype):
-    # The largest tile. Of rungs, and of dtypes that differ little from another, the smallest: of
-    # bfloat16 and int8, and of float32 where there is float64 or float16. So it is of what runs
-    # from Ampere on, whose largest are compiled by test_architectures. One is compiled however a
-    # and b may lie.
+    # The largest tile; the smallest of rungs, and of what runs from Ampere on, whose largest are
+    # compiled by test_architectures.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
-    is_rung = implementation.role is Role.RUNG
-    alike = {
-        "bfloat16": ("float16",),
-        "int8": ("float16",),
-        "float32": ("float64", "float16"),
-        "complex64": ("complex128",),
-    }
-    is_alike = any(other in alike.get(dtype, ()) for other in implementation.dtypes)
-    is_small = is_alike or implementation.is_mma_sync or is_rung
-    found = [spec for spec in specs if spec.config == (smallest if is_small else largest)]
-    is_shown = (implementation.name, dtype) == ("async_copy", "float32")
-    yield from found if is_shown else found[:1]
+    is_small = implementation.is_mma_sync or implementation.role is Role.RUNG
+    yield next(spec for spec in specs if spec.config == (smallest if is_small else largest))
     if implementation.name == "emulated_float64":
         yield next(spec for spec in specs if spec.module.endswith("reconstruct"))
 
 if __name__ == "__main__":
     specs = {
-        (spec, dtype): None
+        spec: None
         for implementation in IMPLEMENTATIONS
         if isinstance(implementation, Handwritten)
-        for dtype in implementation.dtypes
+        for dtype in STANDS_IN.intersection(implementation.dtypes) or implementation.dtypes
         for spec in chosen(implementation, dtype)
     }
     with multiprocessing.get_context("spawn").Pool() as pool:
@@ -78,9 +68,8 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Each variant with one of its configs.
-specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
-chosen = {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
+# Each variant with one of its configs and dtypes.
+chosen = {(spec.module, spec.variant): spec for spec in specs}
 made = set(chosen.values())
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(
@@ -124,12 +113,12 @@ def kernels(run_python, once, tmp_path_factory):
     return [json.loads(line) for line in lines.splitlines()]
 
 
-def test_every_dtype_of_every_own_kernel_is_built(kernels):
-    built = {(kernel["implementation"], kernel["operands"]) for kernel in kernels}
+def test_every_own_kernel_is_built(kernels):
+    built = {kernel["implementation"] for kernel in kernels}
     own = [i for i in IMPLEMENTATIONS if isinstance(i, Handwritten)]
     # Emulated products have the name of their series.
     names = {i.name: SERIES if isinstance(i, EmulatedProduct) else {} for i in own}
-    assert built == {(names[i.name].get(dtype, i.name), dtype) for i in own for dtype in i.dtypes}
+    assert built == {names[i.name].get(dtype, i.name) for i in own for dtype in i.dtypes}
 
 
 def test_a_block_of_each_kernel_fits_an_sm(kernels):
@@ -220,8 +209,8 @@ def test_no_load_of_c_is_reachable_if_beta_is_zero(kernels):
 
 def test_an_unguarded_load_of_c_would_be_seen(kernels):
     kernel = next(kernel for kernel in kernels if kernel["implementation"] == "coalesced")
-    unguarded = kernel["ptx"].replace("setp.eq.f32", "setp.lt.f32")
-    unguarded = unguarded.replace("setp.neu.f32", "setp.gt.f32")
+    unguarded = kernel["ptx"].replace("setp.eq.f64", "setp.lt.f64")
+    unguarded = unguarded.replace("setp.neu.f64", "setp.gt.f64")
     assert c_loads(unguarded, beta_is_zero=True) > 0
 
 
