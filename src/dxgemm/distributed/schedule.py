@@ -111,14 +111,12 @@ def all_gather_schedule(
     """
     ranks, shards = len(row_counts), shards_of(row_counts)
     pieces = pieces_of(row_counts, chunks)
-    multiplies = [Multiply(shards[rank], rank, 0)] if row_counts[rank] else []
+    multiplies = [Multiply(shards[rank], rank, 0)]
     # The rank before this one sends to this one first.
     arrivals = [(rank - step) % ranks for step in range(1, ranks)]
     for owner, chunk in _in_order(arrivals, chunks, in_rounds):
-        rows = pieces[owner][chunk]
-        if count_of(rows):
-            message = Message(None, None, chunk) if in_rounds else Message(owner, rank, chunk)
-            multiplies.append(Multiply(rows, owner, chunk, (message,)))
+        message = Message(None, None, chunk) if in_rounds else Message(owner, rank, chunk)
+        multiplies.append(Multiply(pieces[owner][chunk], owner, chunk, (message,)))
     if in_rounds:
         moves = [Move(Message(None, None, chunk), rows) for chunk, rows in enumerate(pieces[rank])]
     else:
@@ -126,7 +124,6 @@ def all_gather_schedule(
         moves = [
             Move(Message(rank, target, chunk), pieces[rank][chunk])
             for target, chunk in product(targets, range(chunks))
-            if count_of(pieces[rank][chunk])
         ]
     return Schedule(rank, tuple(multiplies), tuple(moves))
 
@@ -148,20 +145,18 @@ def reduce_scatter_schedule(
     targets = [(rank + step) % ranks for step in range(1, ranks)]
     multiplies: list[Multiply] = []
     moves: list[Move] = []
-    for place, (owner, chunk) in enumerate(_in_order(targets, chunks, in_rounds), start=1):
+    for owner, chunk in _in_order(targets, chunks, in_rounds):
         rows = pieces[owner][chunk]
-        if count_of(rows):
-            multiplies.append(Multiply(rows, owner, chunk))
-            if not in_rounds:
-                moves.append(Move(Message(rank, owner, chunk), rows, len(multiplies)))
-        if in_rounds and place % len(targets) == 0:
+        multiplies.append(Multiply(rows, owner, chunk))
+        if not in_rounds:
+            moves.append(Move(Message(rank, owner, chunk), rows, len(multiplies)))
+        elif len(multiplies) % len(targets) == 0:
             moves.append(Move(Message(None, None, chunk), pieces[rank][chunk], len(multiplies)))
     for chunk, rows in enumerate(pieces[rank]):
-        if count_of(rows):
-            needs = [Message(source, rank, chunk) for source in range(ranks) if source != rank]
-            if in_rounds and targets:
-                needs = [Message(None, None, chunk)]
-            multiplies.append(Multiply(rows, rank, chunk, tuple(needs)))
+        needs = [Message(source, rank, chunk) for source in range(ranks) if source != rank]
+        if in_rounds and targets:
+            needs = [Message(None, None, chunk)]
+        multiplies.append(Multiply(rows, rank, chunk, tuple(needs)))
     return Schedule(rank, tuple(multiplies), tuple(moves))
 
 
