@@ -402,10 +402,10 @@ class Symmetric:
         of_ranks[self.own.rank] = tensor
         self.barrier.wait(20)
 
-        def get_buffer(rank, shape, dtype):
-            items = math.prod(shape) * dtype.itemsize
-            assert items <= len(of_ranks[rank])
-            return of_ranks[rank][:items].view(dtype).view(*shape)
+        def get_buffer(rank, shape, dtype, offset=0):
+            first, end = (x * dtype.itemsize for x in (offset, offset + math.prod(shape)))
+            assert end <= len(of_ranks[rank])
+            return of_ranks[rank][first:end].view(dtype).view(*shape)
 
         return SimpleNamespace(get_buffer=get_buffer)
 
@@ -446,6 +446,7 @@ def symmetric(monkeypatch):
         made, gemms, gemm, queue = Symmetric(size), threading.Lock(), dxgemm.gemm, Queue()
 
         def one_at_a_time(*arguments, **named):
+            time.sleep(0.01 * made.own.rank)  # the others are in the next call meanwhile
             with gemms:
                 return gemm(*arguments, **named)
 
@@ -478,10 +479,9 @@ def test_peers_compute_the_whole_product(symmetric, chunks, counts):
         process_group = SimpleNamespace(group_name="peers")
         group = SimpleNamespace(rank=rank, size=size, memory=None, process_group=process_group)
         rows = slice(*shards_of(counts)[rank])
-        for operation in (GATHER, SCATTER, GATHER, GATHER, SCATTER):
+        for operation in (GATHER, SCATTER, SCATTER, GATHER, GATHER):
             schedule = make_schedule(operation, PEER, counts, rank, chunks)
             agreed = calls.Product(counts, PEER, chunks, schedule)
-            time.sleep(0.01 * rank)  # ranks come one after the other
             if operation == GATHER:
                 call = calls.Call(GATHER, a[rows], b, chain=epilogues.bias_column(vector))
                 result, gathered = products._gather(group, agreed, call, keeps_gathered=True)

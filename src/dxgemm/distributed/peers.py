@@ -5,6 +5,10 @@ are made by copy engines, and flags are written and awaited by the streams thems
 takes part, because the blocks of a product may leave no room for one until they end. torch's
 symmetric memory maps the memory of all ranks. NVLink multicast is not used.
 
+Calls take the two halves of the memory in turn. In each call a rank awaits flags of all others, so
+that they have come to that call and have read what the call before brought: the next one may
+overwrite it at once.
+
 Source: CUDA Driver API, "Stream Memory Operations".
 """
 
@@ -25,9 +29,9 @@ from dxgemm.errors import LaunchError
 from dxgemm.log import logger
 from dxgemm.runtime.device import driver_api
 
-FREE = 0  # flag of a rank whose memory may be written; those of chunks follow
-FLAGS = 1 + max(CHUNKS)
+FLAGS = max(CHUNKS)  # of each source
 FLAG_BYTES = 4
+ALIGNMENT = 256  # bytes, of the halves
 
 
 class PeerMemory:
@@ -44,7 +48,6 @@ class PeerMemory:
         self._calls = 0
         self._copies = torch.cuda.Stream(device, priority=-1)
         self._stream: Any = None  # of the call before
-        self._awaited: set[int] = set()  # ranks whose memory is known to be free
         self._flag_buffer = symmetric_memory.empty(
             group.size * FLAGS * FLAG_BYTES, dtype=torch.uint8, device=device
         )
@@ -58,7 +61,7 @@ class PeerMemory:
         self._watch = Watch(self._end_process)
 
     def begin(self, count: int, timeout_s: float) -> None:
-        """Tell all ranks that this one's memory may be written, once its stream has come here.
+        """Begin a call, with the half of the memory that the call before did not use.
 
         Args:
             count: bytes that are needed, the same on all ranks, who meet if they are more than
@@ -73,45 +76,43 @@ class PeerMemory:
             raise LaunchError(
                 'moves between peers cannot be captured in a CUDA graph; pass method="plain".'
             )
-        if self._handle is None or len(self._buffer) < count:
-            size = max(count, 1)
+        if self._handle is None or len(self._buffer) < 2 * count:
+            size = 2 * -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
             self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
             self._handle = self._meet(self._buffer)
         if self._stream is not None and self._stream != current:
             current.wait_stream(self._stream)
         self._stream, self._timeout_s = current, timeout_s
         self._calls += 1
-        self._awaited.clear()
-        self._copies.wait_stream(current)
-        for rank in range(self._group.size):
-            if rank != self._group.rank:
-                self._write_flag(rank, FREE)
 
     def _meet(self, buffer: torch.Tensor) -> Any:
         """Map a buffer of all ranks, who meet for it."""
         return symmetric_memory.rendezvous(buffer, self._group.process_group.group_name)
 
     def view(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """View the beginning of a rank's memory as a tensor."""
-        return self._handle.get_buffer(rank, shape, dtype)
+        """View the beginning of a rank's memory, of this call's half, as a tensor."""
+        half = self._calls % 2 * len(self._buffer) // 2
+        return self._handle.get_buffer(rank, shape, dtype, half // dtype.itemsize)
 
     def send(self, target: torch.Tensor, rows: torch.Tensor, message: Message) -> None:
-        """Copy rows into a peer's memory, once they are computed and it is free, and flag them."""
-        rank = message.target
-        assert rank is not None
+        """Copy rows into a peer's memory, once they are computed, and flag them."""
+        assert message.target is not None
         self._copies.wait_event(torch.cuda.current_stream(self._device).record_event())
-        if rank not in self._awaited:
-            self._await_flag(self._copies, rank, FREE)
-            self._awaited.add(rank)
         with torch.cuda.stream(self._copies):
             target.copy_(rows)
-        self._write_flag(rank, 1 + message.chunk)
+        address = self._flag(message.target, self._group.rank, message.chunk)
+        write = self._driver.cuStreamWriteValue32
+        self._check(write(self._copies.cuda_stream, address, self._calls % 2**32, 0))
 
     def arrive(self, message: Message) -> None:
         """Let what is launched from now on wait for a message."""
         assert message.source is not None
         current = torch.cuda.current_stream(self._device)
-        self._await_flag(current, message.source, 1 + message.chunk)
+        address = self._flag(self._group.rank, message.source, message.chunk)
+        wait = self._driver.cuStreamWaitValue32
+        # Cyclic: the number may go on beyond 2**32.
+        greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
+        self._check(wait(current.cuda_stream, address, self._calls % 2**32, greater))
 
     def finish(self) -> None:
         """Let what is launched from now on wait for all copies of this rank."""
@@ -122,18 +123,6 @@ class PeerMemory:
     def _flag(self, rank: int, source: int, flag: int) -> int:
         """Address of a source's flag in a rank's memory."""
         return self._flag_views[rank].data_ptr() + (source * FLAGS + flag) * FLAG_BYTES
-
-    def _write_flag(self, rank: int, flag: int) -> None:
-        address = self._flag(rank, self._group.rank, flag)
-        write = self._driver.cuStreamWriteValue32
-        self._check(write(self._copies.cuda_stream, address, self._calls % 2**32, 0))
-
-    def _await_flag(self, stream: Any, source: int, flag: int) -> None:
-        address = self._flag(self._group.rank, source, flag)
-        wait = self._driver.cuStreamWaitValue32
-        # Cyclic: the number may go on beyond 2**32.
-        greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        self._check(wait(stream.cuda_stream, address, self._calls % 2**32, greater))
 
     def _check(self, returned: tuple[Any]) -> None:
         if returned[0]:
