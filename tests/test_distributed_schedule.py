@@ -18,6 +18,7 @@ from dxgemm.distributed.schedule import (
     PEER,
     REDUCE,
     SCATTER,
+    Add,
     Message,
     Move,
     Multiply,
@@ -87,18 +88,38 @@ def test_every_row_is_multiplied_once(operation, ranks, shape, method, chunks):
     counts = row_counts(shape, ranks)
     for schedule in all_schedules(operation, method, counts, chunks):
         for owner, (first, end) in enumerate(shards_of(counts)):
-            own = [step.rows for step in schedule.multiplies if step.owner == owner]
+            own = [step.rows for step in products_of(schedule) if step.owner == owner]
             assert_covers(own, first, end)
+
+
+def products_of(schedule):
+    return [step for step in schedule.steps if isinstance(step, Multiply)]
+
+
+def sums_of(schedule):
+    return [step for step in schedule.steps if isinstance(step, Add)]
+
+
+@cases
+@shapes
+@methods
+@chunked
+def test_what_others_have_sent_is_added_to_every_own_row_once(ranks, shape, method, chunks):
+    counts = row_counts(shape, ranks)
+    for schedule in all_schedules(SCATTER, method, counts, chunks):
+        first, end = shards_of(counts)[schedule.rank]
+        assert_covers([step.rows for step in sums_of(schedule)], first, end)
+        assert schedule.steps[-chunks - 1] == Multiply((first, end), schedule.rank, 0)
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 4096, 5000])
 @chunked
 def test_a_sum_for_all_is_multiplied_and_reduced_once(total, chunks):
     schedule = make_schedule(REDUCE, CHUNKED, [total, 0], 0, chunks)
-    assert_covers([step.rows for step in schedule.multiplies], 0, total)
+    assert_covers([step.rows for step in schedule.steps], 0, total)
     assert_covers([move.rows for move in schedule.moves], 0, total)
     for move in schedule.moves:
-        assert schedule.multiplies[move.after - 1].rows == move.rows
+        assert schedule.steps[move.after - 1].rows == move.rows
 
 
 @cases
@@ -108,7 +129,7 @@ def test_a_sum_for_all_is_multiplied_and_reduced_once(total, chunks):
 def test_peers_send_what_is_needed_and_nothing_else(operation, ranks, shape, chunks):
     schedules = all_schedules(operation, PEER, row_counts(shape, ranks), chunks)
     sent = [move.message for schedule in schedules for move in schedule.moves]
-    needed = [m for schedule in schedules for step in schedule.multiplies for m in step.needs]
+    needed = [m for schedule in schedules for step in schedule.steps for m in step.needs]
     assert sorted(sent) == sorted(needed) and len({*sent}) == len(sent)
     assert all(message.source != message.target for message in sent)
 
@@ -120,7 +141,7 @@ def test_gathered_rows_are_those_that_were_sent(ranks, shape, chunks):
     schedules = all_schedules(GATHER, PEER, row_counts(shape, ranks), chunks)
     sent = {move.message: move.rows for schedule in schedules for move in schedule.moves}
     for schedule in schedules:
-        for step in schedule.multiplies:
+        for step in schedule.steps:
             for message in step.needs:
                 assert sent[message] == step.rows and message.target == schedule.rank
 
@@ -132,26 +153,26 @@ def test_sums_are_sent_once_they_are_computed_and_added_in_the_order_of_ranks(ra
     schedules = all_schedules(SCATTER, PEER, row_counts(shape, ranks), chunks)
     for schedule in schedules:
         for move in schedule.moves:
-            made = schedule.multiplies[move.after - 1]
+            made = schedule.steps[move.after - 1]
             assert (made.rows, made.owner, made.chunk) == (
                 move.rows,
                 move.message.target,
                 move.message.chunk,
             )
-        for step in schedule.multiplies:
-            sources = [message.source for message in step.needs]
+        assert not any(step.needs for step in products_of(schedule))
+        for step in sums_of(schedule):
             others = [rank for rank in range(ranks) if rank != schedule.rank]
-            assert sources == (others if step.owner == schedule.rank else [])
+            assert [message.source for message in step.needs] == others
 
 
 @cases
 @methods
 def test_the_own_shard_is_first_where_rows_arrive_and_last_where_they_leave(ranks, method):
     for rank in range(ranks):
-        gather = make_schedule(GATHER, method, [1024] * ranks, rank, 2).multiplies
+        gather = products_of(make_schedule(GATHER, method, [1024] * ranks, rank, 2))
         assert gather[0].owner == rank and not gather[0].needs
-        scatter = make_schedule(SCATTER, method, [1024] * ranks, rank, 2).multiplies
-        assert [step.owner for step in scatter[-2:]] == [rank, rank]
+        scatter = products_of(make_schedule(SCATTER, method, [1024] * ranks, rank, 2))
+        assert [step.owner for step in scatter].index(rank) == len(scatter) - 1
 
 
 @cases
@@ -190,7 +211,7 @@ def test_the_clock_finds_ranks_that_wait_for_each_other():
 def test_the_clock_finds_a_round_that_a_rank_leaves_out():
     whole, lacking = all_schedules(SCATTER, CHUNKED, [8, 8], 2)
     with pytest.raises(ValueError, match="waits forever"):
-        simulate([whole, Schedule(1, lacking.multiplies, lacking.moves[:1])], unit, unit)
+        simulate([whole, Schedule(1, lacking.steps, lacking.moves[:1])], unit, unit)
 
 
 @pytest.mark.parametrize("rows", [(0, 0), (3, 10), (0, 5000), (100, 100 + 8 * CHUNK_ROWS)])
@@ -238,6 +259,8 @@ def test_what_cannot_be_computed_is_refused():
     assert choose(whole).method == "plain"
     with pytest.raises(errors.UnsupportedProblemError, match="depends on the row"):
         choose(whole, "chunked")
+    sums = ShardedProblem(SCATTER, (64, 64), 64, 64, "float32", NVLINK, "H100", False)
+    assert not choose(sums).rejected
     uneven = ShardedProblem(REDUCE, (64, 32), 64, 64, "float32", NVLINK, "H100")
     assert "evenly" in choose(uneven).rejected["peer"]
 

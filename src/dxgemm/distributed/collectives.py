@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from dxgemm import errors
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.schedule import Message, Move, Multiply, count_of, pieces_of
+from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -166,7 +166,7 @@ class ScatterRounds(Rounds):
                     async_op=True,
                 )
 
-    def received(self, step: Multiply) -> torch.Tensor:
+    def received(self, step: Add) -> torch.Tensor:
         """Sums of the other ranks for a step, in their order: (ranks - 1, rows, n)."""
         return self._received[step.chunk]
 

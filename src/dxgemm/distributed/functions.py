@@ -90,9 +90,9 @@ def gemm_reduce_scatter(
         DxgemmError, RankError: as in `all_gather_gemm`.
 
     Notes:
-        As in `all_gather_gemm`. Partial sums are rounded to the dtype of a before they move. Those
-        of other ranks are added in the order of the ranks, and their sum is rounded; this rank's
-        own products are added to it last. NCCL, by "plain", adds in an order of its own.
+        As in `all_gather_gemm`. Partial sums are rounded to the dtype of a. Those of other ranks
+        are added in the order of the ranks, and their sum is rounded; this rank's own is added to
+        it last. NCCL, by "plain", adds in an order of its own.
     """
     return _product(SCATTER, a, b, group, rows, out, epilogue, method, timeout)
 

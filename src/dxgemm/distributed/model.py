@@ -21,6 +21,7 @@ from dxgemm.distributed.schedule import (
     PEER,
     PLAIN,
     REDUCE,
+    Add,
     Move,
     Multiply,
     count_of,
@@ -34,6 +35,8 @@ from dxgemm.problem.dtypes import ITEM_SIZES
 LAUNCH_US = 3.0  # between two kernels of a stream
 # Another method than "plain" is chosen if its predicted time is below this share of plain's.
 MARGIN = 0.95
+# Rate at which an H100 adds matrices, in bytes that are read and written.
+ADD_GBYTES_PER_S = 3000.0
 # Kernels of NCCL take multiprocessors from products beside them: an assumption.
 COLLECTIVE_SLOWDOWN = 1.3
 
@@ -129,7 +132,7 @@ class ShardedProblem:
             reasons[PEER] = "not all ranks have GPUs of one host that reach each other's memory"
         elif self.operation == REDUCE and not self.is_even:
             reasons[PEER] = f"{self.m} rows cannot be shared out evenly"
-        if not self.is_splittable:
+        if self.operation == GATHER and not self.is_splittable:
             reason = "the epilogue depends on the row, which parts of the result do not know"
             reasons |= dict.fromkeys((CHUNKED, PEER), reason)
         return reasons
@@ -151,10 +154,14 @@ def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:
     link, row_bytes = problem.link, problem.moved_row_bytes
     slowdown = COLLECTIVE_SLOWDOWN if method == CHUNKED else 1.0
 
-    def multiply_us(rank: int, step: Multiply) -> float:
-        return slowdown * gemm_us(
-            count_of(step.rows), problem.n, problem.k, problem.dtype, problem.gpu
-        )
+    def step_us(rank: int, step: Multiply | Add) -> float:
+        rows = count_of(step.rows)
+        if isinstance(step, Add):
+            # Two matrices are read and one is written. Those of several others are added up before.
+            ranks = len(problem.row_counts)
+            passes = 3 if ranks == 2 else 3 + ranks
+            return LAUNCH_US + passes * rows * row_bytes / (ADD_GBYTES_PER_S * 1e3)
+        return slowdown * gemm_us(rows, problem.n, problem.k, problem.dtype, problem.gpu)
 
     def move_us(move: Move) -> float:
         moved = count_of(move.rows) * row_bytes
@@ -169,7 +176,7 @@ def predict_us(problem: ShardedProblem, method: str, chunks: int) -> float:
         make_schedule(problem.operation, method, counts, rank, chunks)
         for rank in range(len(counts))
     ]
-    finished_us = max(simulate(schedules, multiply_us, move_us))
+    finished_us = max(simulate(schedules, step_us, move_us))
     if method == PEER and problem.operation == REDUCE:
         finished_us += problem.move_us / 2  # the other half of the reduction: a plain all-gather
     return finished_us

@@ -24,7 +24,7 @@ import torch
 import torch.distributed._symmetric_memory as symmetric_memory
 
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.schedule import CHUNKS, Message, Move, Multiply, count_of, pieces_of
+from dxgemm.distributed.schedule import CHUNKS, Add, Message, Move, Multiply, count_of, pieces_of
 from dxgemm.errors import LaunchError
 from dxgemm.log import logger
 from dxgemm.runtime.device import driver_api
@@ -250,6 +250,6 @@ class ScatterPeers:
         slot = self._slots(target, chunk)[rank - (rank > target)]
         self._memory.send(slot, self._parts[target, chunk], move.message)
 
-    def received(self, step: Multiply) -> torch.Tensor:
+    def received(self, step: Add) -> torch.Tensor:
         """Sums of the other ranks for a step, in their order: (ranks - 1, rows, n)."""
         return self._slots(self._group.rank, step.chunk)

@@ -27,6 +27,7 @@ from dxgemm.distributed.schedule import (
     GATHER,
     PEER,
     SCATTER,
+    Add,
     Multiply,
     Rows,
     Schedule,
@@ -71,19 +72,16 @@ def _gather(
     else:
         transport = GatherRounds(call.operation, group, shard, counts, product.chunks)
 
-    def rows_of(step: Multiply) -> torch.Tensor:
-        return shard if step.owner == group.rank else transport.rows_of(step)
+    gathered = shard.new_empty((sum(counts), shard.shape[1])) if keeps_gathered else None
 
     def multiply(step: Multiply) -> None:
+        rows = shard if step.owner == group.rank else transport.rows_of(step)
+        if gathered is not None:
+            gathered[slice(*step.rows)] = rows
         chain = rows_of_chain(call.chain, step.rows)
-        dxgemm.gemm(rows_of(step), b, out=out[slice(*step.rows)], epilogue=chain)
+        dxgemm.gemm(rows, b, out=out[slice(*step.rows)], epilogue=chain)
 
     follow(product.schedule, transport, multiply)
-    gathered = None
-    if keeps_gathered:
-        gathered = shard.new_empty((sum(counts), shard.shape[1]))
-        for step in product.schedule.multiplies:
-            gathered[slice(*step.rows)] = rows_of(step)
     return out, gathered
 
 
@@ -110,21 +108,17 @@ def _scatter(
         transport = ScatterRounds(call.operation, group, out, counts, product.chunks)
     first, _ = shards_of(counts)[group.rank]
 
-    def multiply(step: Multiply) -> None:
-        rows = a[slice(*step.rows)]
-        if step.owner != group.rank:
-            dxgemm.gemm(rows, b, out=transport.part(step))
-            return
-        own = step.rows[0] - first, step.rows[1] - first
-        sums, beta = None, 0.0
-        if step.needs:
+    def compute_step(step: Multiply | Add) -> None:
+        if isinstance(step, Add):
             received = transport.received(step)
-            sums, beta = received[0] if len(received) == 1 else received.sum(0), 1.0
-        target, stages = out[slice(*own)], rows_of_chain(chain, own)
-        dxgemm.gemm(rows, b, sums, 1.0, beta, out=target, epilogue=stages)
+            sums = received[0] if len(received) == 1 else received.sum(0)
+            out[step.rows[0] - first : step.rows[1] - first].add_(sums)
+        else:
+            target = out if step.owner == group.rank else transport.part(step)
+            dxgemm.gemm(a[slice(*step.rows)], b, out=target)
 
-    follow(product.schedule, transport, multiply)
-    return out
+    follow(product.schedule, transport, compute_step)
+    return apply(chain, out, out)
 
 
 def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
@@ -152,15 +146,15 @@ def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
     return apply(call.chain, result, out)
 
 
-def follow(schedule: Schedule, transport: Any, multiply: Callable[[Multiply], None]) -> None:
-    """Launch the multiplications and moves of a schedule in their order."""
+def follow(schedule: Schedule, transport: Any, compute_step: Callable[[Any], None]) -> None:
+    """Launch the steps and moves of a schedule in their order."""
     moves = list(reversed(schedule.moves))
-    for done, step in enumerate(schedule.multiplies):
+    for done, step in enumerate(schedule.steps):
         while moves and moves[-1].after <= done:
             transport.move(moves.pop())
         for message in step.needs:
             transport.arrive(message)
-        multiply(step)
+        compute_step(step)
     while moves:
         transport.move(moves.pop())
     transport.finish()

@@ -44,12 +44,25 @@ class Multiply(NamedTuple):
     needs: tuple[Message, ...] = ()
 
 
+class Add(NamedTuple):
+    """Sum of rows that this rank has computed and of what the messages in `needs` have brought.
+
+    Attributes:
+        rows: rows of the whole result.
+        chunk: place of the rows among the chunks of the shard.
+    """
+
+    rows: Rows
+    chunk: int
+    needs: tuple[Message, ...]
+
+
 class Move(NamedTuple):
     """Message that this rank sends, or that all exchange.
 
     Attributes:
         rows: rows of the whole matrix that is sharded; those of this rank if all exchange theirs.
-        after: number of multiplications of this rank that come before.
+        after: number of steps of this rank that come before.
     """
 
     message: Message
@@ -59,10 +72,10 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Multiplications of a rank in their order, and its moves in theirs, beside them."""
+    """Steps of a rank in their order, and its moves in theirs, beside them."""
 
     rank: int
-    multiplies: tuple[Multiply, ...]
+    steps: tuple[Multiply | Add, ...]
     moves: tuple[Move, ...]
 
 
@@ -111,12 +124,12 @@ def all_gather_schedule(
     """
     ranks, shards = len(row_counts), shards_of(row_counts)
     pieces = pieces_of(row_counts, chunks)
-    multiplies = [Multiply(shards[rank], rank, 0)]
+    steps = [Multiply(shards[rank], rank, 0)]
     # The rank before this one sends to this one first.
     arrivals = [(rank - step) % ranks for step in range(1, ranks)]
     for owner, chunk in _in_order(arrivals, chunks, in_rounds):
         message = Message(None, None, chunk) if in_rounds else Message(owner, rank, chunk)
-        multiplies.append(Multiply(pieces[owner][chunk], owner, chunk, (message,)))
+        steps.append(Multiply(pieces[owner][chunk], owner, chunk, (message,)))
     if in_rounds:
         moves = [Move(Message(None, None, chunk), rows) for chunk, rows in enumerate(pieces[rank])]
     else:
@@ -125,7 +138,7 @@ def all_gather_schedule(
             Move(Message(rank, target, chunk), pieces[rank][chunk])
             for target, chunk in product(targets, range(chunks))
         ]
-    return Schedule(rank, tuple(multiplies), tuple(moves))
+    return Schedule(rank, tuple(steps), tuple(moves))
 
 
 def reduce_scatter_schedule(
@@ -134,7 +147,7 @@ def reduce_scatter_schedule(
     """Schedule of a sum of products on one rank, of which each rank keeps its rows.
 
     Rows of other ranks come first, so that they move while the others are multiplied. A rank's own
-    rows come last, and the sums that have arrived are added in the order of the ranks.
+    rows come last. Then the sums that have arrived are added to them, chunk by chunk.
 
     Args:
         row_counts: rows of the result that each rank keeps.
@@ -143,29 +156,30 @@ def reduce_scatter_schedule(
     ranks = len(row_counts)
     pieces = pieces_of(row_counts, chunks)
     targets = [(rank + step) % ranks for step in range(1, ranks)]
-    multiplies: list[Multiply] = []
+    steps: list[Multiply | Add] = []
     moves: list[Move] = []
     for owner, chunk in _in_order(targets, chunks, in_rounds):
         rows = pieces[owner][chunk]
-        multiplies.append(Multiply(rows, owner, chunk))
+        steps.append(Multiply(rows, owner, chunk))
         if not in_rounds:
-            moves.append(Move(Message(rank, owner, chunk), rows, len(multiplies)))
-        elif len(multiplies) % len(targets) == 0:
-            moves.append(Move(Message(None, None, chunk), pieces[rank][chunk], len(multiplies)))
-    for chunk, rows in enumerate(pieces[rank]):
+            moves.append(Move(Message(rank, owner, chunk), rows, len(steps)))
+        elif len(steps) % len(targets) == 0:
+            moves.append(Move(Message(None, None, chunk), pieces[rank][chunk], len(steps)))
+    steps.append(Multiply(shards_of(row_counts)[rank], rank, 0))
+    for chunk, rows in enumerate(pieces[rank] if targets else []):
         needs = [Message(source, rank, chunk) for source in range(ranks) if source != rank]
-        if in_rounds and targets:
+        if in_rounds:
             needs = [Message(None, None, chunk)]
-        multiplies.append(Multiply(rows, rank, chunk, tuple(needs)))
-    return Schedule(rank, tuple(multiplies), tuple(moves))
+        steps.append(Add(rows, chunk, tuple(needs)))
+    return Schedule(rank, tuple(steps), tuple(moves))
 
 
 def all_reduce_schedule(total: int, rank: int, chunks: int) -> Schedule:
     """Schedule of a sum of products that all ranks keep: each chunk is reduced once it is there."""
     pieces = split_rows((0, total), chunks)
-    multiplies = [Multiply(rows, rank, chunk) for chunk, rows in enumerate(pieces)]
+    steps = [Multiply(rows, rank, chunk) for chunk, rows in enumerate(pieces)]
     moves = [Move(Message(None, None, chunk), rows, chunk + 1) for chunk, rows in enumerate(pieces)]
-    return Schedule(rank, tuple(multiplies), tuple(moves))
+    return Schedule(rank, tuple(steps), tuple(moves))
 
 
 def make_schedule(
@@ -189,32 +203,32 @@ def _in_order(ranks: Sequence[int], chunks: int, in_rounds: bool) -> Iterator[tu
 
 def simulate(
     schedules: Sequence[Schedule],
-    multiply_us: Callable[[int, Multiply], float],
+    step_us: Callable[[int, Multiply | Add], float],
     move_us: Callable[[Move], float],
 ) -> list[float]:
-    """Time in microseconds at which each rank has multiplied and moved all that is its own.
+    """Time in microseconds at which each rank has computed and moved all that is its own.
 
-    A rank multiplies and moves side by side, each one at a time and in its order. An exchange
+    A rank computes and moves side by side, each one at a time and in its order. An exchange
     begins once every rank has come to it.
 
     Args:
-        multiply_us: time of a multiplication of a rank.
+        step_us: time of a step of a rank.
         move_us: time of a move.
 
     Raises:
         ValueError: ranks wait for each other, or for a message that nobody sends.
     """
-    ends: list[list[float]] = [[] for _ in schedules]  # of each rank's multiplications
+    ends: list[list[float]] = [[] for _ in schedules]  # of each rank's steps
     free = [0.0] * len(schedules)  # when a rank's mover is free
     moved = [0] * len(schedules)
     arrived: dict[Message, float] = {}
 
-    def next_multiply(schedule: Schedule) -> Multiply | None:
-        """Find the multiplication that a rank has come to, if what it needs has arrived."""
+    def next_step(schedule: Schedule) -> Multiply | Add | None:
+        """Find the step that a rank has come to, if what it needs has arrived."""
         place = len(ends[schedule.rank])
-        if place == len(schedule.multiplies):
+        if place == len(schedule.steps):
             return None
-        step = schedule.multiplies[place]
+        step = schedule.steps[place]
         return step if all(message in arrived for message in step.needs) else None
 
     def next_move(schedule: Schedule) -> Move | None:
@@ -234,10 +248,10 @@ def simulate(
     def advance() -> bool:
         has_moved = False
         for rank, schedule in enumerate(schedules):
-            while step := next_multiply(schedule):
+            while step := next_step(schedule):
                 ready = [arrived[message] for message in step.needs]
                 start = max([*ready, *ends[rank][-1:]], default=0.0)
-                ends[rank].append(start + multiply_us(rank, step))
+                ends[rank].append(start + step_us(rank, step))
                 has_moved = True
             while (move := next_move(schedule)) and move.message.target is not None:
                 finish(rank, move, begin_us(rank, move) + move_us(move))
@@ -255,9 +269,9 @@ def simulate(
     while advance():
         pass
     for schedule, done in zip(schedules, ends):
-        if len(done) < len(schedule.multiplies) or moved[schedule.rank] < len(schedule.moves):
+        if len(done) < len(schedule.steps) or moved[schedule.rank] < len(schedule.moves):
             raise ValueError(
-                f"rank {schedule.rank} waits forever: {len(done)} of {len(schedule.multiplies)} "
-                f"multiplications and {moved[schedule.rank]} of {len(schedule.moves)} moves done."
+                f"rank {schedule.rank} waits forever: {len(done)} of {len(schedule.steps)} steps "
+                f"and {moved[schedule.rank]} of {len(schedule.moves)} moves done."
             )
     return [max([at_us, *done[-1:]]) for at_us, done in zip(free, ends)]
