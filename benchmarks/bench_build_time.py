@@ -33,6 +33,7 @@ DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
 PIPELINE = ("coalesced", "float32") if SMOKE else ("pipeline", "float64")
 AUTOMATIC = "automatic"
+IMPORTS = ["import dxgemm", "from dxgemm import gemm"]
 FIRST_CALLS = ["coalesced", AUTOMATIC]
 EPILOGUES = ("relu",) if SMOKE else ("relu", "gelu")
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
@@ -73,10 +74,11 @@ def report(benchmark: Any, step: str, samples: list[dict[str, Any]], **problem: 
     replay(benchmark, seconds)
 
 
-def bench_import(benchmark: Any, tmp_path: Path) -> None:
-    """`import dxgemm` after `import numpy`."""
-    samples = [run_fresh(tmp_path, "import") for _ in range(1 + ROUNDS)]
-    report(benchmark, "import dxgemm", samples[1:])
+@pytest.mark.parametrize("statement", IMPORTS)
+def bench_import(benchmark: Any, tmp_path: Path, statement: str) -> None:
+    """The package alone, and the modules of `gemm` as well, after `import numpy`."""
+    samples = [run_fresh(tmp_path, "import", statement) for _ in range(1 + ROUNDS)]
+    report(benchmark, statement, samples[1:])
     assert not samples[-1]["loaded"]
 
 

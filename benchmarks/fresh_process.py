@@ -1,6 +1,6 @@
 """One step of dxgemm's start, timed in the process that was started for it.
 
-    python fresh_process.py import
+    python fresh_process.py import "from dxgemm import gemm"
     python fresh_process.py gemm --library cupy --dtype float32 --implementation coalesced
     python fresh_process.py kernel --implementation pipeline --dtype float64 --arch sm_90a
     python fresh_process.py kernel --implementation pipeline ... --epilogue relu
@@ -40,11 +40,8 @@ def loaded_compilers() -> set[str]:
     return (COMPILER_MODULES & sys.modules.keys()) | set(COMPILER_LIBRARY.findall(maps))
 
 
-def prepare_import() -> Callable[[], object]:
-    def step() -> None:
-        import dxgemm  # noqa: F401
-
-    return step
+def prepare_import(statement: str) -> Callable[[], object]:
+    return lambda: exec(statement)
 
 
 def prepare_gemm(
@@ -128,6 +125,7 @@ def prepare_nvmath_device(dtype: str, size: int) -> Callable[[], object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("step", choices=("import", "gemm", "kernel", "build", "nvmath.device"))
+    parser.add_argument("statement", nargs="?", default="import dxgemm")
     parser.add_argument("--library", choices=("cupy", "numpy"), default="cupy")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--implementation")
@@ -137,7 +135,7 @@ def main() -> None:
     given = parser.parse_args()
     check = None
     if given.step == "import":
-        step = prepare_import()
+        step = prepare_import(given.statement)
     elif given.step == "gemm":
         step, check = prepare_gemm(given.library, given.dtype, given.implementation, given.size)
     elif given.step == "kernel":

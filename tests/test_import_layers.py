@@ -145,9 +145,23 @@ def test_no_cycles_inside_a_package():
 def test_importing_dxgemm_imports_nothing_heavy(run_python):
     program = f"""
 import sys, dxgemm
+assert "numpy" not in sys.modules and "dxgemm.api" not in sys.modules
+dxgemm.gemm
 assert not set({HEAVY}) & set(sys.modules), set({HEAVY}) & set(sys.modules)
 dxgemm.implementations()
 assert "numba" not in sys.modules
+"""
+    run_python(program)
+
+
+def test_a_public_name_is_imported_on_its_first_use(run_python):
+    program = """
+import dxgemm
+assert set(dxgemm.__all__) <= set(dir(dxgemm)) and "gemm" not in vars(dxgemm)
+for name in dxgemm.__all__:
+    assert getattr(dxgemm, name) is getattr(dxgemm, name) is vars(dxgemm)[name], name
+assert dxgemm.gemm.__module__ == "dxgemm.api"
+assert not hasattr(dxgemm, "gem")
 """
     run_python(program)
 

@@ -18,7 +18,7 @@ from counted_builds import ARCH, made_up_kernel
 from packaging.requirements import Requirement
 
 import dxgemm
-from dxgemm.compiler import find_kernel, kernel_wheel, kernels, obtain_kernel
+from dxgemm.compiler import KernelStore, find_kernel, kernel_wheel, kernels, obtain_kernel
 from dxgemm.compiler.wheels import MANIFEST, package_name, write_kernels
 from dxgemm.gpu.status import GpuStatus, simulator_enabled
 from dxgemm.runtime.device import device_facts
@@ -34,7 +34,7 @@ def wheel(tmp_path, monkeypatch, caplog):
     """The folder of an installed wheel with one kernel."""
     folder = tmp_path / package_name(ARCH)
     write_kernels(folder, ARCH, {SPEC.key(ARCH): KERNEL})
-    store = dxgemm.compiler.KernelStore(tmp_path / "cache")
+    store = KernelStore(tmp_path / "cache")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(kernels, "kernel_store", lambda: store)
     monkeypatch.setattr(kernels, "_in_memory", {})
@@ -156,7 +156,7 @@ WITHOUT_GPU = """
 import sys
 from importlib.util import find_spec
 import numpy as np
-import dxgemm
+import dxgemm.handwritten
 from dxgemm.choice.registry import kernel_specs
 from dxgemm.compiler import find_kernel, obtain_kernel
 assert "site-packages" in dxgemm.__file__ and "site-packages" in dxgemm.handwritten.__file__

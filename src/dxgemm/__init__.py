@@ -4,33 +4,41 @@
     c = dxgemm.gemm(a, b)                        # allocates C in a's library
     dxgemm.gemm(a, b, c, alpha=2.0, beta=1.0)    # updates c in place
 
-Importing touches no GPU and imports neither numba nor any array library but NumPy.
+Importing touches no GPU and imports neither numba nor any array library. The modules behind a name
+are imported when it is first used.
 """
 
-from dxgemm import epilogues, errors, reductions
-from dxgemm.api import (
-    GroupedPlan,
-    Plan,
-    build,
-    cache_info,
-    clear_cache,
-    explain,
-    explain_shape,
-    explain_symmetric,
-    gemm,
-    gemm_grouped,
-    gemm_symmetric,
-    implementations,
-    matmul,
-    plan,
-    plan_grouped,
-)
-from dxgemm.call.explanation import Explanation
-from dxgemm.call.prepared_operand import PreparedOperand, prepare
-from dxgemm.epilogues import epilogue
-from dxgemm.errors import DxgemmError
-from dxgemm.launches.emulated_float32 import emulation_fallbacks
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from dxgemm.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from dxgemm import epilogues, errors, reductions
+    from dxgemm.api import (
+        GroupedPlan,
+        Plan,
+        build,
+        cache_info,
+        clear_cache,
+        explain,
+        explain_shape,
+        explain_symmetric,
+        gemm,
+        gemm_grouped,
+        gemm_symmetric,
+        implementations,
+        matmul,
+        plan,
+        plan_grouped,
+    )
+    from dxgemm.call.explanation import Explanation
+    from dxgemm.call.prepared_operand import PreparedOperand, prepare
+    from dxgemm.epilogues import epilogue
+    from dxgemm.errors import DxgemmError
+    from dxgemm.launches.emulated_float32 import emulation_fallbacks
 
 __all__ = [
     "DxgemmError",
@@ -58,3 +66,28 @@ __all__ = [
     "prepare",
     "reductions",
 ]
+
+_SUBMODULES = ("epilogues", "errors", "reductions")
+_HOMES = {  # of the names that are not in `dxgemm.api`
+    "DxgemmError": "errors",
+    "Explanation": "call.explanation",
+    "PreparedOperand": "call.prepared_operand",
+    "emulation_fallbacks": "launches.emulated_float32",
+    "epilogue": "epilogues",
+    "prepare": "call.prepared_operand",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import the home of a public name, and keep the name for the next use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'api')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
