@@ -6,7 +6,8 @@ import gc
 
 import pytest
 
-from dxgemm.compiler.quick_numba import calls_resolved_once, collector_paused
+from dxgemm.compiler import quick_numba
+from dxgemm.compiler.quick_numba import collector_paused
 
 
 @pytest.mark.parametrize("is_enabled", [True, False])
@@ -22,7 +23,7 @@ def test_the_collector_is_paused_and_then_as_before(is_enabled):
         gc.enable() if before else gc.disable()
 
 
-def test_calls_of_numbers_are_resolved_once(monkeypatch):
+def test_calls_of_numbers_are_resolved_once():
     types = pytest.importorskip("numba").types
     resolved = []
 
@@ -30,40 +31,73 @@ def test_calls_of_numbers_are_resolved_once(monkeypatch):
         resolved.append(arguments)
         return len(resolved)
 
-    def call(*arguments, function="add", context="CUDA", **named):
-        return types.BaseFunction.get_call_type(function, context, arguments, named)
+    resolving_once = quick_numba._resolving_once(resolve)
 
-    monkeypatch.setattr(types.BaseFunction, "get_call_type", resolve)
+    def call(*arguments, function="add", context="CUDA", **named):
+        return resolving_once(function, context, arguments, named)
+
     int32, three, pair = types.int32, types.literal(3), types.UniTuple(types.float32, 2)
     different = [
         lambda: call(int32, int32),
         lambda: call(int32, three),
         lambda: call(int32, int32, function="mul"),
         lambda: call(int32, int32, context="CPU"),
-        lambda: call(pair, pair),
+        lambda: call(types.Tuple(()), pair),
+        lambda: call(types.Tuple((int32, pair)), pair),
+        lambda: call(types.NumberClass(int32), types.CPointer(int32)),
     ]
-    with pytest.raises(ZeroDivisionError), calls_resolved_once():
-        assert [one() for one in different] == [1, 2, 3, 4, 5]
-        assert [one() for one in different] == [1, 2, 3, 4, 5]
-        # Pointers, and arguments by name, are resolved each time.
-        pointer = types.CPointer(types.float32)
-        assert [call(pointer), call(pointer), call(int32, b=int32), call(int32, b=int32)] == [
-            *(6, 7, 8, 9)
-        ]
+    assert [one() for one in different] == [1, 2, 3, 4, 5, 6, 7]
+    assert [one() for one in different] == [1, 2, 3, 4, 5, 6, 7]
+    # Other types, in tuples too, and arguments by name are resolved each time.
+    text = types.unicode_type
+    for other in (lambda: call(text), lambda: call(types.Tuple((text,)))):
+        assert other() != other()
+    assert call(int32, b=int32) != call(int32, b=int32)
+
+
+REPLACED = """
+from dxgemm.compiler.quick_numba import short_builds
+from numba import types
+from numba.cuda import compiler, lowering
+from numba.cuda.core import ir
+from numba.cuda.np import linalg
+names = [
+    (types.BaseFunction, "get_call_type"),
+    (lowering.Lower, "_find_singly_assigned_variable"),
+    (ir.Inst, "_rec_list_vars"),
+    (compiler.CUDACompiler, "define_pipelines"),
+    (linalg, "ensure_blas"),
+]
+originals = [getattr(*name) for name in names]
+try:
+    with short_builds():
+        assert not any(getattr(*name) is original for name, original in zip(names, originals))
         raise ZeroDivisionError
-    assert [call(int32, int32), call(int32, int32)] == [10, 11]
+except ZeroDivisionError:
+    assert [getattr(*name) for name in names] == originals
+"""
+
+
+def test_numba_is_then_as_before(run_python):
+    pytest.importorskip("numba")
+    run_python(REPLACED)
 
 
 COMPILE_TWICE = """
-import contextlib, re
+import contextlib, re, sys
+from dxgemm import epilogues
 from dxgemm.choice.registry import kernel_specs
 from dxgemm.compiler import build
-spec = kernel_specs(("float32",), ("coalesced",), "sm_90a")[0]
+from dxgemm.problem.fusion import Fusion
+from dataclasses import replace
+spec = kernel_specs(("float32",), ("thread_tile_2d",), "sm_90a")[0]
+spec = replace(spec, epilogue=Fusion((epilogues.gelu,), ()))
 texts = []
-for shorten in (build.calls_resolved_once, contextlib.nullcontext):
-    build.calls_resolved_once = shorten
+for shorten in (build.short_builds, contextlib.nullcontext):
+    build.short_builds = shorten
     build._ptx_of_family.cache_clear()
-    texts.append(re.sub(r"_ZN\\w+|//.*", "", build.compile_kernel(spec, "sm_90a").ptx))
+    texts.append(re.sub(r"_ZN\\w+|_smem_\\d+|//.*", "", build.compile_kernel(spec, "sm_90a").ptx))
+    assert "scipy.linalg" not in sys.modules or shorten is contextlib.nullcontext
 assert len(texts[0]) > 1000 and texts[0] == texts[1]
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dxgemm.compiler.cubin import entry_name, read_resources
 from dxgemm.compiler.locks import numba_lock
-from dxgemm.compiler.quick_numba import calls_resolved_once, collector_paused
+from dxgemm.compiler.quick_numba import collector_paused, short_builds
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
@@ -236,7 +236,7 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     scalar = getattr(types, scalar_dtype(spec.dtype))
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     try:
-        with _device_functions_for(capability), calls_resolved_once():
+        with _device_functions_for(capability), short_builds():
             code, _ = cuda.compile(
                 make_kernel(),
                 (*(kinds[kind] for _, kind in PARAMETERS), _epilogue_arguments_type(spec.epilogue)),

@@ -1,28 +1,54 @@
 """Shorter builds with numba, which compiles the same code to the same PTX in half of the time.
 
-An unrolled kernel has thousands of additions and casts. For each numba tries the overloads of the
-function again, tens of them, and the garbage collector looks through its objects again and again.
+An unrolled kernel has thousands of statements. For each addition and cast numba tries the overloads
+of the function again, tens of them; for each variable it searches the block for assignments; and
+the garbage collector looks through its objects again and again.
 """
 
 from __future__ import annotations
 
 import gc
+import operator
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
 @contextmanager
-def calls_resolved_once() -> Iterator[None]:
-    """Let numba resolve a function once for the same types of numbers, or of tuples of a number."""
+def short_builds() -> Iterator[None]:
+    """Replace what takes numba long by what does the same for kernels; other builds wait."""
+    from numba import types
+    from numba.cuda import compiler, lowering
+    from numba.cuda.core import ir
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+    from numba.cuda.np import linalg
+
+    with global_compiler_lock, ExitStack() as replaced:
+
+        def replace(owner: Any, name: str, make: Any) -> None:
+            original = getattr(owner, name)
+            replaced.callback(setattr, owner, name, original)
+            setattr(owner, name, make(original))
+
+        replace(types.BaseFunction, "get_call_type", _resolving_once)
+        replace(lowering.Lower, "_find_singly_assigned_variable", _counting_assignments)
+        replace(ir.Inst, "_rec_list_vars", _listing_quickly)
+        replace(compiler.CUDACompiler, "define_pipelines", _without_array_expressions)
+        replace(linalg, "ensure_blas", _without_blas)
+        yield
+
+
+def _resolving_once(resolve: Any) -> Any:
+    """Resolve a function once for the same types of numbers and pointers, and tuples of these."""
     from numba import types
 
-    resolve = types.BaseFunction.get_call_type
     known: dict[Any, Any] = {}
 
-    def is_plain(argument: Any) -> bool:
-        kind = argument.dtype if isinstance(argument, types.UniTuple) else argument
-        return isinstance(kind, types.Number | types.Boolean)
+    def is_plain(kind: Any) -> bool:
+        if isinstance(kind, types.BaseTuple):
+            return all(map(is_plain, kind.types))
+        return isinstance(kind, types.Number | types.Boolean | types.NumberClass | types.CPointer)
 
     def get_call_type(function: Any, context: Any, arguments: Any, named: Any) -> Any:
         if named or not all(map(is_plain, arguments)):
@@ -32,11 +58,66 @@ def calls_resolved_once() -> Iterator[None]:
             known[key] = resolve(function, context, arguments, named)
         return known[key]
 
-    types.BaseFunction.get_call_type = get_call_type
-    try:
-        yield
-    finally:
-        types.BaseFunction.get_call_type = resolve
+    return get_call_type
+
+
+def _counting_assignments(_: Any) -> Any:
+    """Find the variables that one block alone assigns and reads, and assigns once, in one pass."""
+    from numba.cuda.core import ir
+    from numba.cuda.core.analysis import compute_use_defs, must_use_alloca
+
+    def find_singly_assigned(lower: Any) -> None:
+        blocks = lower.func_ir.blocks
+        assignments = Counter(
+            statement.target.name
+            for block in blocks.values()
+            for statement in block.find_insts(ir.assign_types)
+        )
+        # Variables in `usemap` are read in blocks that have not assigned them before.
+        usemap = compute_use_defs(blocks).usemap
+        shared = set(must_use_alloca(blocks)).union(*usemap.values())
+        once = {name for name, count in assignments.items() if count == 1}
+        lower._singly_assigned_vars = once - shared
+        lower._blk_local_varmap = {}
+
+    return find_singly_assigned
+
+
+def _listing_quickly(list_variables: Any) -> Any:
+    """List the variables of a statement's parts; most are a variable, or have none."""
+    from numba.cuda.core import ir
+
+    without = {ir.Loc, str, int, bool, type(None), type(operator.add)}
+
+    def list_of(statement: Any, part: Any) -> Any:
+        if type(part) is ir.Var:
+            return [part]
+        return [] if type(part) in without else list_variables(statement, part)
+
+    return list_of
+
+
+def _without_array_expressions(define_pipelines: Any) -> Any:
+    """Leave out the pass that fuses expressions of whole arrays: kernels have none."""
+    from numba.cuda.core.typed_passes import NopythonRewrites
+
+    def define(compiler: Any) -> Any:
+        managers = define_pipelines(compiler)
+        for manager in managers:
+            manager.passes = [step for step in manager.passes if step[0] is not NopythonRewrites]
+            manager.finalize()
+        return managers
+
+    return define
+
+
+def _without_blas(_: Any) -> Any:
+    """Do not import SciPy to find out whether numba could call its BLAS: on a GPU it cannot."""
+
+    def ensure_blas() -> None:
+        raise ImportError
+
+    return ensure_blas
 
 
 @contextmanager
