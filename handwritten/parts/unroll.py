@@ -54,6 +54,7 @@ _FLAT = (
 )
 _FOLDED = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Name, ast.Subscript, ast.Attribute)
 _CASTS = ("int32", "int64", "float32")
+_SHARED = (ast.expr_context, ast.operator, int, str)  # parts of nodes that copies have in common
 
 
 def gemm_kernel(function: Callable[..., None]) -> Callable[..., None]:
@@ -298,13 +299,18 @@ class _Unroller(ast.NodeTransformer):
             parts = [self._value(part) for part in node.values]
             if any(is_known and not value for is_known, value in parts):
                 return True, False  # whatever the others are
-        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-        calls = any(isinstance(inner, ast.Call) for inner in ast.walk(node))
-        if calls or not all(
-            _is_literal(self._constants.get(name, self._constants)) for name in names
-        ):
+        if not self._is_computable(node):
             return False, None
         return True, eval(_expression(node), {}, self._constants)
+
+    def _is_computable(self, node: ast.AST) -> bool:
+        """Whether an expression has no calls, and names of literals alone."""
+        if isinstance(node, ast.Name):
+            return _is_literal(self._constants.get(node.id, self._constants))
+        if isinstance(node, ast.Call):
+            return False
+        parts = (part for value in vars(node).values() for part in _nodes(value))
+        return all(map(self._is_computable, parts))
 
 
 def _is_known(node: ast.AST) -> TypeGuard[ast.Constant]:
@@ -321,16 +327,25 @@ def _literal(value: Any) -> ast.expr:
     return ast.parse(repr(value), mode="eval").body
 
 
-def _expression(node: ast.AST) -> Any:
-    return compile(ast.Expression(_copied(node)), "<static_range>", "eval")
+def _expression(node: Any) -> Any:
+    return compile(ast.Expression(node), "<static_range>", "eval")
 
 
-def _copied(node: Any) -> Any:
-    copied = type(node)()
-    for name, value in ast.iter_fields(node):
-        if isinstance(value, list):
-            value = [_copied(item) if isinstance(item, ast.AST) else item for item in value]
-        elif isinstance(value, ast.AST):
-            value = _copied(value)
-        setattr(copied, name, value)
-    return ast.copy_location(copied, node) if hasattr(node, "lineno") else copied
+def _nodes(value: Any) -> list[ast.AST]:
+    """Nodes in an attribute of a node: one, a list of them, or none."""
+    if isinstance(value, ast.AST):
+        return [value]
+    return [item for item in value if isinstance(item, ast.AST)] if isinstance(value, list) else []
+
+
+def _copied(value: Any) -> Any:
+    """Copy of a node and all below it, with their lines; other values are the same."""
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    if not isinstance(value, ast.AST):
+        return value
+    copied = type(value)()
+    fields = vars(copied)
+    for name, part in vars(value).items():
+        fields[name] = part if isinstance(part, _SHARED) else _copied(part)
+    return copied
