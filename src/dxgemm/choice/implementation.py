@@ -26,7 +26,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.complex_form import direct_form
-from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     ITEM_SIZES,
@@ -49,6 +49,14 @@ ADDER = "dxgemm.handwritten.kernels.add_slices"
 COPIER = "dxgemm.handwritten.kernels.align_rows"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
+# Each of m, n and k is a multiple of 16 or odd, or some are 1, and n is above or below m.
+MIXED_SHAPES = (
+    *product((2047, 2048), (4095, 4096), (4095, 4096)),
+    *product((4095, 4096), (2047, 2048), (4095, 4096)),
+    *product((1,), (1, 4095, 4096), (4095, 4096)),
+    *product((4095, 4096), (1,), (4095, 4096)),
+    *product((4095, 4096), (4095, 4096), (1,)),
+)
 
 # Arithmetic of the tensor cores by the dtype of a and b.
 TENSOR = {name: name for name in ("float16", "bfloat16", "float64", "int8")} | {"float32": "tf32"}
@@ -318,12 +326,13 @@ class KernelFile(Implementation):
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """Specs of the kernels to build ahead of time: each config for the common layouts."""
         specs = {
-            self.spec_for(config, problem): None
+            spec: None
             for dtype in self.dtypes
             if dtype in dtypes
             for config in self.configs(dtype)
             for problem in self._common_problems(config, dtype)
             if self.supports(problem) is None
+            for spec in self.all_specs(config, problem)
         }
         return list(specs)
 
@@ -468,15 +477,6 @@ class EmulatedProduct(Handwritten):
     def all_specs(self, config: Any, problem: Problem) -> list[KernelSpec]:
         return [self.spec_for(config, problem), *emulation.other_specs(problem)]
 
-    def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
-        specs = dict.fromkeys(super().common_specs(dtypes))
-        for problem in (
-            p for dtype in self.dtypes if dtype in dtypes for p in common_problems(dtype)
-        ):
-            if self.supports(problem) is None:
-                specs |= dict.fromkeys(emulation.other_specs(problem))
-        return list(specs)
-
     def fallback(self, problem: Problem, config: Any = None) -> str | None:
         if problem.dtype not in self.dtypes:
             return None
@@ -522,14 +522,15 @@ class Cublas(Implementation):
 
 
 def common_problems(dtype: str) -> list[Problem]:
-    """Large problems of all common layouts, result dtypes and precisions; aligned or odd sizes."""
-    problems = []
-    for out_dtype, precision in product(result_dtypes(dtype), (None, *PRECISIONS.get(dtype, ()))):
-        rows = contiguous_problem(dtype, *COMMON_SHAPE, out_dtype=out_dtype, precision=precision)
-        problems += [
-            rows,
-            replace(rows, b=rows.b.transposed()),
-            replace(rows, a=rows.a.transposed()),
-            contiguous_problem(dtype, *ODD_SHAPE, out_dtype=out_dtype, precision=precision),
-        ]
-    return problems
+    """Large contiguous problems of all layouts, result dtypes and precisions.
+
+    Contiguous operands of other sizes need the same kernels. The first problem is aligned, the last
+    one is not.
+    """
+    cases = [(COMMON_SHAPE, "row_row"), *product(MIXED_SHAPES, LAYOUTS), (ODD_SHAPE, "row_row")]
+    kinds = product(result_dtypes(dtype), (None, *PRECISIONS.get(dtype, ())))
+    return [
+        contiguous_problem(dtype, *shape, layout=layout, out_dtype=out_dtype, precision=precision)
+        for out_dtype, precision in kinds
+        for shape, layout in cases
+    ]

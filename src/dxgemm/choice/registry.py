@@ -21,6 +21,7 @@ from dxgemm.choice.implementation import (
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnknownImplementationError
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import result_dtypes
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("naive", "one thread an element, down the columns", rung=1),
@@ -177,8 +178,8 @@ def kernel_specs(
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
     slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
-    for dtype in slicing:
-        problem = contiguous_problem(dtype, 1, 1, 1)
+    for dtype, out_dtype in ((d, out) for d in slicing for out in result_dtypes(d)):
+        problem = contiguous_problem(dtype, 1, 1, 1, out_dtype=out_dtype)
         specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
     specs = list(dict.fromkeys(specs))  # float32 and float64 share the validity check
     return launchable(specs, arch) if arch else specs
