@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
@@ -53,7 +53,7 @@ COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 MIXED_SHAPES = (
     *product((2047, 2048), (4095, 4096), (4095, 4096)),
     *product((4095, 4096), (2047, 2048), (4095, 4096)),
-    *product((1,), (1, 4095, 4096), (4095, 4096)),
+    *product((1,), (1, 4095, 4096), (1, 4095, 4096)),
     *product((4095, 4096), (1,), (4095, 4096)),
     *product((4095, 4096), (4095, 4096), (1,)),
 )

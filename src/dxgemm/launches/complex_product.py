@@ -20,6 +20,7 @@ from dxgemm.problem.complex_form import (
     ComplexForm,
     in_parts,
     real_form,
+    real_forms,
     scaling_copy,
 )
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
@@ -154,14 +155,14 @@ class SummedLaunch(LaunchSeries):
 def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
     """List the kernels around real products, to build ahead of time, for float32 and float64."""
     wanted = [dtype for dtype, part in COMPLEX_PARTS.items() if part in dtypes]
-    sizes = COMMON_SHAPE, (1, *COMMON_SHAPE[1:]), (8, 8, 8), (16, 16, 16)
+    sizes = COMMON_SHAPE, (1, *COMMON_SHAPE[1:]), (1, 4096, 1), (8, 8, 8), (16, 16, 16)
     specs: dict[KernelSpec, None] = {}
     for dtype, size, layout in product(wanted, sizes, LAYOUTS):
         problem = contiguous_problem(dtype, *size, layout=layout)
         others = replace(problem, precision=THREE_PRODUCTS), replace(problem, triangle="both")
-        for own in (problem, *others):
-            for conjugates in ("", "a", "b", "ab"):
-                form = real_form(own, conjugates)
+        for conjugates in ("", "a", "b", "ab"):
+            forms = [*real_forms(problem, conjugates), *(real_form(o, conjugates) for o in others)]
+            for form in forms:
                 specs |= dict.fromkeys(map(copy_spec, [*form.copies.values(), scaling_copy(form)]))
                 if form.products:
                     specs[sum_spec(form)] = None
