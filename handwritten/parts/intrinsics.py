@@ -61,9 +61,15 @@ if _config.ENABLE_CUDASIM:
         return value
 
     def scaled(alpha: Any, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(scaled(alpha, one) for one in value)
         return type(value)(alpha * value)
 
+    multiplied = scaled
+
     def plus_scaled(total: Any, beta: Any, value: Any) -> Any:
+        if isinstance(total, tuple):
+            return tuple(plus_scaled(x, beta, y) for x, y in zip(total, value, strict=True))
         return type(total)(total + beta * value)
 
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
@@ -134,6 +140,17 @@ else:
 
     def unpack(builder: Any, aggregate: Any, count: int) -> list[Any]:
         return [builder.extract_value(aggregate, i) for i in range(count)]
+
+    def _element(kind: Any) -> Any:
+        """The type of a number, or of the registers of a tuple."""
+        return kind.dtype if isinstance(kind, types.UniTuple) else kind
+
+    def _for_each(builder: Any, kind: Any, function: Any, *values: Any) -> Any:
+        """A function of numbers, or of the registers of tuples in turn."""
+        if not isinstance(kind, types.UniTuple):
+            return function(*values)
+        columns = (unpack(builder, value, kind.count) for value in values)
+        return pack_array(builder, [function(*row) for row in zip(*columns, strict=True)])
 
     def _data_pointer(context: Any, builder: Any, kind: Any, value: Any) -> Any:
         """The typed pointer of a shared array, in its own address space, or of a raw pointer."""
@@ -249,31 +266,50 @@ else:
 
     @intrinsic
     def scaled(typing_context, alpha, value):
-        """alpha * value, of one type, rounded by itself.
+        """alpha * value, of one type, rounded by itself; of each register if value is a tuple.
 
         A plain product would be fused with an addition that follows, or not, as the compiler likes:
         one element could then have other bits in another kernel.
         """
+        element = _element(value)
 
         def generate(context, builder, sig, args):
-            if isinstance(value, types.Integer):
-                return builder.mul(*args)
-            ptx_type, constraint = _PTX_TYPES[value]
-            names = f"={constraint},{constraint},{constraint}"
-            return inline_ptx(builder, args[0].type, f"mul.rn.{ptx_type} $0, $1, $2;", names, args)
+            def multiply(register):
+                if isinstance(element, types.Integer):
+                    return builder.mul(args[0], register)
+                ptx_type, constraint = _PTX_TYPES[element]
+                text, names = f"mul.rn.{ptx_type} $0, $1, $2;", ",".join([constraint] * 3)
+                return inline_ptx(builder, register.type, text, f"={names}", [args[0], register])
 
-        return signature(value, value, value), generate
+            return _for_each(builder, value, multiply, args[1])
+
+        return signature(value, element, value), generate
+
+    @intrinsic
+    def multiplied(typing_context, alpha, values):
+        """alpha times each register of a tuple, by products that additions may be fused with."""
+
+        def generate(context, builder, sig, args):
+            is_integer = isinstance(values.dtype, types.Integer)
+            multiply = builder.mul if is_integer else builder.fmul
+            return _for_each(builder, values, lambda value: multiply(args[0], value), args[1])
+
+        return signature(values, values.dtype, values), generate
 
     @intrinsic
     def plus_scaled(typing_context, total, beta, value):
-        """total + beta * value, of one type, rounded once."""
+        """total + beta * value, of one type, rounded once; of each register of two tuples."""
+        element = _element(total)
 
         def generate(context, builder, sig, args):
-            if isinstance(total, types.Integer):
-                return builder.add(args[0], builder.mul(*args[1:]))
-            return builder.fma(args[1], args[2], args[0])
+            def add(addend, register):
+                if isinstance(element, types.Integer):
+                    return builder.add(addend, builder.mul(args[1], register))
+                return builder.fma(args[1], register, addend)
 
-        return signature(total, total, total, total), generate
+            return _for_each(builder, total, add, args[0], args[2])
+
+        return signature(total, total, element, total), generate
 
     @intrinsic
     def opaque(typing_context, value):

@@ -340,6 +340,7 @@ def make_store_tile(
     from dxgemm.handwritten.parts.intrinsics import (
         cluster_sync,
         load_vector,
+        multiplied,
         plus_scaled,
         scaled,
         store_shared,
@@ -380,19 +381,14 @@ def make_store_tile(
             c_first = c_start + (tile_row + thread_row) * c.row + tile_col + thread_col
             for i in static_range(thread_m):
                 for j in static_range(col_vectors):
-                    values = ()
-                    for element in static_range(width):
-                        values = values + (scaled(alpha, acc[i * thread_n + j * width + element]),)
+                    values = scaled(alpha, acc[i * thread_n + j * width :][:width])
                     if beta != 0:
                         added = load_vector(
                             scalar, width, c.data,
                             c_first + (i // row_width * row_group + i % row_width) * c.row
                             + j * col_group,
                         )  # fmt: skip
-                        sums = ()
-                        for element in static_range(width):
-                            sums = sums + (plus_scaled(values[element], beta, added[element]),)
-                        values = sums
+                        values = plus_scaled(values, beta, added)
                     store_vector(
                         out.data,
                         out_first + (i // row_width * row_group + i % row_width) * out.row
@@ -410,9 +406,7 @@ def make_store_tile(
                 for j in static_range(col_vectors):
                     # Scaled here, not after the sum over blocks: a vector of bare accumulators
                     # would tie these to neighbouring registers, and slow down the mainloop.
-                    values = ()
-                    for element in static_range(width):
-                        values = values + (alpha * acc[i * thread_n + j * width + element],)
+                    values = multiplied(alpha, acc[i * thread_n + j * width :][:width])
                     store_shared(
                         target,
                         (i // row_width * row_group + i % row_width) * smem_row_bytes
@@ -421,9 +415,8 @@ def make_store_tile(
                     )
             for i in static_range(0, thread_m if is_mirrored else 0, row_width):
                 for j in static_range(thread_n):
-                    values = ()
-                    for element in static_range(row_width):
-                        values = values + (alpha * acc[(i + element) * thread_n + j],)
+                    column = acc[i * thread_n + j : (i + row_width) * thread_n : thread_n]
+                    values = multiplied(alpha, column)
                     store_shared(
                         target,
                         (j // width * col_group + j % width) * smem_row_bytes
