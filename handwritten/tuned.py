@@ -94,7 +94,7 @@ def make_kernel(
         commit_copies,
         divide,
         global_address,
-        load_shared,
+        load_vectors,
         opaque,
         outer_product,
         shared_address,
@@ -121,16 +121,7 @@ def make_kernel(
     row_width = width if thread_m % width == 0 else width // 2
     row_vectors, col_vectors = thread_m // row_width, thread_n // width
     row_group, col_group = LANES_M * row_width, LANES_N * width
-    # Where the vectors of each k lie in a tile in shared memory; the k after the last is the next
-    # tile's first.
-    a_offsets = tuple(
-        tuple(kk % tile_k * a_row_bytes + i * row_group * item_size for i in range(row_vectors))
-        for kk in range(tile_k + 1)
-    )
-    b_offsets = tuple(
-        tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
-        for kk in range(tile_k + 1)
-    )
+    a_step, b_step = row_group * item_size, col_group * item_size  # from vector to vector
     a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
@@ -257,11 +248,8 @@ def make_kernel(
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
         read_stage: int32 = 0
-        a_frag, b_frag = (), ()
-        for i in static_range(row_vectors):
-            a_frag = a_frag + load_shared(scalar, row_width, a_address, a_offsets[0][i])
-        for j in static_range(col_vectors):
-            b_frag = b_frag + load_shared(scalar, width, b_address, b_offsets[0][j])
+        a_frag = load_vectors(scalar, row_width, a_address, 0, a_step, row_vectors)
+        b_frag = load_vectors(scalar, width, b_address, 0, b_step, col_vectors)
         # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
         exact: int32 = max(to_copy - predicated, 0)
         for phase in static_range(2):
@@ -276,12 +264,11 @@ def make_kernel(
                         cuda.syncthreads()
                     a_row: int32 = a_address + read_stage
                     b_row: int32 = b_address + read_stage
-                    a_next, b_next = (), ()
-                    for i in static_range(row_vectors):
-                        rows = load_shared(scalar, row_width, a_row, a_offsets[kk + 1][i])
-                        a_next = a_next + rows
-                    for j in static_range(col_vectors):
-                        b_next = b_next + load_shared(scalar, width, b_row, b_offsets[kk + 1][j])
+                    # The k after the last is the next tile's first.
+                    a_offset = (kk + 1) % tile_k * a_row_bytes
+                    b_offset = (kk + 1) % tile_k * b_row_bytes
+                    a_next = load_vectors(scalar, row_width, a_row, a_offset, a_step, row_vectors)
+                    b_next = load_vectors(scalar, width, b_row, b_offset, b_step, col_vectors)
                     if kk == 0:  # every thread has left the stage that this overwrites
                         if phase == 0:
                             copy_exact()

@@ -31,6 +31,7 @@ if _config.ENABLE_CUDASIM:
     global_address = simulated_memory.global_address
     load_global = simulated_memory.load_global
     load_shared = simulated_memory.load_shared
+    load_vectors = simulated_memory.load_vectors
     shared_address = simulated_memory.shared_address
     store_global = simulated_memory.store_global
     store_shared = simulated_memory.store_shared
@@ -440,29 +441,32 @@ else:
 
         return signature(types.int64, pointer), generate
 
+    def _load_registers(
+        context: Any, builder: Any, element: Any, count: int, where: tuple[str, str, Any, int]
+    ) -> list[Any]:
+        """Load a vector; `where` is its space, the constraint of its address, this, an offset."""
+        space, address_constraint, address, start = where
+        ptx_type, constraint = _PTX_TYPES[element]
+        register = context.get_value_type(element)
+        if count == 1:
+            text = f"ld.{space}.{ptx_type} $0, [$1+{start}];"
+            constraints = f"={constraint},{address_constraint}"
+            return [inline_ptx(builder, register, text, constraints, [address])]
+        names = ", ".join(f"${i}" for i in range(count))
+        text = f"ld.{space}.v{count}.{ptx_type} {{{names}}}, [${count}+{start}];"
+        constraints = ",".join([f"={constraint}"] * count + [address_constraint])
+        result = ir.LiteralStructType([register] * count)
+        loaded = inline_ptx(builder, result, text, constraints, [address])
+        return unpack(builder, loaded, count)
+
     def _make_load(space: str, address_constraint: str) -> Any:
         @intrinsic
         def load(typing_context, scalar, width, address, offset):
             count, start, element = literal(width), literal(offset), scalar.instance_type
-            ptx_type, constraint = _PTX_TYPES[element]
 
             def generate(context, builder, sig, args):
-                register = context.get_value_type(element)
-                names = [f"${i}" for i in range(count)]
-                if count == 1:
-                    loaded = inline_ptx(
-                        builder, register, f"ld.{space}.{ptx_type} $0, [$1+{start}];",
-                        f"={constraint},{address_constraint}", [args[2]],
-                    )  # fmt: skip
-                    return pack_array(builder, [loaded])
-                loaded = inline_ptx(
-                    builder,
-                    ir.LiteralStructType([register] * count),
-                    f"ld.{space}.v{count}.{ptx_type} {{{', '.join(names)}}}, [${count}+{start}];",
-                    ",".join([f"={constraint}"] * count + [address_constraint]),
-                    [args[2]],
-                )
-                return pack_array(builder, unpack(builder, loaded, count))
+                where = space, address_constraint, args[2], start
+                return pack_array(builder, _load_registers(context, builder, element, count, where))
 
             result = types.UniTuple(element, count)
             return signature(result, scalar, width, address, offset), generate
@@ -497,6 +501,22 @@ else:
     load_global, store_global = _make_load("global", "l"), _make_store("global", "l")
     load_cluster = _make_load("shared::cluster", "r")
     store_cluster = _make_store("shared::cluster", "r")
+
+    @intrinsic
+    def load_vectors(typing_context, scalar, width, address, offset, step, count):
+        """`count` vectors from shared memory as one register tuple, `step` bytes apart."""
+        vectors, between, start = literal(count), literal(step), literal(offset)
+        number, element = literal(width), scalar.instance_type
+
+        def generate(context, builder, sig, args):
+            registers = []
+            for i in range(vectors):
+                where = "shared", "r", args[2], start + i * between
+                registers += _load_registers(context, builder, element, number, where)
+            return pack_array(builder, registers)
+
+        result = types.UniTuple(element, number * vectors)
+        return signature(result, scalar, width, address, offset, step, count), generate
 
     @intrinsic
     def copy_async(typing_context, size, target, target_offset, source):

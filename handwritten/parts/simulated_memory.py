@@ -74,6 +74,11 @@ def load_shared(scalar: Any, width: int, address: Any, offset: int) -> Any:
     return tuple(_shared_bytes(address + offset, size).view(scalar))
 
 
+def load_vectors(scalar: Any, width: int, address: Any, offset: int, step: int, count: int) -> Any:
+    starts = (offset + i * step for i in range(count))
+    return sum((load_shared(scalar, width, address, start) for start in starts), ())
+
+
 def store_shared(address: Any, offset: int, values: Any) -> None:
     data = np.array(values)
     _shared_bytes(address + offset, data.nbytes)[:] = data.view(np.uint8)
