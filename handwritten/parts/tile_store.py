@@ -166,9 +166,24 @@ def make_store_from_smem(
         if is_stored:
             store_vector(out.data, out_index, values)
 
+    def read_one(address, row, col, m, n, beta, c, c_start):
+        value = sum_element(address)[0]
+        is_inside = row < m and col < n and (is_whole or keeps(row, col))
+        if adds_c and beta != 0 and is_inside:
+            value += beta * c.data[c_start + (row * c.row + col * c.col)]
+        return scalar(value)
+
+    def finish_one(value, address, matrix, row, col, m, n, out, out_start, extra):
+        if row < m and col < n and (is_whole or keeps(row, col)):
+            result = finish(value, matrix, row, col, extra)
+            if is_reduced:
+                store_shared(address, 0, (result,))
+            if is_stored:
+                out.data[out_start + (row * out.row + col * out.col)] = result
+
     sum_vector, sum_element, sum_pair = make_sum(width), make_sum(1), make_sum(2)
-    add_c = inlined(unroll(add_c))
-    put = inlined(unroll(put))
+    add_c, put = inlined(unroll(add_c)), inlined(unroll(put))
+    read_one, finish_one = inlined(unroll(read_one)), inlined(unroll(finish_one))
 
     def finish_tile(
         smem, rank, matrix, tile_row, tile_col, m, n, beta, is_vector,
@@ -254,30 +269,15 @@ def make_store_from_smem(
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
                     place = address + below * smem_row_bytes + right * item_bytes
-                    value = sum_element(place)[0]
-                    is_inside = (
-                        row + below < m
-                        and col + right < n
-                        and (is_whole or keeps(row + below, col + right))
-                    )
-                    if adds_c and beta != 0 and is_inside:
-                        index = (row + below) * c.row + (col + right) * c.col
-                        value += beta * c.data[c_start + index]
-                    values = values + (scalar(value),)
+                    value = read_one(place, row + below, col + right, m, n, beta, c, c_start)
+                    values = values + (value,)
                 for member in static_range(down * across):
                     below, right = member // across, member % across * lanes
-                    if (
-                        row + below < m
-                        and col + right < n
-                        and (is_whole or keeps(row + below, col + right))
-                    ):
-                        result = finish(values[member], matrix, row + below, col + right, extra)
-                        if is_reduced:
-                            place = address + below * smem_row_bytes + right * item_bytes
-                            store_shared(place, 0, (result,))
-                        if is_stored:
-                            index = (row + below) * out.row + (col + right) * out.col
-                            out.data[out_start + index] = result
+                    place = address + below * smem_row_bytes + right * item_bytes
+                    finish_one(
+                        values[member], place, matrix, row + below, col + right, m, n, out,
+                        out_start, extra,
+                    )  # fmt: skip
 
     finish_tile = inlined(unroll(finish_tile))
     if not is_reduced:
