@@ -56,25 +56,25 @@ def test_calls_of_numbers_are_resolved_once():
 
 
 REPLACED = """
-from dxgemm.compiler.quick_numba import short_builds
-from numba import types
-from numba.cuda import compiler, lowering
-from numba.cuda.core import ir
-from numba.cuda.np import linalg
-names = [
-    (types.BaseFunction, "get_call_type"),
-    (lowering.Lower, "_find_singly_assigned_variable"),
-    (ir.Inst, "_rec_list_vars"),
-    (compiler.CUDACompiler, "define_pipelines"),
-    (linalg, "ensure_blas"),
-]
-originals = [getattr(*name) for name in names]
+from importlib import import_module
+from operator import attrgetter
+from dxgemm.compiler import quick_numba
+import numba.cuda
+
+def values():
+    return [attrgetter(path)(import_module(module)) for module, path in quick_numba._REPLACEMENTS]
+
+originals = values()
+quick_numba._REPLACEMENTS["numba.cuda", "gone.elsewhere"] = None
+quick_numba._REPLACEMENTS["numba.cuda.gone", "elsewhere"] = None
 try:
-    with short_builds():
-        assert not any(getattr(*name) is original for name, original in zip(names, originals))
+    with quick_numba.short_builds():
+        del quick_numba._REPLACEMENTS["numba.cuda", "gone.elsewhere"]
+        del quick_numba._REPLACEMENTS["numba.cuda.gone", "elsewhere"]
+        assert not any(new is old for new, old in zip(values(), originals, strict=True))
         raise ZeroDivisionError
 except ZeroDivisionError:
-    assert [getattr(*name) for name in names] == originals
+    assert values() == originals and len(originals) == 5
 """
 
 

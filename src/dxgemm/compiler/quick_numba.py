@@ -11,32 +11,9 @@ import gc
 import operator
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from typing import Any
-
-
-@contextmanager
-def short_builds() -> Iterator[None]:
-    """Replace what takes numba long by what does the same for kernels; other builds wait."""
-    from numba import types
-    from numba.cuda import compiler, lowering
-    from numba.cuda.core import ir
-    from numba.cuda.core.compiler_lock import global_compiler_lock
-    from numba.cuda.np import linalg
-
-    with global_compiler_lock, ExitStack() as replaced:
-
-        def replace(owner: Any, name: str, make: Any) -> None:
-            original = getattr(owner, name)
-            replaced.callback(setattr, owner, name, original)
-            setattr(owner, name, make(original))
-
-        replace(types.BaseFunction, "get_call_type", _resolving_once)
-        replace(lowering.Lower, "_find_singly_assigned_variable", _counting_assignments)
-        replace(ir.Inst, "_rec_list_vars", _listing_quickly)
-        replace(compiler.CUDACompiler, "define_pipelines", _without_array_expressions)
-        replace(linalg, "ensure_blas", _without_blas)
-        yield
 
 
 def _resolving_once(resolve: Any) -> Any:
@@ -118,6 +95,37 @@ def _without_blas(_: Any) -> Any:
         raise ImportError
 
     return ensure_blas
+
+
+# What is replaced, by module and name, and the function that makes the replacement of it.
+_REPLACEMENTS = {
+    ("numba.core.types", "BaseFunction.get_call_type"): _resolving_once,
+    ("numba.cuda.lowering", "Lower._find_singly_assigned_variable"): _counting_assignments,
+    ("numba.cuda.core.ir", "Inst._rec_list_vars"): _listing_quickly,
+    ("numba.cuda.compiler", "CUDACompiler.define_pipelines"): _without_array_expressions,
+    ("numba.cuda.np.linalg", "ensure_blas"): _without_blas,
+}
+
+
+@contextmanager
+def short_builds() -> Iterator[None]:
+    """Replace what takes numba long by what does the same for kernels; other builds wait.
+
+    A version of numba that has one of these elsewhere keeps it, and builds longer.
+    """
+    from numba.cuda.core.compiler_lock import global_compiler_lock
+
+    with global_compiler_lock, ExitStack() as replaced:
+        for (module, path), make in _REPLACEMENTS.items():
+            with suppress(ImportError, AttributeError):
+                owner: Any = import_module(module)
+                *classes, name = path.split(".")
+                for inner in classes:
+                    owner = getattr(owner, inner)
+                original = getattr(owner, name)
+                setattr(owner, name, make(original))
+                replaced.callback(setattr, owner, name, original)
+        yield
 
 
 @contextmanager
