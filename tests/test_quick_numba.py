@@ -74,7 +74,7 @@ try:
         assert not any(new is old for new, old in zip(values(), originals, strict=True))
         raise ZeroDivisionError
 except ZeroDivisionError:
-    assert values() == originals and len(originals) == 5
+    assert values() == originals and len(originals) == 7
 """
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from inspect import iscode
 from typing import Any
 
 
@@ -74,6 +75,31 @@ def _listing_quickly(list_variables: Any) -> Any:
     return list_of
 
 
+def _remembering_types(resolve: Any) -> Any:
+    """Resolve the type of a function, or of another constant that is called, once."""
+    known: dict[int, Any] = {}
+
+    def resolve_value_type(context: Any, value: Any) -> Any:
+        if not callable(value):
+            return resolve(context, value)
+        if id(value) not in known:
+            known[id(value)] = value, resolve(context, value)  # kept, so that it keeps its id
+        return known[id(value)][1]
+
+    return resolve_value_type
+
+
+def _only_with_closures(run_pass: Any) -> Any:
+    """Look for closures to inline only where a function has any, or calls `reduce`."""
+
+    def run_pass_if_needed(step: Any, state: Any) -> bool:
+        code = state.func_id.code
+        is_needed = any(map(iscode, code.co_consts)) or "reduce" in code.co_names
+        return is_needed and run_pass(step, state)
+
+    return run_pass_if_needed
+
+
 def _without_array_expressions(define_pipelines: Any) -> Any:
     """Leave out the pass that fuses expressions of whole arrays: kernels have none."""
     from numba.cuda.core.typed_passes import NopythonRewrites
@@ -102,6 +128,8 @@ _REPLACEMENTS = {
     ("numba.core.types", "BaseFunction.get_call_type"): _resolving_once,
     ("numba.cuda.lowering", "Lower._find_singly_assigned_variable"): _counting_assignments,
     ("numba.cuda.core.ir", "Inst._rec_list_vars"): _listing_quickly,
+    ("numba.cuda.target", "CUDATypingContext.resolve_value_type"): _remembering_types,
+    ("numba.cuda.core.untyped_passes", "InlineClosureLikes.run_pass"): _only_with_closures,
     ("numba.cuda.compiler", "CUDACompiler.define_pipelines"): _without_array_expressions,
     ("numba.cuda.np.linalg", "ensure_blas"): _without_blas,
 }
