@@ -182,6 +182,8 @@ def make_kernel(
     steps = tile_k // MMA_K
     left_mmas, right_mmas = warp_left // MMA_ROWS, warp_right // MMA_COLS
     mmas = left_mmas * right_mmas
+    mma_rows = tuple(i // right_mmas * MMA_ROWS for i in range(mmas))
+    mma_cols = tuple(i % right_mmas * MMA_COLS for i in range(mmas))
     left_tile = make_operand_tile("left", left_mode, tile_left, warp_left, tile_k, threads, dtype)
     right_tile = make_operand_tile(
         "right", right_mode, tile_right, warp_right, tile_k, threads, dtype
@@ -449,11 +451,11 @@ def make_kernel(
                 out_lane = out_tile + (lane_row * out_row_bytes + lane_col * out_col_bytes)
                 c_lane = c_tile + (lane_row * c_row_bytes + lane_col * c_col_bytes)
                 for i in static_range(mmas):
-                    row, col = i // right_mmas * MMA_ROWS, i % right_mmas * MMA_COLS
                     store(
                         acc[4 * i : 4 * i + 4], alpha, beta,
-                        c_lane + (row * c_row_bytes + col * c_col_bytes), c_step,
-                        out_lane + (row * out_row_bytes + col * out_col_bytes), out_step,
+                        c_lane + (mma_rows[i] * c_row_bytes + mma_cols[i] * c_col_bytes), c_step,
+                        out_lane + (mma_rows[i] * out_row_bytes + mma_cols[i] * out_col_bytes),
+                        out_step,
                     )  # fmt: skip
             else:
                 stores_through_smem[copy](

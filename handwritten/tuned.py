@@ -262,8 +262,9 @@ def make_kernel(
                             read_stage = 0
                         wait_copies(stages - 2)
                         cuda.syncthreads()
-                    a_row: int32 = a_address + read_stage
-                    b_row: int32 = b_address + read_stage
+                    if kk == 0 or kk == tile_k - 1:
+                        a_row: int32 = a_address + read_stage
+                        b_row: int32 = b_address + read_stage
                     # The k after the last is the next tile's first.
                     a_offset = (kk + 1) % tile_k * a_row_bytes
                     b_offset = (kk + 1) % tile_k * b_row_bytes
