@@ -64,9 +64,9 @@ def make_tile_copy(
         most_line_threads: the most threads that copy neighbouring units of a line. If they copy
             along k, fewer of them keep their writes to shared memory in different banks.
     """
-    from numba import cuda, int32, int64
+    from numba import int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part
+    from dxgemm.handwritten.parts.intrinsics import copy_async, copy_async_part, device_function
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     item_size = np.dtype(dtype).itemsize
@@ -137,5 +137,4 @@ def make_tile_copy(
                         int32(item_size * is_inside),
                     )
 
-    inlined = cuda.jit(device=True, forceinline=True)
-    return TileCopy(*(inlined(unroll(f)) for f in (begin, copy, copy_predicated)))
+    return TileCopy(*(device_function(unroll(f)) for f in (begin, copy, copy_predicated)))

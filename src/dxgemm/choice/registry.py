@@ -77,6 +77,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         multiplies=TENSOR,
     ),
     ComplexProduct("complex_batch", "small complex matrices, each read at once as it lies"),
+    ComplexProduct("complex_tile", "complex elements as they lie, cp.async in several stages"),
     EmulatedProduct(
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
