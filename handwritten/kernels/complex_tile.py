@@ -35,7 +35,7 @@ from dxgemm.handwritten.parts.configs import (
 from dxgemm.handwritten.parts.kernel import Kernel, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
-OTHER_REGISTERS = 40  # of a thread, besides sums and fragments
+OTHER_REGISTERS = 16  # of a thread, besides sums and fragments
 BANKS_BYTES = 256  # of a warp's access of 8 bytes a lane, twice all banks
 
 
@@ -64,7 +64,12 @@ class Config(tuned.Config):
         return max(self.stages * self.stage_bytes(dtype), sums)
 
     def min_blocks(self, dtype: str) -> int:
-        """Minimum resident blocks per SM: as many as sums and two sets of fragments allow."""
+        """Minimum resident blocks per SM: as many as sums and two sets of fragments allow.
+
+        Clusters are for results of few tiles.
+        """
+        if self.split_k > 1:
+            return 1
         fragments = 2 * (self.thread_m + self.thread_n) * np.dtype(dtype).itemsize
         registers = (self.accumulator_bytes(dtype) + fragments) // REGISTER_BYTES + OTHER_REGISTERS
         return max(1, REGISTERS_PER_SM // (min(registers, MOST_REGISTERS) * self.threads))

@@ -7,14 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.batch_invariant import BatchInvariant
-from dxgemm.choice.registry import find_implementation
+from dxgemm.choice.implementation import ComplexProduct
+from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.problem.complex_form import ComplexForm, direct_form, is_small_batch, real_form
+from dxgemm.problem.complex_form import (
+    ComplexForm,
+    direct_form,
+    is_small_batch,
+    real_form,
+    suits_tiles,
+)
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
-DIRECT = "complex_batch"  # the kernel that reads complex elements as they lie
+# Kernels that read complex elements as they lie; those of them for batches of small matrices, and, by
+# dtype, for larger ones.
+DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
+SMALL, LARGE = "complex_batch", {"complex64": "complex_tile"}
 
 
 def check_conjugate(conjugate: Any) -> str:
@@ -93,15 +103,25 @@ def form_of_problem(
     """
     is_invariant = isinstance(implementation, BatchInvariant)
     asked = implementation.implementation if is_invariant else implementation
-    if (asked[0] if isinstance(asked, tuple) and asked else asked) == DIRECT:
+    name = asked[0] if isinstance(asked, tuple) and asked else asked
+    if name in DIRECT:
         if problem.triangle:
             raise UnsupportedProblemError(
-                f"gemm_symmetric: implementation {DIRECT!r} cannot compute this: a Hermitian "
+                f"gemm_symmetric: implementation {name!r} cannot compute this: a Hermitian "
                 "result is made of real products."
             )
         return direct_form(problem, conjugates)
-    is_automatic = implementation is None and is_small_batch(problem)
-    if is_automatic and find_implementation(DIRECT).runs_on(arch) is None:
+    if implementation is None and _is_direct(problem, arch):
         return direct_form(problem, conjugates)
     is_any = not is_invariant and implementation != "cublas"
     return real_form(problem, conjugates, is_any=is_any)
+
+
+def _is_direct(problem: Problem, arch: str) -> bool:
+    """True if the automatic choice is among the kernels that read complex elements as they lie."""
+    if problem.precision is not None or problem.triangle:
+        return False
+    name = SMALL if is_small_batch(problem) else None
+    if name is None and suits_tiles(problem):
+        name = LARGE.get(problem.dtype)
+    return name is not None and find_implementation(name).runs_on(arch) is None

@@ -9,7 +9,8 @@ With few rows, expanding b costs more than the product. Then its real and its im
 two rows of each row of a, whose real product with b as it lies, (k, 2 n), has all products of
 parts. Or out.T = b.T @ a.T is computed, in which a is the operand to expand.
 
-Small matrices of a batch are not expanded: one kernel reads complex elements as they lie.
+Most products in the dtype's own arithmetic are not expanded: one kernel reads complex elements as
+they lie.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ START_BYTES = 2**23
 # Largest m, n and k of a batch that is computed without expansion: those of a tile of
 # `complex_batch`.
 MOST_SMALL = 80
+
+# Rows, or columns, up to which the larger operand is read once by kernels of real products; and the
+# longest k, for each tile of this size, that blocks of a cluster share.
+MOST_FEW_ROWS = 16
+LEAST_TILE, MOST_K_A_TILE = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -123,9 +129,15 @@ class ComplexForm:
 
 
 def is_small_batch(problem: Problem) -> bool:
-    """True for a batch of small matrices in the dtype's own arithmetic."""
-    is_own = problem.precision is None and not problem.triangle
-    return is_own and problem.batch > 1 and max(problem.m, problem.n, problem.k) <= MOST_SMALL
+    """True for a batch of small matrices."""
+    return problem.batch > 1 and max(problem.m, problem.n, problem.k) <= MOST_SMALL
+
+
+def suits_tiles(problem: Problem) -> bool:
+    """True if tiles of the result make use of a large GPU: not of few rows, nor of a long k."""
+    tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
+    is_short = problem.k <= MOST_K_A_TILE * tiles
+    return is_short and min(problem.m, problem.n) > MOST_FEW_ROWS
 
 
 def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
