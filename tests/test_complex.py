@@ -108,7 +108,7 @@ def number(request, monkeypatch):
 
     clear_routes()
     monkeypatch.setattr("dxgemm.call.complex_call.real_form", numbered)
-    monkeypatch.setattr("dxgemm.call.complex_call.is_small_batch", lambda problem: False)
+    monkeypatch.setattr("dxgemm.call.complex_call._is_direct", lambda problem, arch: False)
     yield request.param
     clear_routes()
 

@@ -21,8 +21,8 @@ from dxgemm.problem.complex_form import (
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
-# Kernels that read complex elements as they lie; those of them for batches of small matrices, and, by
-# dtype, for larger ones.
+# Kernels that read complex elements as they lie; that for batches of small matrices and, by dtype,
+# those for larger ones.
 DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
 SMALL, LARGE = "complex_batch", {"complex64": "complex_tile"}
 

@@ -1,0 +1,182 @@
+"""Complex products of any size as they lie, by the kernels with tiles of complex sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+import numpy as np
+import pytest
+from test_complex import integers
+from test_complex import put as put_matrix
+from test_complex_batch import CALLS, IS_SIMULATED, LAYOUTS, check, direct
+
+import dxgemm
+from dxgemm import errors
+from dxgemm.call.complex_call import LARGE
+from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.legality import fitting_configs
+from dxgemm.choice.registry import find_implementation
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import complex_tile
+from dxgemm.problem.complex_form import MOST_FEW_ROWS, direct_form
+from dxgemm.problem.define import contiguous_problem
+from dxgemm.runtime.device import device_facts
+
+# Each kernel with its dtype and its configs.
+CASES = [
+    pytest.param(name, dtype, config, id=f"{name}-{config}")
+    for dtype, name in LARGE.items()
+    for config in (
+        import_module(find_implementation(name).module).KERNEL.simulator_configs
+        if simulator_enabled()
+        else find_implementation(name).configs(dtype)
+    )
+]
+
+
+@pytest.fixture(autouse=True)
+def fitting(request):
+    """Skip kernels and configs that this device does not run."""
+    asked = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    if "name" in asked:
+        implementation, device = find_implementation(asked["name"]), device_facts(0)
+        if reason := implementation.runs_on(device.arch):
+            pytest.skip(reason)
+        configs = fitting_configs(implementation, asked["dtype"], device)
+        if asked.get("config", configs[0]) not in configs:
+            pytest.skip(f"the config does not fit {device.name}")
+
+
+@pytest.mark.parametrize(("name", "dtype", "config"), CASES)
+@pytest.mark.parametrize("below", [-1, 0, 1, 2])
+def test_every_config_at_the_edges_of_its_tile(home, name, dtype, config, below):
+    """One tile and several, whole ones too; k of some stages, of parts of one, and of none."""
+    m, n, k = config.tile_m - below, config.tile_n + below, 4 * config.tile_k - below
+    layouts = ("C", "F", "C") if below % 2 else ("F", "C", "F")
+    call = CALLS[below:][:1]
+    for sizes in ((m, n, k), (n, m + 2, 1 + below % 2), (2 * m, n, k + 8 * config.tile_k)):
+        check(home, dtype, sizes, layouts, call, (name, config), batch=1 + below % 2)
+
+
+@pytest.mark.parametrize(("name", "dtype", "config"), CASES)
+@pytest.mark.parametrize("layouts", LAYOUTS, ids="".join)
+def test_every_layout_and_conjugate(home, name, dtype, config, layouts):
+    if config not in [case.values[2] for case in CASES if case.values[0] == name][::4]:
+        pytest.skip("the kernels of other configs copy operands in the same way")
+    for sizes in ((16, 32, 8), (17, 5, 9)) if IS_SIMULATED else ((128, 192, 48), (131, 67, 33)):
+        check(home, dtype, sizes, layouts, CALLS[:: 3 if IS_SIMULATED else 1], (name, config))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "dtype", "config"), CASES)
+@pytest.mark.parametrize("k", [0, 1, 2, 7, 8, 9, 31, 65, 1000])
+def test_every_depth(home, name, dtype, config, k):
+    """Blocks of a cluster may have no tile of k, or one that ends early."""
+    for size in (70, 128):
+        check(home, dtype, (size, size, k), "CCC", CALLS[1:2], (name, config), batch=2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
+def test_rows_far_apart(home, name, dtype):
+    """The last row of a begins more than 2**31 bytes behind the first one."""
+    m, n, k = 70, 33, 40
+    a, b = integers((m, k), dtype, 1), integers((k, n), dtype, 2)
+    around = np.zeros((m, 2**22), dtype)
+    around[:, 5 : 5 + k] = a
+    sent = home.send(around)[:, 5 : 5 + k]
+    found = dxgemm.gemm(sent, home.send(b), implementation=name)
+    np.testing.assert_array_equal(home.fetch(found), a @ b)
+
+
+@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
+def test_special_values_stay_in_their_components(home, name, dtype):
+    """Each component is a sum of products of components; what is not read does not leak."""
+    a, b = integers((6, 5), dtype, 1), integers((5, 7), dtype, 2)
+    a[1, 2], a[3, 0], b[4, 3] = complex(np.inf, 1), complex(1, np.nan), complex(2, -np.inf)
+    with np.errstate(invalid="ignore"):
+        re = a.real @ b.real - a.imag @ b.imag
+        im = a.real @ b.imag + a.imag @ b.real
+    out = np.full((6, 7), complex(np.nan, np.nan), dtype)
+    for layout in "CFs":
+        sent, _ = put_matrix(home, a, layout)
+        target, _ = put_matrix(home, out, layout)
+        found = home.fetch(dxgemm.gemm(sent, home.send(b), target, 2, implementation=name))
+        np.testing.assert_array_equal(found.real, (2 * re).astype(found.real.dtype))
+        np.testing.assert_array_equal(found.imag, (2 * im).astype(found.imag.dtype))
+
+
+@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
+def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
+    m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
+    rng = np.random.default_rng(0)
+    a, b = (
+        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
+        for s in ((m, k), (k, n))
+    )
+    options = {"implementation": name, "batch_invariant": True}
+    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
+    for rows in (1, 2, m - 1):
+        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), **options)
+        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
+
+
+@pytest.mark.gpu
+def test_the_automatic_choice_is_a_direct_kernel(home):
+    for dtype in LARGE:
+        a = home.send(integers((300, 300), dtype, 1))
+        explained = dxgemm.explain(a, a)
+        assert explained.implementation == LARGE[dtype]
+        assert "as they lie" in explained.complex_form
+
+
+@pytest.mark.parametrize("dtype", LARGE)
+def test_large_products_are_computed_as_they_lie(dtype):
+    large = contiguous_problem(dtype, 512, 512, 512)
+    assert direct(large) and direct(replace(large, k=0)) and direct(replace(large, batch=9))
+    for name in ("m", "n"):
+        assert not direct(replace(large, **{name: MOST_FEW_ROWS}))
+    assert not direct(contiguous_problem(dtype, 64, 64, 10**6))
+    for precision in ("3m", "emulated"):
+        assert not direct(replace(large, precision=precision))
+    for other in ("cublas", "tuned", BatchInvariant(None)):
+        assert not direct(large, other)
+    assert not direct(large, arch="sm_75")
+
+
+@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
+def test_a_name_means_this_kernel_or_an_error(home, name, dtype):
+    a = home.send(integers((5, 5), dtype))
+    real = home.send(np.ones((5, 5), "float32"))
+    assert dxgemm.explain(a, a, implementation=name).implementation == name
+    refused = errors.UnsupportedProblemError
+    with pytest.raises(refused, match=f"{dtype}, not float32"):
+        dxgemm.gemm(real, real, implementation=name)
+    with pytest.raises(refused, match=f"{name!r}.* Hermitian"):
+        dxgemm.gemm_symmetric(a, implementation=name)
+
+
+def test_a_kernel_is_made_for_layouts_and_conjugates():
+    config = complex_tile.KERNEL.configs[0]
+
+    def variant(conjugates="", size=8, **changes):
+        problem = replace(contiguous_problem("complex64", size, size, size), **changes)
+        return complex_tile.variant(config, direct_form(problem, conjugates).product)
+
+    rows = contiguous_problem("complex64", 8, 8, 8)
+    assert variant() == ("", "k", "outer16")
+    assert variant("ba", b=rows.b.transposed()) == ("ab", "k", "k")
+    assert variant("a", a=rows.a.transposed()) == ("a", "outer16", "outer16")
+    assert variant(size=5) == ("", "k", "outer")
+
+
+def test_a_config_that_cannot_be_is_refused():
+    for numbers, message in (
+        ((128, 128, 8, 6, 8, 4), "must fill the tile"),
+        ((64, 64, 8, 8, 2, 4), "columns in fours"),
+        ((64, 64, 8, 8, 4, 1), "two stages"),
+        ((64, 32, 8, 4, 4, 4, 8), "share out the rows of a thread"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            complex_tile.Config(*numbers)
