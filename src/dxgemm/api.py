@@ -102,9 +102,9 @@ def gemm(
         float16 and bfloat16 are multiplied, summed and scaled by alpha and beta in float32; the
         result is rounded once. int8 is multiplied, summed and scaled in int32, exactly modulo
         2**32.
-        Complex matrices are multiplied as real ones of twice the columns and the k, by the kernels
-        of float32 and float64 and with their precisions, after a copy of b in a workspace of twice
-        its bytes. They take no epilogue and no mask.
+        Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
+        twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
+        workspace of twice its bytes. They take no epilogue and no mask.
         A kernel that takes long to build is built in another process, while another kernel
         computes the calls. If DXGEMM_BUILD is block or never, the same kernel computes every call.
         Asynchronous for device operands: the host is never synchronised. Operands of several
