@@ -28,6 +28,7 @@ from dxgemm.tuning.observations import Observation, append, read
 from dxgemm.tuning.workloads import (
     ALIGNED,
     ARITHMETICS,
+    COMPLEX_ARITHMETICS,
     LARGE,
     MOST_ELEMENTS,
     SQUARES,
@@ -106,12 +107,22 @@ SMALL = [
 ]
 
 
+COMPLEX = [Workload(dtype, 5, 6, 7, 3) for dtype, _ in COMPLEX_ARITHMETICS]
+
+
 @needs_simulator
 def test_a_workload_is_the_problem_that_gemm_makes_of_its_arrays():
-    for workload in SMALL:
+    for workload in SMALL + COMPLEX:
         bench = measure.Bench(workload, lambda calls: 1.0)
         for operands in (bench._exact, *bench.operands):
             assert bench._plan(operands, None).route.problem == workload.problem(), workload
+
+
+def test_complex_workloads_have_no_epilogue():
+    found = list(islice(random_workloads(COMPLEX_ARITHMETICS, 5), 200))
+    assert {w.dtype for w in found} == {"complex64", "complex128"}
+    assert not any(w.epilogue for w in found)
+    assert all(w.problem().dtype == w.dtype for w in found)
 
 
 def test_workloads_from_a_file(tmp_path):
@@ -201,7 +212,7 @@ def count_calls(calls):
 
 
 @needs_simulator
-@pytest.mark.parametrize("workload", SMALL[::3], ids=str)
+@pytest.mark.parametrize("workload", SMALL[::3] + COMPLEX, ids=str)
 def test_measuring_checks_and_times_every_candidate(workload):
     observed = measure.measure(workload, SIMULATED_DEVICE, count_calls)
     assert observed.workload == workload

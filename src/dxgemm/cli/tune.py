@@ -24,6 +24,7 @@ from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
 from dxgemm.tuning.workloads import (
     ARITHMETICS,
+    COMPLEX_ARITHMETICS,
     Workload,
     random_workloads,
     read_workloads,
@@ -42,6 +43,8 @@ class TunedDtype(StrEnum):
     float64 = "float64"
     float16 = "float16"
     int8 = "int8"
+    complex64 = "complex64"
+    complex128 = "complex128"
 
 
 def tune(
@@ -87,7 +90,7 @@ def tune(
         kept.unlink(missing_ok=True)
     known = read(kept)
     dtypes = {chosen.value for chosen in dtype or TunedDtype}
-    arithmetics = [arithmetic for arithmetic in ARITHMETICS if arithmetic[0] in dtypes]
+    arithmetics = [one for one in (*ARITHMETICS, *COMPLEX_ARITHMETICS) if one[0] in dtypes]
     wanted: Iterable[Workload] = (
         read_workloads(shapes, arithmetics)
         if shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import cycle, islice
 from typing import Any
@@ -25,7 +25,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.problem import Problem
 from dxgemm.tuning.observations import Observation
 from dxgemm.tuning.sampling import calls_in_sample, interleave, sets_of_operands
@@ -149,9 +149,9 @@ def _as_dtype(array: Any, dtype: str) -> Any:
 def _pool(xp: Any, kind: str, dtype: str) -> Any:
     """POOL random numbers: normal ones, or -1, 0 and 1, whose sums of products are exact."""
     numbers = np.random.default_rng(0)
-    if kind == "integers":
-        return xp.asarray(numbers.integers(-1, 2, POOL).astype(dtype))
-    return xp.asarray(numbers.standard_normal(POOL).astype(dtype))
+    draw = partial(numbers.integers, -1, 2) if kind == "integers" else numbers.standard_normal
+    drawn = draw(POOL) + 1j * draw(POOL) if dtype in COMPLEX_PARTS else draw(POOL)
+    return xp.asarray(drawn.astype(dtype))
 
 
 class Bench:
@@ -172,10 +172,11 @@ class Bench:
         self._cast = cast
         self._xp: Any = import_module("numpy" if simulator_enabled() else "cupy")
         self._epilogue = dxgemm.epilogues.gelu_tanh if workload.epilogue else None
-        self._exact = self._operands(_pool(self._xp, "integers", "float32"), 0)
+        is_wide = workload.dtype in ("float64", *COMPLEX_PARTS)
+        self._wide_dtype = workload.dtype if is_wide else "float32"
+        self._exact = self._operands(_pool(self._xp, "integers", self._wide_dtype), 0)
         self._expected = self._reference()
-        wide = "float64" if workload.dtype == "float64" else "float32"
-        pool = _pool(self._xp, "normal", wide)
+        pool = _pool(self._xp, "normal", self._wide_dtype)
         self.operands = [self._operands(pool, place) for place in range(self._set_count())]
 
     def samplers(self, found: dict[str, Candidate]) -> dict[str, Sampler]:
@@ -235,10 +236,10 @@ class Bench:
         return self._wide(self._cast(expected, self._workload.out_dtype))
 
     def _wide(self, array: Any) -> Any:
-        """Convert an array to float64, or to float32, in which the sums are exact too."""
+        """Convert an array of a narrow dtype to float32, in which the sums are exact too."""
         if not isinstance(array, self._xp.ndarray):
             array = self._xp.from_dlpack(array.float())
-        return _as_dtype(array, "float64" if self._workload.dtype == "float64" else "float32")
+        return _as_dtype(array, self._wide_dtype)
 
     def _operands(self, pool: Any, place: int) -> list[Any]:
         """Make a, b and out; a and b are filled from different parts of a pool of numbers."""

@@ -11,8 +11,15 @@ from dxgemm.call.epilogue import fuse
 from dxgemm.epilogues import gelu_tanh
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.errors import ShapeError
+from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import define_problem
-from dxgemm.problem.dtypes import ITEM_SIZES, RESULT_DTYPES, scalar_dtype
+from dxgemm.problem.dtypes import (
+    COMPLEX_PARTS,
+    ITEM_SIZES,
+    result_dtypes,
+    scalar_dtype,
+    step_flops,
+)
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
@@ -27,6 +34,8 @@ ARITHMETICS: tuple[tuple[str, str | None], ...] = (
     ("float32", "emulated"),
     ("float64", "emulated"),
 )
+# Those with kernels that read complex elements as they lie, without epilogues.
+COMPLEX_ARITHMETICS = tuple((dtype, None) for dtype in COMPLEX_PARTS)
 LAYOUTS = ("row_col", "row_col", "col_row", "col_col")
 
 SQUARES = (512, 1024, 2048, 4096, 8192)
@@ -78,7 +87,7 @@ class Workload(NamedTuple):
         """Dtype of the result; float32 for int8 with an epilogue."""
         if self.epilogue and self.dtype == "int8":
             return "float32"
-        return RESULT_DTYPES[self.dtype][0]
+        return result_dtypes(self.dtype)[0]
 
     @property
     def shapes(self) -> dict[str, tuple[tuple[int, ...], bool]]:
@@ -92,7 +101,7 @@ class Workload(NamedTuple):
         }
 
     def problem(self) -> Problem:
-        """Problem that `gemm` defines for contiguous operands."""
+        """Problem that `gemm` defines for contiguous operands, complex ones as they lie."""
         layouts = {}
         for name, (shape, is_col) in self.shapes.items():
             dtype = self.out_dtype if name == "out" else self.dtype
@@ -106,7 +115,10 @@ class Workload(NamedTuple):
             beta_is_zero=True,
             precision=self.precision,
             has_epilogue=self.epilogue,
+            takes_complex=True,
         )
+        if self.dtype in COMPLEX_PARTS:
+            return direct_form(problem, "").product
         if self.epilogue:
             problem, _ = fuse(problem, bound_epilogue(gelu_tanh).shape, layouts)
         return problem
@@ -162,7 +174,8 @@ def random_workloads(
 def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None) -> Workload:
     if kind == "epilogue":
         inner = numbers.choice(("usual", "usual", "batch"))
-        return _random(numbers, inner, dtype, precision)._replace(epilogue=True)
+        has_epilogue = dtype not in COMPLEX_PARTS
+        return _random(numbers, inner, dtype, precision)._replace(epilogue=has_epilogue)
     while True:
         is_aligned = numbers.random() < 0.5
         batch, layout, extents = 1, "row_row", USUAL
@@ -192,7 +205,7 @@ def _random(numbers: random.Random, kind: str, dtype: str, precision: str | None
 def _most_products(dtype: str) -> float:
     """Limit on the multiplications: those of a large GPU in LONGEST_US outside tensor cores."""
     per_us = {"float64": 15e6, "float32": 30e6}.get(scalar_dtype(dtype), 15e6)
-    return per_us * LONGEST_US
+    return per_us * LONGEST_US * 2 / step_flops(dtype)
 
 
 def _log_uniform(numbers: random.Random, extents: tuple[int, int]) -> int:
