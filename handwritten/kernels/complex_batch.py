@@ -1,10 +1,7 @@
 """Many small complex matrices, multiplied as they lie: pairs of real and imaginary parts.
 
 Idea: grown from `small_batch`, whose tiles and copies it has, with complex elements: a matrix
-crosses memory once, in one launch. The row of b that a thread reads for a k is multiplied by the
-real part of a as it is, and times i by the imaginary part: the same registers, real and imaginary
-parts exchanged and one sign changed, which a multiply-add does for an operand. A conjugate changes
-signs, too.
+crosses memory once, in one launch (`complex_product` says how a thread multiplies).
 A matrix in complex64 has the bytes of one in float64, and four times the arithmetic of float32:
 from 42 x 42 on, that takes longer than memory on an H200, and so it is in complex128.
 Layout: a (m, k), b (k, n), c and out (m, n) of complex elements, any strides, any batch. alpha and
@@ -33,6 +30,7 @@ from dxgemm.handwritten.parts.batch_tiles import (
     make_line_copy,
     resident_blocks,
 )
+from dxgemm.handwritten.parts.complex_product import make_add_products
 from dxgemm.handwritten.parts.complex_store import make_store_complex
 from dxgemm.handwritten.parts.configs import REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile, never
@@ -90,7 +88,6 @@ def make_kernel(
         commit_copies,
         global_address,
         load_shared,
-        outer_product,
         shared_address,
         wait_copies,
         zeros,
@@ -106,7 +103,6 @@ def make_kernel(
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n = config.threads_m, config.threads_n
     a_is_along_k = a_mode.startswith("row")
-    a_is_conjugate, b_is_conjugate = "a" in conjugates, "b" in conjugates
     parts, part_k = config.parts, tile_k // config.parts
     tile_bytes, a_bytes = config.tile_bytes(dtype), config.operand_bytes(tile_m, dtype)
     a_line_bytes = config.line_bytes(tile_k if a_is_along_k else tile_m, dtype)
@@ -133,6 +129,7 @@ def make_kernel(
             False, b_mode.endswith("16"), part_k, tile_n, item_size, b_line_bytes,
             config.tile_threads, dtype, is_cached=True,
         )  # fmt: skip
+    add_products = make_add_products(thread_m, thread_n, conjugates)
     store_complex = make_store_complex(
         thread_m, thread_n, row_group, col_group, row_width, dtype, REAL_DTYPES[dtype], index
     )
@@ -211,25 +208,16 @@ def make_kernel(
                                         i * row_group * a_row_bytes + kk * a_k_bytes,
                                     )  # fmt: skip
                         for kk in static_range(width):
-                            a_re, a_im, b_frag, b_turned = (), (), (), ()
+                            a_frag, b_frag = (), ()
                             for i in static_range(thread_m):
                                 at = i * width + kk if a_is_along_k else kk * thread_m + i
-                                im = a_parts[2 * at + 1]
-                                a_re = a_re + (a_parts[2 * at],)
-                                a_im = a_im + (-im if a_is_conjugate else im,)
+                                a_frag = a_frag + (a_parts[2 * at], a_parts[2 * at + 1])
                             for j in static_range(thread_n // width):
-                                b_parts = load_shared(
+                                b_frag = b_frag + load_shared(
                                     real, vector, b_step,
                                     (first_k + kk) * b_line_bytes + j * col_group * item_size,
                                 )  # fmt: skip
-                                for e in static_range(width):
-                                    re, im = b_parts[2 * e], b_parts[2 * e + 1]
-                                    if b_is_conjugate:
-                                        im = -im
-                                    b_frag = b_frag + (re, im)
-                                    b_turned = b_turned + (-im, re)  # times i
-                            acc = outer_product(acc, a_re, b_frag)
-                            acc = outer_product(acc, a_im, b_turned)
+                            acc = add_products(acc, a_frag, b_frag)
                     a_step = int32(a_step + unrolled_k * a_k_bytes)
                     b_step = int32(b_step + unrolled_k * b_line_bytes)
             left -= tile_k

@@ -24,6 +24,7 @@ import numpy as np
 from dxgemm.handwritten import tuned
 from dxgemm.handwritten.kernels.complex_batch import REAL_DTYPES
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
+from dxgemm.handwritten.parts.complex_product import make_add_products
 from dxgemm.handwritten.parts.complex_store import make_store_complex
 from dxgemm.handwritten.parts.configs import (
     LANES_M,
@@ -98,7 +99,6 @@ def make_kernel(
         divide,
         global_address,
         load_shared,
-        outer_product,
         shared_address,
         wait_copies,
         zeros,
@@ -115,7 +115,6 @@ def make_kernel(
     stages, split_k = config.stages, config.split_k
     warps_n = tile_n // config.warp_n
     warp_m, warp_n = config.warp_m, config.warp_n
-    a_is_conjugate, b_is_conjugate = "a" in conjugates, "b" in conjugates
     a_row_bytes, b_row_bytes = config.a_row_bytes(dtype), config.b_row_bytes(dtype)
     a_bytes = tile_k * a_row_bytes
     stage_bytes = config.stage_bytes(dtype)
@@ -139,6 +138,7 @@ def make_kernel(
         b_mode, tile_n, tile_k, b_row_bytes, config.threads, dtype
     )
     rank_m = thread_m // split_k  # rows of a thread that a block of a cluster stores
+    add_products = make_add_products(thread_m, thread_n, conjugates)
     add_blocks = make_add_blocks(config, real) if split_k > 1 else None
     store_complex = make_store_complex(
         rank_m, thread_n, row_group, col_group, min(width, rank_m), dtype, REAL_DTYPES[dtype], int64
@@ -263,19 +263,7 @@ def make_kernel(
                         advance()
                         if write_stage == ring_bytes:
                             write_stage = 0
-                    a_re, a_im, b_straight, b_turned = (), (), (), ()
-                    for i in static_range(thread_m):
-                        im = a_frag[2 * i + 1]
-                        a_re = a_re + (a_frag[2 * i],)
-                        a_im = a_im + (-im if a_is_conjugate else im,)
-                    for j in static_range(thread_n):
-                        re, im = b_frag[2 * j], b_frag[2 * j + 1]
-                        if b_is_conjugate:
-                            im = -im
-                        b_straight = b_straight + (re, im)
-                        b_turned = b_turned + (-im, re)  # times i
-                    acc = outer_product(acc, a_re, b_straight)
-                    acc = outer_product(acc, a_im, b_turned)
+                    acc = add_products(acc, a_frag, b_frag)
                     a_frag, b_frag = a_next, b_next
 
         # --- Epilogue ---
