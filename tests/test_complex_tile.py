@@ -77,6 +77,16 @@ def test_every_depth(home, name, dtype, config, k):
         check(home, dtype, (size, size, k), "CCC", CALLS[1:2], (name, config), batch=2)
 
 
+@pytest.mark.parametrize(("name", "dtype", "config"), CASES)
+def test_slices_of_k_are_added(home, name, dtype, config):
+    """Into c and beside it, in its layout; the last slice may be shorter, or empty."""
+    if config.split_k > 1 or not find_implementation(name).slices_k:
+        pytest.skip("its blocks share out k otherwise")
+    m, n, k = config.tile_m + 1, config.tile_n - 1, 5 * config.tile_k - 1
+    for slices, layouts in ((2, "CFC"), (4, "FCF"), (5, "CCs")):
+        check(home, dtype, (m, n, k), layouts, CALLS[1:4:2], (name, config, slices), batch=2)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "name"), LARGE.items())
 def test_rows_far_apart(home, name, dtype):
@@ -137,7 +147,6 @@ def test_large_products_are_computed_as_they_lie(dtype):
     assert direct(large) and direct(replace(large, k=0)) and direct(replace(large, batch=9))
     for name in ("m", "n"):
         assert not direct(replace(large, **{name: MOST_FEW_ROWS}))
-    assert not direct(contiguous_problem(dtype, 64, 64, 10**6))
     for precision in ("3m", "emulated"):
         assert not direct(replace(large, precision=precision))
     for other in ("cublas", "tuned", BatchInvariant(None)):

@@ -29,6 +29,11 @@ from dxgemm.handwritten.parts.kernel import Kernel
 class Config(GroupsConfig):
     """A `GroupsConfig` whose groups have an element each."""
 
+    @property
+    def elements(self) -> int:
+        """Elements of a block."""
+        return self.groups
+
     def smem_bytes(self, dtype: str) -> int:
         return self.threads * np.dtype(dtype).itemsize
 

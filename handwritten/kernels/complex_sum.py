@@ -1,14 +1,15 @@
-"""The complex result of real products of parts.
+"""The complex result of real products of parts, or of slices of k.
 
 Idea: with P of the real parts, Q of the imaginary parts, and S of the sums of both, re = P - Q and
 im = S - P - Q: three products in the place of four; where im is small beside P and Q, it keeps
 fewer digits. Or the real and the imaginary parts of a alone are multiplied by b as it lies: with
 the products P + i P' and Q + i Q', re = P - Q' and im = P' + Q. Of a Hermitian result, P holds the
-real and Q the imaginary parts, of which half are computed: those on and below the diagonal.
+real and Q the imaginary parts, of which half are computed: those on and below the diagonal. Sums of
+split-K slices of complex elements are added in their order.
 Layout: a holds the products, row-major each, b.batch apart, for each matrix of the batch: P, Q and
-S (m, n), or P and Q of complex elements; c and out (m, n) complex, any strides. All strides count
-real elements. alpha and beta are the real and the imaginary part of the factor of the product, the
-extra arguments those of the factor of c, which is not read if both are 0. k is not used.
+S (m, n), or P and Q, or k slices, of complex elements; c and out (m, n) complex, any strides. All
+strides count real elements. alpha and beta are the real and the imaginary part of the factor of the
+product, the extra arguments those of the factor of c, which is not read if both are 0.
 Source: N. J. Higham, "Stability of a method for multiplying complex matrices with three real matrix
 multiplications", 1992.
 """
@@ -36,6 +37,11 @@ class Config(BaseConfig):
     def accumulator_bytes(self, dtype: str) -> int:
         return 8 * np.dtype(dtype).itemsize
 
+    @property
+    def elements(self) -> int:
+        """Elements of a block."""
+        return self.threads
+
     def __str__(self) -> str:
         return f"threads {self.threads}"
 
@@ -54,7 +60,8 @@ def make_kernel(
     Args:
         config, dtype: config, and dtype of the real and the imaginary parts.
         products: "three"; "of parts", or "of parts, conjugate" for the conjugate of their sum; or
-            triangles of a Hermitian result that are written: "both", "lower" or "upper".
+            triangles of a Hermitian result that are written: "both", "lower" or "upper"; or
+            "slices".
         epilogue: a `Fusion` of two numbers.
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
@@ -85,6 +92,12 @@ def make_kernel(
                 first, second = a.data[place], a.data[place + b.batch]
                 re = first - second
                 im = a.data[place + 2 * b.batch] - first - second
+            elif products == "slices":
+                re, im = scalar(0), scalar(0)
+                for part in range(int32(k)):
+                    own_re, own_im = load_vector(scalar, 2, a.data, place + part * b.batch)
+                    re += own_re
+                    im += own_im
             elif products in OF_PARTS:
                 first, second = load_vector(scalar, 2, a.data, place)
                 left, right = load_vector(scalar, 2, a.data, place + b.batch)

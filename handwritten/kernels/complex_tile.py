@@ -4,7 +4,7 @@ Idea: grown from `tuned`, whose pipeline it has, with the arithmetic of `complex
 of a or b that a thread has read takes part in twice as many multiply-adds as a real one, so 8 x 8
 complex sums need half the reads of shared memory that 16 x 8 real ones do. Small results are split
 along k over the blocks of a thread-block cluster, of which each adds and stores some rows of every
-thread's tile.
+thread's tile. Split-K with a workspace serves a longer k (`complex_sum`).
 Layout: a (m, k), b (k, n), c and out (m, n) of complex elements, any strides, any batch; compiled
 for the layouts of a and b (see `async_tiles`), and for conjugates. alpha and beta are the real and
 the imaginary part of the factor of the product, the extra arguments those of the factor of c, which
@@ -77,20 +77,24 @@ class Config(tuned.Config):
 
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
-    """Names of the conjugated operands, and modes of copying a and b."""
-    return problem.conjugates, *copy_modes(config, problem)
+    """Names of the conjugated operands, modes of copying a and b; "sliced" if k is."""
+    slicing = ("sliced",) if problem.slices > 1 else ()
+    return problem.conjugates, *copy_modes(config, problem), *slicing
 
 
 def make_kernel(
-    config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, epilogue: Any = None
-) -> Callable[..., None]:
+    config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, slicing: str = "",
+    epilogue: Any = None,
+) -> Callable[..., None]:  # fmt: skip
     """The kernel of one config, as a Python function to compile or to simulate.
 
     Args:
         config, dtype: config, and dtype of the complex elements.
         conjugates: names of the operands that are conjugated: "", "a", "b" or "ab".
         a_mode, b_mode: see `async_tiles`.
-        epilogue: a `Fusion` of two numbers.
+        slicing: "sliced" if the grid has a y for each slice of k, and out holds one batch of sums a
+            slice; otherwise "".
+        epilogue: a `Fusion` of two numbers; None for slices, whose sums are stored as they are.
     """
     from numba import cuda, int32, int64
 
@@ -105,6 +109,7 @@ def make_kernel(
     )
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
+    is_sliced = slicing == "sliced"
     real = np.dtype(REAL_DTYPES[dtype]).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
@@ -164,8 +169,19 @@ def make_kernel(
         tile_row = int64(group * tuned.SWIZZLE_ROWS + place - col * swizzle_rows) * tile_m
         tile_col = int64(col) * tile_n
         k_tiles: int32 = (k + tile_k - 1) // tile_k
-        first = k_tiles * rank // split_k
-        end = k_tiles * (rank + 1) // split_k
+        if is_sliced:
+            part: int32 = cuda.blockIdx.y
+            parts: int32 = cuda.gridDim.y
+            share = divide(k_tiles + parts - 1, parts)
+            first: int32 = share * part
+            first = min(first, k_tiles)
+            end: int32 = first + share
+            end = min(end, k_tiles)
+            out_start = (part * batch + matrix) * out.batch
+        else:
+            first = k_tiles * rank // split_k
+            end = k_tiles * (rank + 1) // split_k
+            out_start = matrix * out.batch
         first_k = int64(first) * tile_k
         thread: int32 = cuda.threadIdx.x & 1023
         lane: int32 = thread % 32
@@ -273,9 +289,13 @@ def make_kernel(
         if split_k > 1:
             acc = add_blocks(acc, smem, thread, rank)
             first_row += rank * rank_m // width * row_group + rank * rank_m % width
+        if is_sliced:
+            beta_re, beta_im = real(0), real(0)
+        else:
+            beta_re, beta_im = extra[0], extra[1]
         store_complex(
-            acc, first_row, first_col, m, n, alpha, beta, extra[0], extra[1],
-            c, matrix * c.batch, out, matrix * out.batch,
+            acc, first_row, first_col, m, n, alpha, beta, beta_re, beta_im,
+            c, matrix * c.batch, out, out_start,
         )  # fmt: skip
 
     return complex_tile_kernel
@@ -331,23 +351,19 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(
         Config(128, 128, 8, 8, 8, stages=4),
-        Config(128, 64, 8, 8, 8, stages=4),
-        Config(64, 128, 8, 8, 8, stages=4),
         Config(128, 64, 8, 8, 4, stages=4),
-        Config(64, 64, 8, 8, 8, stages=4),
         Config(64, 64, 8, 8, 4, stages=4),
         Config(64, 64, 8, 8, 4, stages=4, split_k=2),
-        Config(64, 64, 8, 8, 4, stages=4, split_k=4),
-        Config(64, 64, 8, 8, 4, stages=4, split_k=8),
-        Config(64, 32, 8, 4, 4, stages=6),
         Config(32, 64, 8, 4, 4, stages=6),
         Config(32, 64, 8, 4, 4, stages=6, split_k=2),
         Config(32, 32, 8, 4, 4, stages=6, split_k=2),
+        Config(32, 32, 8, 4, 4, stages=6, split_k=4),
     ),
     simulator_configs=(Config(16, 32, 4, 4, 4, stages=3),),
     dtypes=("complex64",),
     minimum_arch=80,
     variant=variant,
     commutes=never,
+    slices_k=True,
     order_of_sums="complex fma",
 )

@@ -25,7 +25,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
-from dxgemm.problem.complex_form import direct_form
+from dxgemm.problem.complex_form import direct_form, parts_of_beta
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -46,6 +46,7 @@ CLUSTER_CAPABILITY = 90  # least compute capability, times ten, with thread-bloc
 # Largest number of split-K slices, and the kernel file that adds their sums.
 MOST_SLICES = 128
 ADDER = "dxgemm.handwritten.kernels.add_slices"
+COMPLEX_ADDER = "dxgemm.handwritten.kernels.complex_sum"
 COPIER = "dxgemm.handwritten.kernels.align_rows"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
@@ -397,6 +398,11 @@ def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
 
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
+    if problem.dtype in COMPLEX_PARTS:
+        kernel = import_module(COMPLEX_ADDER).KERNEL
+        (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
+        real, parts = COMPLEX_PARTS[problem.dtype], parts_of_beta(problem.dtype)
+        return KernelSpec("complex_sum", COMPLEX_ADDER, config, real, ("slices",), parts)
     file = import_module(ADDER)
     elements = problem.batch * problem.m * problem.n
     kernel = file.KERNEL
@@ -465,7 +471,11 @@ class ComplexProduct(Handwritten):
         return super().common_specs(tuple(wanted))
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        return [direct_form(problem, "").product for problem in common_problems(dtype)]
+        problems = super()._common_problems(config, dtype)
+        return [
+            problem if problem.slices > 1 else direct_form(problem, "").product
+            for problem in problems
+        ]
 
 
 class EmulatedProduct(Handwritten):

@@ -27,7 +27,7 @@ from dxgemm.handwritten.kernels import align_rows
 from dxgemm.handwritten.parts.line_tiles import CHUNK_BYTES
 from dxgemm.handwritten.parts.moduli import LONGEST_K, moduli_count
 from dxgemm.handwritten.parts.triangle import tile_count
-from dxgemm.problem.dtypes import ITEM_SIZES, step_flops
+from dxgemm.problem.dtypes import ITEM_SIZES, slice_dtype, step_flops
 from dxgemm.problem.layout import MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
 
@@ -107,7 +107,7 @@ class Asked(NamedTuple):
             moduli_count(problem) if is_modular else 1,
             problem.read_bytes,
             problem.result_bytes,
-            slice_items * ITEM_SIZES[problem.scalar_dtype],
+            slice_items * ITEM_SIZES[slice_dtype(problem.dtype)],
             0.5 * (a_is_misaligned + b_is_misaligned),
             problem.result_row_alignment < MAX_ALIGNMENT,
             a.row == 1 != a.col,

@@ -12,7 +12,8 @@ from dxgemm.choice.implementation import adding_spec
 from dxgemm.choice.legality import Candidate
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.complex_form import in_parts
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import launch_kernel
@@ -40,7 +41,12 @@ class SlicedLaunch(LaunchSeries):
         triangle = "" if candidate.triangle == "whole" else problem.triangle
         adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0), triangle=triangle)
         spec = adding_spec(adding, sliced.slices)
-        blocks = problem.batch * -(-problem.m * problem.n // spec.config.groups)
+        if problem.dtype in COMPLEX_PARTS:
+            adding = replace(
+                adding, dtype=spec.dtype, out_dtype=spec.dtype, a=in_parts(sums._replace(col=1)),
+                b=Strides(2 * sheets, 0, 0), c=in_parts(problem.c), out=in_parts(problem.out),
+            )  # fmt: skip
+        blocks = problem.batch * -(-problem.m * problem.n // spec.config.elements)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:

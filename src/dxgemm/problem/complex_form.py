@@ -30,10 +30,8 @@ START_BYTES = 2**23
 # `complex_batch`.
 MOST_SMALL = 80
 
-# Rows, or columns, up to which the larger operand is read once by kernels of real products; and the
-# longest k, for each tile of this size, that blocks of a cluster share.
+# Rows, or columns, up to which real products are computed, which read the larger operand once.
 MOST_FEW_ROWS = 16
-LEAST_TILE, MOST_K_A_TILE = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -134,17 +132,19 @@ def is_small_batch(problem: Problem) -> bool:
 
 
 def suits_tiles(problem: Problem) -> bool:
-    """True if tiles of the result make use of a large GPU: not of few rows, nor of a long k."""
-    tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
-    is_short = problem.k <= MOST_K_A_TILE * tiles
-    return is_short and min(problem.m, problem.n) > MOST_FEW_ROWS
+    """True if kernels with tiles are quicker than those that read the larger operand once."""
+    return min(problem.m, problem.n) > MOST_FEW_ROWS
+
+
+def parts_of_beta(dtype: str) -> Fusion:
+    """Epilogue arguments of kernels that store complex elements: the parts of beta."""
+    return Fusion((), (FusedOperand("number", COMPLEX_PARTS[dtype]),) * 2)
 
 
 def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a complex problem for one kernel, whose epilogue arguments are the parts of beta."""
-    parts = (FusedOperand("number", COMPLEX_PARTS[problem.dtype]),) * 2
     names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
-    product = replace(problem, conjugates=names, epilogue=Fusion((), parts))
+    product = replace(problem, conjugates=names, epilogue=parts_of_beta(problem.dtype))
     return ComplexForm(problem, product, conjugates, {})
 
 

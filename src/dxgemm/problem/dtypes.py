@@ -46,6 +46,11 @@ def result_dtypes(dtype: str) -> tuple[str, ...]:
     return RESULT_DTYPES.get(dtype, (dtype,))
 
 
+def slice_dtype(dtype: str) -> str:
+    """Dtype of the sums of split-K slices, in a workspace."""
+    return dtype if dtype in COMPLEX_PARTS else scalar_dtype(dtype)
+
+
 def step_flops(dtype: str) -> int:
     """Operations for each m, n and k: complex numbers have four products of parts."""
     return 8 if dtype in COMPLEX_PARTS else 2

@@ -11,7 +11,7 @@ from math import gcd
 from typing import Any
 
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype, step_flops
+from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype, slice_dtype, step_flops
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
 
@@ -255,7 +255,7 @@ def sliced_problem(problem: Problem, slices: int) -> Problem:
         slices=slices,
         epilogue=None,
         reads_c=False,
-        out_dtype=problem.scalar_dtype,
+        out_dtype=slice_dtype(problem.dtype),
         triangle="lower" if problem.triangle else "",
     )
     return replace(sums, out=_aligned_strides(sums))

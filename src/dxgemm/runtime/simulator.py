@@ -138,7 +138,7 @@ class SimulatedLaunch:
                 count = 3 if form == "parts and sums" else 2
                 extents["out"] = (*problem.out, part), (batch, m, n, count)
             if name == "complex_sum":
-                count = 3 if form == "three" else 2
+                count = {"three": 3, "slices": problem.k}.get(form, 2)
                 extents["a"] = (*problem.a, part, 1), (batch, m, n, count, problem.a.col)
         return extents
 
