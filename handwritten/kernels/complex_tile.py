@@ -351,7 +351,6 @@ KERNEL = Kernel(
     make_kernel=make_kernel,
     configs=(
         Config(128, 128, 8, 8, 8, stages=4),
-        Config(128, 64, 8, 8, 4, stages=4),
         Config(64, 64, 8, 8, 4, stages=4),
         Config(64, 64, 8, 8, 4, stages=4, split_k=2),
         Config(32, 64, 8, 4, 4, stages=6),
