@@ -17,7 +17,7 @@ from dxgemm.handwritten.parts.intrinsics import (
     shared_address,
     wait_copies,
 )
-from dxgemm.handwritten.parts.mma import as_is, mma_tile, round_to_tf32
+from dxgemm.handwritten.parts.mma import as_is, mma_tile, negated, round_to_tf32
 
 
 def compile_ptx(kernel: Callable[..., None], *dtypes: str, capability: Any = (9, 0)) -> str:
@@ -39,6 +39,11 @@ def mma_kernel(kind, convert):
             out[8 * lane + i] = d[i]
 
     return kernel
+
+
+def turned(values, out):
+    lane = cuda.threadIdx.x
+    out[lane] = negated(values[lane])
 
 
 mma_float64, mma_tf32 = mma_kernel("float64", as_is), mma_kernel("tf32", round_to_tf32)

@@ -89,6 +89,11 @@ def test_before_hopper_float64_takes_four_instructions_a_block(ptx):
         assert second_half[0][2] == second_half[1][2] != b0
 
 
+def test_a_sign_is_changed_by_an_integer_instruction(ptx):
+    text = ptx("turned", "float64", "float64")
+    assert "xor.b32" in text and "neg.f64" not in text
+
+
 def test_dividing_takes_32_bits(ptx):
     text = ptx("divided", "int32", "int32", "int32")
     assert "div.u32" in text
@@ -115,6 +120,14 @@ def test_mma_tile_multiplies(run, name, dtype, capability):
         fragments(right, 8, 8, "right"), np.zeros((32, 8), dtype), capability=capability,
     )  # fmt: skip
     np.testing.assert_array_equal(out, fragments(acc + left @ right, 16, 8, "acc"))
+
+
+@pytest.mark.gpu
+def test_a_changed_sign_is_that_of_python(run):
+    values = np.random.default_rng(0).standard_normal(32)
+    values[:4] = 0, -0.0, np.inf, -np.inf
+    out = run("turned", 32, values, np.zeros(32), capability=(9, 0))
+    np.testing.assert_array_equal(out.view("int64"), (-values).view("int64"))
 
 
 @pytest.mark.gpu

@@ -18,7 +18,11 @@ from __future__ import annotations
 
 from numba.core import config as _config
 
-if not _config.ENABLE_CUDASIM:
+if _config.ENABLE_CUDASIM:
+    from dxgemm.handwritten.parts import simulated_mma
+
+    mma_tile, negated = simulated_mma.mma_tile, simulated_mma.negated
+else:
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
@@ -88,6 +92,23 @@ if not _config.ENABLE_CUDASIM:
             return pack_array(builder, sums)
 
         return signature(acc, kind, acc, left, right), generate
+
+    @intrinsic
+    def negated(typing_context, value):
+        """-value of a float64, by an integer instruction.
+
+        The compiler negates by an addition, in units that the tensor cores keep busy.
+        """
+        text = (
+            "{.reg .b32 low, high; mov.b64 {low, high}, $1; xor.b32 high, high, 0x80000000; "
+            "mov.b64 $0, {low, high};}"
+        )
+
+        def generate(context, builder, sig, args):
+            function = ir.FunctionType(ir.DoubleType(), [ir.DoubleType()])
+            return builder.call(ir.InlineAsm(function, text, "=d,d", False), args)
+
+        return signature(types.float64, types.float64), generate
 
     @intrinsic
     def as_is(typing_context, values):

@@ -13,11 +13,11 @@ from dxgemm.handwritten.parts import triangle
 
 def make_locate(tile_m: int, tile_n: int, swizzle_rows: int) -> Callable[..., Any]:
     """A device function: (index of a tile, tiles_m, tiles_n) -> matrix, first row, first column."""
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
 
-    @cuda.jit(device=True, forceinline=True)
+    @device_function
     def locate(index, tiles_m, tiles_n):
         """Matrix, first row and first column of a tile, by a threadblock swizzle of its index."""
         matrix = divide(index, int32(tiles_m * tiles_n))
