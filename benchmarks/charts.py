@@ -36,6 +36,7 @@ COLORS = {
     "half_batch": ("#5c7f8f", "#9fc3d4"),
     "complex_batch": ("#6b7f2e", "#b3c76f"),
     "complex_tile": ("#3d6b8c", "#86b8d9"),
+    "complex_tensor_core": ("#9c4a1a", "#e08a58"),
     "widening_tile": ("#7a5c3e", "#c29a72"),
     "tensor_tile": ("#1f7a6d", "#5cc4b5"),
     "shifted_tile": ("#b5651d", "#e09a5c"),

@@ -4,6 +4,7 @@ small_batch, tensor_batch   batches of small matrices
 half_batch                  the same in float16 and bfloat16
 complex_batch               the same in complex64 and complex128, as they lie
 complex_tile                complex64 of other sizes, as it lies
+complex_tensor_core         complex128 of any size on tensor cores, as it lies
 skinny_wgmma, skinny_fma    few rows or columns, in half precision and int8, in float32
 skinny_shifted              the first of them, rows of odd width
 gemv                        one row or a few, by elements, of odd width too

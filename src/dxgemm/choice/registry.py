@@ -78,6 +78,11 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     ),
     ComplexProduct("complex_batch", "small complex matrices, each read at once as it lies"),
     ComplexProduct("complex_tile", "complex elements as they lie, cp.async in several stages"),
+    ComplexProduct(
+        "complex_tensor_core",
+        "complex128 on tensor cores as it lies, mma.sync",
+        multiplies={"complex128": "float64"},
+    ),
     EmulatedProduct(
         "emulated_float32",
         "float32 as sums of float16 parts on Hopper's tensor cores",
