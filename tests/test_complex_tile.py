@@ -146,7 +146,8 @@ def test_large_products_are_computed_as_they_lie(dtype):
     large = contiguous_problem(dtype, 512, 512, 512)
     assert direct(large) and direct(replace(large, k=0)) and direct(replace(large, batch=9))
     for name in ("m", "n"):
-        assert not direct(replace(large, **{name: MOST_FEW_ROWS}))
+        few = replace(large, **{name: MOST_FEW_ROWS})
+        assert direct(few) == (dtype == "complex128") and not direct(few, arch="sm_80")
     for precision in ("3m", "emulated"):
         assert not direct(replace(large, precision=precision))
     for other in ("cublas", "tuned", BatchInvariant(None)):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.batch_invariant import BatchInvariant
-from dxgemm.choice.implementation import ComplexProduct
+from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_before
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
@@ -24,7 +24,8 @@ from dxgemm.problem.problem import Problem
 # Kernels that read complex elements as they lie; that for batches of small matrices and, by dtype,
 # those for larger ones.
 DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
-SMALL, LARGE = "complex_batch", {"complex64": "complex_tile"}
+SMALL = "complex_batch"
+LARGE = {"complex64": "complex_tile", "complex128": "complex_tensor_core"}
 
 
 def check_conjugate(conjugate: Any) -> str:
@@ -122,6 +123,8 @@ def _is_direct(problem: Problem, arch: str) -> bool:
     if problem.precision is not None or problem.triangle:
         return False
     name = SMALL if is_small_batch(problem) else None
-    if name is None and suits_tiles(problem):
+    # With few rows of complex128, the blocks of a cluster share k: no kernel is quicker.
+    shares_k = problem.dtype == "complex128" and not is_before(arch, CLUSTER_CAPABILITY)
+    if name is None and (shares_k or suits_tiles(problem)):
         name = LARGE.get(problem.dtype)
     return name is not None and find_implementation(name).runs_on(arch) is None
