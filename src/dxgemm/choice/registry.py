@@ -21,7 +21,7 @@ from dxgemm.choice.implementation import (
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnknownImplementationError
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.problem.dtypes import result_dtypes
+from dxgemm.problem.dtypes import COMPLEX_PARTS, result_dtypes
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten("naive", "one thread an element, down the columns", rung=1),
@@ -183,7 +183,12 @@ def kernel_specs(
         if arch is None or implementation.runs_on(arch) is None
     ]
     specs = [spec for i, dtype in wanted for spec in i.common_specs((dtype,))]
-    slicing = dict.fromkeys(dtype for i, dtype in wanted if i.slices_k and dtype in i.dtypes)
+    slicing = dict.fromkeys(
+        own
+        for i, dtype in wanted
+        for own in i.dtypes
+        if i.slices_k and dtype in (own, COMPLEX_PARTS.get(own))
+    )
     for dtype, out_dtype in ((d, out) for d in slicing for out in result_dtypes(d)):
         problem = contiguous_problem(dtype, 1, 1, 1, out_dtype=out_dtype)
         specs += dict.fromkeys(adding_spec(problem, slices) for slices in range(2, MOST_SLICES + 1))
