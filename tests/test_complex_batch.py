@@ -248,9 +248,9 @@ def test_a_plan_reads_its_arrays_anew(home, dtype):
         a_sent[...] = home.send(a)
         np.testing.assert_array_equal(home.fetch(plan()), (1 + 1j) * (a.conj() @ b))
     explained = plan.explain()
-    assert explained.implementation == NAME and "as they lie" in explained.complex_form
+    assert "as they lie" in explained.complex_form
     assert explained.dtype == dtype and explained.gflops == 8 * 3 * 4 * 3 * 5 / 1e9
-    assert dxgemm.explain_shape(4, 5, 3, dtype, batch=3).implementation == NAME
+    assert "as they lie" in dxgemm.explain_shape(4, 5, 3, dtype, batch=3).complex_form
 
 
 def direct(problem, implementation=None, arch="sm_90a"):
