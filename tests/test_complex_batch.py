@@ -292,21 +292,6 @@ def test_a_name_means_this_kernel_or_an_error(home):
         dxgemm.gemm(a, a, implementation=(NAME, CONFIGS[0], 2))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_batch_invariant_rows_have_the_same_bits(home, dtype):
-    m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 100)
-    rng = np.random.default_rng(0)
-    a, b = (
-        (rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(dtype)
-        for s in ((m, k), (k, n))
-    )
-    options = {"implementation": NAME, "batch_invariant": True}
-    whole = home.fetch(dxgemm.gemm(home.send(a), home.send(b), **options))
-    for rows in (1, 2, m - 1):
-        part = dxgemm.gemm(home.send(a[:rows]), home.send(b), **options)
-        np.testing.assert_array_equal(home.fetch(part), whole[:rows])
-
-
 def test_a_kernel_is_made_for_layouts_and_conjugates():
     def variant(dtype, conjugates="", size=8, **changes):
         problem = replace(contiguous_problem(dtype, size, size, size, 9), **changes)

@@ -13,7 +13,7 @@ from test_complex_batch import CALLS, IS_SIMULATED, LAYOUTS, check, direct
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call.complex_call import LARGE
+from dxgemm.call.complex_call import LARGE, SMALL
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.legality import fitting_configs
 from dxgemm.choice.registry import find_implementation
@@ -117,7 +117,7 @@ def test_special_values_stay_in_their_components(home, name, dtype):
         np.testing.assert_array_equal(found.imag, (2 * im).astype(found.imag.dtype))
 
 
-@pytest.mark.parametrize(("dtype", "name"), LARGE.items())
+@pytest.mark.parametrize(("dtype", "name"), [*LARGE.items(), *((d, SMALL) for d in LARGE)])
 def test_batch_invariant_rows_have_the_same_bits(home, name, dtype):
     m, n, k = (6, 5, 9) if IS_SIMULATED else (130, 67, 1000)
     rng = np.random.default_rng(0)
