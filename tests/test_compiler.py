@@ -54,7 +54,7 @@ if __name__ == "__main__":
         for spec in chosen(implementation, dtype)
     }
     with multiprocessing.get_context("spawn").Pool() as pool:
-        for line in pool.imap(compiled, specs, chunksize=4):
+        for line in pool.imap(compiled, specs):
             print(line)
 """
 
@@ -68,9 +68,11 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Each variant with one of its configs and dtypes.
-chosen = {(spec.module, spec.variant): spec for spec in specs}
-made = set(chosen.values())
+# Some of the variants of each file, with one of their configs and dtypes.
+variants = {}
+for spec in specs:
+    variants.setdefault(spec.module, {})[spec.variant] = spec
+made = [spec for found in variants.values() for spec in [*found.values()][:: -(-len(found) // 6)]]
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(
         spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
@@ -79,7 +81,7 @@ print(len(made), len({spec.module for spec in made}), len({spec.module for spec 
 """
 
 
-def test_every_variant_that_is_built_ahead_can_be_made(run_python):
+def test_variants_that_are_built_ahead_can_be_made(run_python):
     made, files, all_files = map(int, run_python(MAKE_ALL).split())
     assert made > 50 and files == all_files
 
