@@ -318,10 +318,7 @@ def make_kernel(
                     for chunk in static_range(chunks):
                         left: int32 = col + chunk * CHUNK_COLS
                         if has_vectors:
-                            operands = read_chunk(
-                                lane, rows, cols, beta, c_at, c_line_bytes, matrix, top, left,
-                                extra,
-                            )  # fmt: skip
+                            operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                         frag = scale_back(
                             total[16 * chunk : 16 * chunk + 16], upper, lower, b_factors,
                             at + chunk * CHUNK_COLS,

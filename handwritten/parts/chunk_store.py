@@ -48,9 +48,8 @@ def make_store_chunk(
         side: elements that store_elements writes; None for all.
 
     Returns:
-        read_chunk, which reads the epilogue's operands ahead, and a c of 16 bits, for whose 32 bits
-        there are no registers; store_chunk, which takes them and stores vectors; and
-        store_elements.
+        read_chunk, which reads the epilogue's operands ahead; store_chunk, which takes them and
+        stores vectors; and store_elements.
     """
     from numba import cuda, float32, int32, uint16
 
@@ -62,7 +61,6 @@ def make_store_chunk(
         plus_scaled,
         scaled,
         store_global,
-        zeros,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
@@ -156,7 +154,7 @@ def make_store_chunk(
                             pack_pair(kind, alpha * y[2], alpha * y[3]),
                         )
                     else:
-                        z = operands[step][0]
+                        z = load_global(int32, 4, old, 0)
                         sums = (
                             sum_pair(alpha, x[0], x[1], beta, z[0]),
                             sum_pair(alpha, x[2], x[3], beta, z[1]),
@@ -167,27 +165,20 @@ def make_store_chunk(
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
-    def read_chunk(lane, rows, cols, beta, c, c_line_bytes, matrix, top, left, extra):
-        """c and the epilogue's operands for each step; outside of the result those of its edge."""
+    def read_chunk(lane, rows, cols, matrix, top, left, extra):
+        """The epilogue's operands for the chunk; outside of the result those of its edge."""
         item: int32 = lane % lanes_per_line * vector_items
-        first_line, first_along = (top, left) if along_rows else (left, top)
-        inside, length = (rows, cols) if along_rows else (cols, rows)
-        found = ()
+        operands = ()
         for step in static_range(steps):
             row, col = place(int32(lane // lanes_per_line + step * lines_per_step), item)
-            line, along = (row, col) if along_rows else (col, row)
-            line: int32 = min(line, inside - 1)
-            along: int32 = min(along, length - vector_items)
-            old = ()
-            if kind:
-                old = zeros(int32, 4)
-                if beta != 0 and inside > 0 and length > 0:
-                    old = load_global(
-                        int32, 4, c + int32(line * c_line_bytes + along * item_bytes), 0
-                    )
-            operands = read(matrix, int32(first_line + line), int32(first_along + along), extra)
-            found = found + ((old, operands),)
-        return found
+            if along_rows:
+                line: int32 = top + min(row, rows - 1)
+                along: int32 = left + min(col, cols - vector_items)
+            else:
+                line = left + min(col, cols - 1)
+                along = top + min(row, rows - vector_items)
+            operands = operands + (read(matrix, line, along, extra),)
+        return operands
 
     @cuda.jit(device=True, forceinline=True)
     @unroll
@@ -217,16 +208,17 @@ def make_store_chunk(
                     if is_word:
                         added = load_global(scalar, 4, old, 0)
                     else:
+                        pairs = load_global(int32, 4, old, 0)
                         for i in static_range(4):
-                            added = added + unpack_pair(kind, operands[step][0][i])
+                            added = added + unpack_pair(kind, pairs[i])
                     totals = ()
                     for i in static_range(vector_items):
                         totals = totals + (plus_scaled(values[i], beta, added[i]),)
                     values = totals
                 if along_rows:
-                    values = finish_vector(values, matrix, top + row, left + col, operands[step][1])
+                    values = finish_vector(values, matrix, top + row, left + col, operands[step])
                 else:
-                    values = finish_vector(values, matrix, left + col, top + row, operands[step][1])
+                    values = finish_vector(values, matrix, left + col, top + row, operands[step])
                 packed = ()
                 if is_word:
                     packed = values

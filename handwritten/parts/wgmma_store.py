@@ -134,16 +134,14 @@ def make_store_tile(
 
         def store_chunks():
             """Store each chunk as vectors."""
-            operands = read_chunk(
-                lane, rows, cols, beta, c_at, c_line_bytes, matrix, top, col, extra
-            )
+            operands = read_chunk(lane, rows, cols, matrix, top, col, extra)
             for chunk in static_range(chunks):
                 left: int32 = col + chunk * CHUNK_COLS
                 now = operands
                 if chunk < chunks - 1:  # on their way while this chunk is stored
                     operands = read_chunk(
-                        lane, rows, int32(cols - CHUNK_COLS), beta, c_at + c_chunk_bytes,
-                        c_line_bytes, matrix, top, int32(left + CHUNK_COLS), extra,
+                        lane, rows, int32(cols - CHUNK_COLS), matrix, top, int32(left + CHUNK_COLS),
+                        extra,
                     )  # fmt: skip
                 store_chunk(
                     acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha, beta,
@@ -158,9 +156,7 @@ def make_store_tile(
                 keeps_chunk = keeps_tile(top, left, SPLIT_ROWS, CHUNK_COLS, beta)
                 if not is_whole and has_vectors and keeps_chunk:
                     # Of a tile that the diagonal crosses, a chunk that it does not cross.
-                    operands = read_chunk(
-                        lane, rows, cols, beta, c_at, c_line_bytes, matrix, top, left, extra
-                    )
+                    operands = read_chunk(lane, rows, cols, matrix, top, left, extra)
                     store_chunk(
                         acc[16 * chunk : 16 * chunk + 16], chunk_smem, lane, rows, cols, alpha,
                         beta, c_at, c_line_bytes, out_at, out_line_bytes, operands, matrix, top,
