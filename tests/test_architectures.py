@@ -1,6 +1,6 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The first config of each implementation and dtype is compiled for one of the architectures, in turn,
+The last config of each implementation and dtype is compiled for one of the architectures, in turn,
 unless it has another dtype that differs little. `dxgemm build --arch sm_89` compiles all configs.
 """
 
@@ -33,17 +33,18 @@ turn, *architectures = sys.argv[1:]
 families = [pair.split(",") for pair in architectures]
 # The dtype whose kernels take more registers stands for the others.
 stands_in = {
-    "bfloat16": "float16", "int8": "float16", "float32": "float64", "complex64": "complex128"
+    "bfloat16": ("float16",), "int8": ("float16",), "float32": ("float64", "float16"),
+    "complex64": ("complex128",),
 }
-first_specs = {}
+last_specs = {}
 for family in families:
     for arch in family:
         for spec in kernel_specs(tuple(RESULT_DTYPES), arch=arch):
-            first_specs.setdefault((spec.implementation, spec.dtype), {}).setdefault(arch, spec)
-for name, dtype in [*first_specs]:
-    if (name, stands_in.get(dtype)) in first_specs:
-        del first_specs[name, dtype]
-for place, specs in enumerate(first_specs.values()):
+            last_specs.setdefault((spec.implementation, spec.dtype), {})[arch] = spec
+for name, dtype in [*last_specs]:
+    if any((name, other) in last_specs for other in stands_in.get(dtype, ())):
+        del last_specs[name, dtype]
+for place, specs in enumerate(last_specs.values()):
     if place % len(families) != int(turn):
         continue
     family = families[int(turn)]
@@ -106,7 +107,6 @@ print(len(made[0]) > 1000, [ptx == made[0] for ptx in made])
         ("naive", "float64", ("sm_80", "sm_86", "sm_89", "sm_90a")),
         ("tensor_batch", "float64", ("sm_80", "sm_86", "sm_89")),
         ("naive", "float64", ("sm_100", "sm_103", "sm_120")),
-        ("tensor_batch", "float64", ("sm_100", "sm_103", "sm_120")),
     ],
     ids=str,
 )

@@ -531,13 +531,13 @@ class TestProcess:
 
     def test_kernels_are_built_kept_and_cleared(self, tmp_path):
         build = ("build", "--arch", "sm_90a", "--arch", "sm_80", "--dtype", "float32", "--json")
-        build += ("--implementation", "coalesced", "--implementation", "shared_tile")
+        build += ("--implementation", "coalesced")
         first, second = (invoke_process(*build, "--jobs", "2", cache=tmp_path) for _ in range(2))
         assert first.returncode == 0, first.stderr
         records = json.loads(first.stdout)
         assert {record["arch"] for record in records} == {"sm_80", "sm_90a"}
         assert {record["dtype"] for record in records} == {"float32"}
-        assert {r["implementation"] for r in records} == {"coalesced", "shared_tile"}
+        assert {record["implementation"] for record in records} == {"coalesced"}
         assert json.loads(second.stdout) == records
         cached = json.loads(invoke_process("cache", "--json", cache=tmp_path).stdout)
         assert cached["kernel_count"] == len(records)

@@ -36,8 +36,7 @@ def compiled(spec):
 STANDS_IN = {"float64", "float16", "complex128"}
 
 def chosen(implementation, dtype):
-    # The largest tile; the smallest of rungs, and of what runs from Ampere on, whose largest are
-    # compiled by test_architectures.
+    # The largest tile; the smallest of rungs, and of what runs from Ampere on.
     specs = implementation.common_specs((dtype,))
     largest, *_, smallest = [*implementation.configs(dtype)] * 2
     is_small = implementation.is_mma_sync or implementation.role is Role.RUNG

@@ -149,7 +149,7 @@ for name, dtype in (("tuned", "float32"), ("tensor_core", "float64"), ("wgmma", 
     implementation, problem = find_implementation(name), contiguous_problem(dtype, 64, 64, 8192)
     config = implementation.configs(dtype)[2]
     specs = [implementation.spec_for(config, sliced_problem(problem, 8))]
-    specs += [adding_spec(problem, slices) for slices in (2, 8, 64)]
+    specs += [adding_spec(problem, slices) for slices in (2, 64)]
     for spec in specs:
         print(spec, compile_kernel(spec, "sm_90a").record.stack_bytes)
 """
@@ -157,5 +157,5 @@ for name, dtype in (("tuned", "float32"), ("tensor_core", "float64"), ("wgmma", 
 
 def test_kernels_keep_to_registers(run_python):
     lines = run_python(COMPILE).splitlines()
-    assert len(set(lines)) == 12 and sum("sliced" in line for line in lines) == 3
+    assert len(set(lines)) == 9 and sum("sliced" in line for line in lines) == 3
     assert all(line.endswith(" 0") for line in lines), lines
