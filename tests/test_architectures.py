@@ -1,7 +1,8 @@
 """Kernels of the automatic choice, compiled for architectures that no kernel was run on.
 
-The last config of each implementation and dtype is compiled for one of the architectures, in turn,
-unless it has another dtype that differs little. `dxgemm build --arch sm_89` compiles all configs.
+The last config of every other implementation and dtype is compiled for one of the architectures, in
+turn. Those do not count that have another dtype that differs little. `dxgemm build --arch sm_89`
+compiles all configs.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ for family in families:
 for name, dtype in [*last_specs]:
     if any((name, other) in last_specs for other in stands_in.get(dtype, ())):
         del last_specs[name, dtype]
+turns = 2 * len(families)
 for place, specs in enumerate(last_specs.values()):
-    if place % len(families) != int(turn):
+    if place % turns != int(turn):
         continue
     family = families[int(turn)]
-    arch = family[place // len(families) % len(family)]
+    arch = family[place // turns % len(family)]
     try:
         kernel = compile_kernel(specs[arch], arch)
     except MissingPackageError:

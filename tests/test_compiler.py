@@ -80,6 +80,7 @@ print(len(made), len({spec.module for spec in made}), len({spec.module for spec 
 """
 
 
+@pytest.mark.gpu  # it needs none, but takes half a minute of a processor
 def test_variants_that_are_built_ahead_can_be_made(run_python):
     made, files, all_files = map(int, run_python(MAKE_ALL).split())
     assert made > 50 and files == all_files
