@@ -24,6 +24,7 @@ from dxgemm.compiler import (
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import add_slices, align_rows, complex_sum
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
 from dxgemm.problem.complex_form import direct_form, parts_of_beta
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
@@ -43,11 +44,8 @@ MOST_ACCUMULATOR_BYTES = 576
 
 CLUSTER_CAPABILITY = 90  # least compute capability, times ten, with thread-block clusters
 
-# Largest number of split-K slices, and the kernel file that adds their sums.
+# Largest number of split-K slices.
 MOST_SLICES = 128
-ADDER = "dxgemm.handwritten.kernels.add_slices"
-COMPLEX_ADDER = "dxgemm.handwritten.kernels.complex_sum"
-COPIER = "dxgemm.handwritten.kernels.align_rows"
 
 COMMON_SHAPE, ODD_SHAPE = (4096, 4096, 4096), (4095, 4095, 4095)
 # Each of m, n and k is a multiple of 16 or odd, or some are 1, and n is above or below m.
@@ -399,21 +397,25 @@ def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
     if problem.dtype in COMPLEX_PARTS:
-        kernel = import_module(COMPLEX_ADDER).KERNEL
-        (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-        real, parts = COMPLEX_PARTS[problem.dtype], parts_of_beta(problem.dtype)
-        return KernelSpec("complex_sum", COMPLEX_ADDER, config, real, ("slices",), parts)
-    file = import_module(ADDER)
+        return complex_sum_spec(problem.dtype, "slices")
     elements = problem.batch * problem.m * problem.n
-    kernel = file.KERNEL
+    kernel = add_slices.KERNEL
     configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    config = file.choose_config(configs, elements, slices)
+    config = add_slices.choose_config(configs, elements, slices)
     sums, out_dtype = problem.scalar_dtype, problem.out_dtype
     variant: tuple[str, ...] = (out_dtype,) if out_dtype != sums else ()
     if problem.triangle:
         variant = out_dtype, "both" if problem.triangle == "either" else problem.triangle
         variant += ("transposed",) if problem.adds_transpose else ()
-    return KernelSpec("add_slices", ADDER, config, sums, variant, problem.epilogue)
+    name = add_slices.__name__
+    return KernelSpec("add_slices", name, config, sums, variant, problem.epilogue)
+
+
+def complex_sum_spec(dtype: str, products: str) -> KernelSpec:
+    """Spec of the kernel that makes a result of a complex dtype; `products` is as it names them."""
+    kernel, name, parts = complex_sum.KERNEL, complex_sum.__name__, parts_of_beta(dtype)
+    (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
+    return KernelSpec("complex_sum", name, config, COMPLEX_PARTS[dtype], (products,), parts)
 
 
 def copy_problems(problem: Problem, computed: Problem) -> dict[str, Problem]:
@@ -445,10 +447,9 @@ def copy_problems(problem: Problem, computed: Problem) -> dict[str, Problem]:
 
 def copying_spec(problem: Problem) -> KernelSpec:
     """Spec of the kernel that copies lines of an operand to aligned ones, for `copy_problems`."""
-    file = import_module(COPIER)
-    (config,) = file.KERNEL.configs
-    variant = file.KERNEL.variant(config, problem)
-    return KernelSpec("align_rows", COPIER, config, problem.dtype, variant)
+    kernel, name = align_rows.KERNEL, align_rows.__name__
+    (config,) = kernel.configs
+    return KernelSpec("align_rows", name, config, problem.dtype, kernel.variant(config, problem))
 
 
 class Handwritten(KernelFile):

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from dxgemm.choice.cublas_limits import supports
-from dxgemm.choice.implementation import COMMON_SHAPE
+from dxgemm.choice.implementation import COMMON_SHAPE, complex_sum_spec
 from dxgemm.compiler import KernelSpec
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
@@ -19,13 +19,13 @@ from dxgemm.problem.complex_form import (
     ComplexCopy,
     ComplexForm,
     in_parts,
+    parts_of_beta,
     real_form,
     real_forms,
     scaling_copy,
 )
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
-from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
@@ -181,7 +181,6 @@ def sum_problem(form: ComplexForm) -> Problem:
     problem, product = form.problem, form.product
     count = 3 if form.products == "three" else 2
     width = 2 if form.products in complex_sum.OF_PARTS else 1
-    numbers = [FusedOperand("number", product.dtype)] * 2
     return Problem(
         dtype=product.dtype,
         m=problem.m,
@@ -195,18 +194,13 @@ def sum_problem(form: ComplexForm) -> Problem:
         out_dtype=product.dtype,
         reads_c=problem.reads_c,
         triangle=problem.triangle,
-        epilogue=Fusion((), tuple(numbers)),
+        epilogue=parts_of_beta(problem.dtype),
     )
 
 
 def sum_spec(form: ComplexForm) -> KernelSpec:
     """Spec of that kernel."""
-    adding = sum_problem(form)
-    kernel, name = complex_sum.KERNEL, complex_sum.__name__
-    (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    return KernelSpec(
-        "complex_sum", name, config, adding.dtype, (form.products,), epilogue=adding.epilogue
-    )
+    return complex_sum_spec(form.problem.dtype, form.products)
 
 
 def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:

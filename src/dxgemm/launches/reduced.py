@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from dxgemm.choice.legality import Candidate
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.reduction import INDICES, VALUES, Reduction, reduced_dtype
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
@@ -177,19 +177,18 @@ class ReducedLaunch(LaunchSeries):
         if not self._reduction.is_stored:
             item_size = ITEM_SIZES[problem.out_dtype]
             self._matrix = self._take(problem.batch * stored.out.batch * item_size)
-        file = import_module("dxgemm.handwritten.kernels.reduce_tiles")
-        config = _configs(file)[0]
+        config = _configs(reduce_tiles)[0]
         slots = slot_count(
             config,
             (config.tile_m, config.tile_n),
             self._reduction,
             (problem.m, problem.n),
-            file.READ_WIDTH,
+            reduce_tiles.READ_WIDTH,
         )
         partials = self._buffers_of(slots)
         matrix = self._kernel_problem(problem.m, problem.n, problem.n, ())
         self._add_step(
-            file,
+            reduce_tiles,
             config,
             replace(matrix, dtype=problem.out_dtype, a=stored.out),
             (),
@@ -200,9 +199,8 @@ class ReducedLaunch(LaunchSeries):
 
     def _bind_merging(self, partials: Buffers) -> None:
         """Bind the kernel that merges partial results to results."""
-        file = import_module("dxgemm.handwritten.kernels.merge_partials")
         if self._reduction.axis is None and partials.lines > 1:
-            partials = self._bind_merging_again(file, partials)
+            partials = self._bind_merging_again(merge_partials, partials)
         is_whole = self._reduction.axis is None
         arrays: list[FusedOperand] = []
         for name, array in self._results.items():
@@ -222,8 +220,10 @@ class ReducedLaunch(LaunchSeries):
                     values.append(self._columns)
             return tuple(values)
 
-        end = file.WHOLE if is_whole else file.LINES
-        self._add_merging(file, partials, tuple(arrays), (end, " ".join(self._results)), arguments)
+        end = merge_partials.WHOLE if is_whole else merge_partials.LINES
+        self._add_merging(
+            merge_partials, partials, tuple(arrays), (end, " ".join(self._results)), arguments
+        )
 
     def _bind_merging_again(self, file: Any, partials: Buffers) -> Buffers:
         """Bind a kernel that merges the partial results of a whole matrix to one per line."""
