@@ -304,7 +304,7 @@ class _Unroller(ast.NodeTransformer):
         return True, eval(_expression(node), {}, self._constants)
 
     def _is_computable(self, node: ast.AST) -> bool:
-        """Whether an expression has no calls, and names of literals alone."""
+        """True if an expression has no calls, and names of literals alone."""
         if isinstance(node, ast.Name):
             return _is_literal(self._constants.get(node.id, self._constants))
         if isinstance(node, ast.Call):

@@ -122,9 +122,10 @@ def _is_direct(problem: Problem, arch: str) -> bool:
     """True if the automatic choice is among the kernels that read complex elements as they lie."""
     if problem.precision is not None or problem.triangle:
         return False
-    name = SMALL if is_small_batch(problem) else None
     # With few rows of complex128, the blocks of a cluster share k: no kernel is quicker.
     shares_k = problem.dtype == "complex128" and not is_before(arch, CLUSTER_CAPABILITY)
-    if name is None and (shares_k or suits_tiles(problem)):
-        name = LARGE.get(problem.dtype)
-    return name is not None and find_implementation(name).runs_on(arch) is None
+    is_small = is_small_batch(problem)
+    if not (is_small or shares_k or suits_tiles(problem)):
+        return False
+    name = SMALL if is_small else LARGE[problem.dtype]
+    return find_implementation(name).runs_on(arch) is None
