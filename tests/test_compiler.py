@@ -67,11 +67,10 @@ specs = {
     if isinstance(implementation, Handwritten) and implementation.role is Role.CANDIDATE
     for spec in implementation.common_specs(implementation.dtypes)
 }
-# Some of the variants of each file, with one of their configs and dtypes.
-variants = {}
-for spec in specs:
-    variants.setdefault(spec.module, {})[spec.variant] = spec
-made = [spec for found in variants.values() for spec in [*found.values()][:: -(-len(found) // 6)]]
+# Each variant with one of its configs.
+specs = [spec for spec in specs if spec.dtype != "bfloat16"]  # made as float16 is
+chosen = {(spec.module, spec.dtype, spec.variant): spec for spec in specs}
+made = set(chosen.values())
 for spec in made:
     import_module(spec.module).KERNEL.make_kernel(
         spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue
@@ -80,8 +79,8 @@ print(len(made), len({spec.module for spec in made}), len({spec.module for spec 
 """
 
 
-@pytest.mark.gpu  # it needs none, but takes half a minute of a processor
-def test_variants_that_are_built_ahead_can_be_made(run_python):
+@pytest.mark.gpu  # it needs none, but takes more than a minute of a processor
+def test_every_variant_that_is_built_ahead_can_be_made(run_python):
     made, files, all_files = map(int, run_python(MAKE_ALL).split())
     assert made > 50 and files == all_files
 

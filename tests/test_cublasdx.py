@@ -430,7 +430,7 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 from dxgemm.cublasdx.warp_turns import take_turns
 implementation = find_implementation("pipeline")
-*_, config = (c for c in implementation.configs("float64") if c.blocks_per_sm == 2)
+config = next(c for c in implementation.configs("float64") if c.blocks_per_sm == 2)
 spec = implementation.spec(config, "float64", ("row", "row", "16"))
 kernel = compile_kernel(spec, "sm_90a")
 assert "nvmath.device" not in sys.modules
