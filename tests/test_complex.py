@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dxgemm
-from dxgemm import epilogues, errors, reductions
+from dxgemm import errors
 from dxgemm.call.route import clear_routes
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import complex_copy
@@ -343,15 +343,12 @@ def test_real_operands_have_no_conjugate(home):
 def test_bad_calls_write_nothing(home):
     a, b = (home.send(integers(shape, "complex64")) for shape in ((4, 4), (4, 4)))
     c, real = home.send(np.full((4, 4), 5, "complex64")), home.send(np.ones((4, 4), "float32"))
-    relu = {"epilogue": epilogues.relu}
     for operands, options, error, words in (
         ((a, real, c), {}, errors.DtypeError, "dtypes differ"),
         ((a, b, real), {}, errors.DtypeError, "c and out must both be complex64"),
         ((real, real, None, 1j), {}, errors.ScalarError, "must be a real number"),
         ((a, b, c, 1e300j), {}, errors.ScalarError, "overflows float32"),
         ((a, b, c, "i"), {}, errors.ScalarError, "must be a"),
-        ((a, b, c), relu, errors.UnsupportedProblemError, "complex64, which have no epilogue"),
-        ((a, b), {"epilogue": reductions.sum()}, errors.UnsupportedProblemError, "no epilogue"),
         ((a, b, c), {"conjugate": "c"}, errors.SettingError, "pass 'a', 'b' or 'ab'"),
         ((a, b, c), {"precision": "emulated14"}, errors.PrecisionError, "complex64"),
         ((a, b, a), {}, errors.OverlapError, "with a"),

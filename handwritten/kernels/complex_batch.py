@@ -31,7 +31,7 @@ from dxgemm.handwritten.parts.batch_tiles import (
     resident_blocks,
 )
 from dxgemm.handwritten.parts.complex_product import make_add_products
-from dxgemm.handwritten.parts.complex_store import make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.configs import REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
@@ -80,7 +80,7 @@ def make_kernel(
         config, dtype: config, and dtype of the complex elements.
         conjugates: names of the operands that are conjugated: "", "a", "b" or "ab".
         a_mode, b_mode, notes: see `variant`.
-        epilogue: a `Fusion` of two numbers.
+        epilogue: a `Fusion` that ends with two numbers.
     """
     from numba import cuda, int32, int64
 
@@ -99,6 +99,7 @@ def make_kernel(
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     vector = 2 * width  # their parts
     index = int64 if FAR in notes else int32
+    is_fused = bool(epilogue.stages)
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     thread_m, thread_n = config.thread_m, config.thread_n
     threads_m, threads_n = config.threads_m, config.threads_n
@@ -131,8 +132,9 @@ def make_kernel(
         )  # fmt: skip
     add_products = make_add_products(thread_m, thread_n, conjugates)
     store_complex = make_store_complex(
-        thread_m, thread_n, row_group, col_group, row_width, dtype, REAL_DTYPES[dtype], index
-    )
+        ThreadTile(thread_m, thread_n, row_group, col_group, row_width), dtype, index, epilogue,
+        config.threads, config.smem_bytes(dtype),
+    )  # fmt: skip
 
     @gemm_kernel
     def complex_batch_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -153,7 +155,8 @@ def make_kernel(
         cols: int32 = n - tile_col
         left: int32 = k
         is_inside = rows >= tile_m and cols >= tile_n
-        a_smem: int32 = shared_address(cuda.shared.array(0, int32)) + member * tile_bytes
+        smem: int32 = shared_address(cuda.shared.array(0, int32))
+        a_smem: int32 = smem + member * tile_bytes
         b_smem: int32 = a_smem + a_bytes
         a_address: int32 = a_smem + row * a_row_bytes
         b_address: int32 = b_smem + col * item_size
@@ -225,11 +228,13 @@ def make_kernel(
                 cuda.syncthreads()  # before the next tile overwrites this one
 
         # --- Epilogue ---
+        if is_fused:
+            cuda.syncthreads()  # the tiles of a and b have been read
         if exists:
             store_complex(
-                acc, int32(tile_row + row), int32(tile_col + col), m, n,
-                alpha, beta, extra[0], extra[1],
-                c, place * c.batch, out, place * out.batch,
+                acc, smem, int32(cuda.threadIdx.x & 1023), matrix, int32(tile_row + row),
+                int32(tile_col + col), m, n, alpha, beta,
+                c, place * c.batch, out, place * out.batch, extra,
             )  # fmt: skip
 
     return complex_batch_kernel

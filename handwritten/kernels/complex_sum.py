@@ -5,10 +5,11 @@ im = S - P - Q: three products in the place of four; where im is small beside P 
 fewer digits. Or the real and the imaginary parts of a alone are multiplied by b as it lies: with
 the products P + i P' and Q + i Q', re = P - Q' and im = P' + Q. Of a Hermitian result, P holds the
 real and Q the imaginary parts, of which half are computed: those on and below the diagonal. Sums of
-split-K slices of complex elements are added in their order.
+split-K slices of complex elements are added in their order. An epilogue gets the complex result;
+what it makes of it, complex or real, is stored.
 Layout: a holds the products, row-major each, b.batch apart, for each matrix of the batch: P, Q and
-S (m, n), or P and Q, or k slices, of complex elements; c and out (m, n) complex, any strides. All
-strides count real elements. alpha and beta are the real and the imaginary part of the factor of the
+S (m, n), or P and Q, or k slices, of complex elements; c and out (m, n), any strides. All strides
+count real elements. alpha and beta are the real and the imaginary part of the factor of the
 product, the extra arguments those of the factor of c, which is not read if both are 0.
 Source: N. J. Higham, "Stability of a method for multiplying complex matrices with three real matrix
 multiplications", 1992.
@@ -62,16 +63,21 @@ def make_kernel(
         products: "three"; "of parts", or "of parts, conjugate" for the conjugate of their sum; or
             triangles of a Hermitian result that are written: "both", "lower" or "upper"; or
             "slices".
-        epilogue: a `Fusion` of two numbers.
+        epilogue: a `Fusion` that ends with two numbers.
     """
     # Global, because numba's simulator replaces `cuda` among the kernel's globals.
     global cuda
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import divide, load_vector, store_vector
+    from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import complex_of, divide, load_vector, store_vector
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar, threads = np.dtype(dtype).type, config.threads
+    factors, is_real = len(epilogue.operands) - 2, epilogue.is_real
+    is_fused = bool(epilogue.stages)
+    complex_dtype = np.result_type(scalar, np.complex64).name
+    finish = make_finish(epilogue, dtype, dtype if is_real else complex_dtype)
 
     @gemm_kernel
     def complex_sum_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -113,7 +119,7 @@ def make_kernel(
                 re, im = alpha * re - beta * im, alpha * im + beta * re
             else:  # an infinite part is not multiplied by 0
                 re, im = alpha * re, alpha * im
-            factor_re, factor_im = extra[0], extra[1]
+            factor_re, factor_im = extra[factors], extra[factors + 1]
             if factor_re != 0 or factor_im != 0:
                 place = int64(matrix) * c.batch + int64(row) * c.row + int64(col) * c.col
                 c_re, c_im = load_vector(scalar, 2, c.data, place)
@@ -126,7 +132,14 @@ def make_kernel(
             if products in TRIANGLES and row == col:
                 im = scalar(0)
             place = int64(matrix) * out.batch + int64(row) * out.row + int64(col) * out.col
-            store_vector(out.data, place, (re, im))
+            if is_fused:
+                result = finish(complex_of(re, im), matrix, int64(row), int64(col), extra)
+                if is_real:
+                    out.data[place] = result
+                else:
+                    store_vector(out.data, place, (result.real, result.imag))
+            else:
+                store_vector(out.data, place, (re, im))
 
     return complex_sum_kernel
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts.batch_tiles import resident_blocks
-from dxgemm.handwritten.parts.complex_store import make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, never
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES
 from dxgemm.handwritten.parts.operands import operand_mode
@@ -252,7 +252,7 @@ def make_kernel(
         config, dtype: config, and "complex128".
         conjugates: names of the operands that are conjugated: "", "a", "b" or "ab".
         a_mode, b_mode: see `variant`.
-        epilogue: a `Fusion` of two numbers.
+        epilogue: a `Fusion` that ends with two numbers.
     """
     from numba import cuda, int32, int64
 
@@ -276,6 +276,7 @@ def make_kernel(
     tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
     warp_m, warp_n, warps_n = config.warp_m, config.warp_n, config.tile_n // config.warp_n
     stages, split_k, threads = config.stages, config.split_k, config.threads
+    is_fused = bool(epilogue.stages)
     steps, mmas_m, mmas_n = tile_k // MMA_K, warp_m // MMA_ROWS, warp_n // MMA_COLS
     a_bytes, stage_bytes = tile_m * tile_k * item, config.stage_bytes
     ring_bytes = stages * stage_bytes
@@ -294,7 +295,10 @@ def make_kernel(
     )
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
     add_up = make_add_up(thread_m * thread_n, threads, split_k) if split_k > 1 else None
-    store_complex = make_store_complex(share_m, share_n, 8, 4, 1, dtype, "float64", int64)
+    store_complex = make_store_complex(
+        ThreadTile(share_m, share_n, row_group=8, col_group=4, row_width=1), dtype, int64, epilogue,
+        threads, config.smem_bytes(dtype),
+    )  # fmt: skip
 
     def load_a(address):
         re, im = load_shared(real, 2, address, 0)
@@ -425,6 +429,8 @@ def make_kernel(
                 acc = sums
 
         # --- Epilogue ---
+        if is_fused:
+            cuda.syncthreads()  # the tiles of a and b have been read
         sums = in_rows(acc)
         row: int32 = tile_row + lane_row
         col: int32 = tile_col + warp_col + member
@@ -433,8 +439,8 @@ def make_kernel(
             row += rank // shares_n * share_m * 8
             col += rank % shares_n * share_n * 4
         store_complex(
-            sums, row, col, m, n, alpha, beta, extra[0], extra[1],
-            c, int64(matrix) * c.batch, out, int64(matrix) * out.batch,
+            sums, smem, thread, matrix, row, col, m, n, alpha, beta,
+            c, int64(matrix) * c.batch, out, int64(matrix) * out.batch, extra,
         )  # fmt: skip
 
     return complex_tensor_core_kernel

@@ -25,7 +25,7 @@ from dxgemm.handwritten import tuned
 from dxgemm.handwritten.kernels.complex_batch import REAL_DTYPES
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.complex_product import make_add_products
-from dxgemm.handwritten.parts.complex_store import make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.configs import (
     LANES_M,
     LANES_N,
@@ -94,7 +94,8 @@ def make_kernel(
         a_mode, b_mode: see `async_tiles`.
         slicing: "sliced" if the grid has a y for each slice of k, and out holds one batch of sums a
             slice; otherwise "".
-        epilogue: a `Fusion` of two numbers; None for slices, whose sums are stored as they are.
+        epilogue: a `Fusion` that ends with two numbers; None for slices, whose sums are stored as
+            they are.
     """
     from numba import cuda, int32, int64
 
@@ -110,6 +111,7 @@ def make_kernel(
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     is_sliced = slicing == "sliced"
+    is_fused = epilogue is not None and bool(epilogue.stages)
     real = np.dtype(REAL_DTYPES[dtype]).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
@@ -146,8 +148,9 @@ def make_kernel(
     add_products = make_add_products(thread_m, thread_n, conjugates)
     add_blocks = make_add_blocks(config, real) if split_k > 1 else None
     store_complex = make_store_complex(
-        rank_m, thread_n, row_group, col_group, min(width, rank_m), dtype, REAL_DTYPES[dtype], int64
-    )
+        ThreadTile(rank_m, thread_n, row_group, col_group, min(width, rank_m)), dtype, int64,
+        epilogue, config.threads, config.smem_bytes(dtype),
+    )  # fmt: skip
 
     @gemm_kernel
     def complex_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -284,18 +287,16 @@ def make_kernel(
 
         # --- Epilogue ---
         wait_copies(0)
+        if is_fused:
+            cuda.syncthreads()  # the tiles of a and b have been read
         first_row: int32 = tile_row + thread_row
         first_col: int32 = tile_col + thread_col
         if split_k > 1:
             acc = add_blocks(acc, smem, thread, rank)
             first_row += rank * rank_m // width * row_group + rank * rank_m % width
-        if is_sliced:
-            beta_re, beta_im = real(0), real(0)
-        else:
-            beta_re, beta_im = extra[0], extra[1]
         store_complex(
-            acc, first_row, first_col, m, n, alpha, beta, beta_re, beta_im,
-            c, matrix * c.batch, out, out_start,
+            acc, smem, thread, matrix, first_row, first_col, m, n, alpha, beta,
+            c, matrix * c.batch, out, out_start, extra,
         )  # fmt: skip
 
     return complex_tile_kernel

@@ -1,46 +1,87 @@
 """The result of a tile of complex sums, from registers to global memory.
 
 Sums are pairs of real and imaginary parts. A thread stores 16 bytes at a time where the result lies
-so, and one element anywhere else.
+so, and one element anywhere else. If there is an epilogue, a thread first puts its sums into shared
+memory, from which it takes them a row at a time: the user's function is compiled for a row of a
+thread, not for its whole tile. What is stored is then complex or real.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
-def make_store_complex(
-    thread_m: int, thread_n: int, row_group: int, col_group: int, row_width: int, dtype: str,
-    real_dtype: str, index: Any,
-) -> Any:  # fmt: skip
-    """A device function: write a thread's elements of alpha * acc + beta * c.
+class ThreadTile(NamedTuple):
+    """Elements of a thread: in vectors of 16 bytes along rows, and in neighbouring rows.
 
-    They lie in vectors of 16 bytes along rows and in row_width neighbouring rows; these are
-    row_group and col_group elements apart. c_start and out_start are where the matrices begin, in
-    elements; factors are real and imaginary parts. c is not read if beta is 0.
+    Attributes:
+        rows, cols: their numbers.
+        row_group, col_group: elements from one group of neighbours to the next.
+        row_width: neighbouring rows.
+    """
+
+    rows: int
+    cols: int
+    row_group: int
+    col_group: int
+    row_width: int
+
+
+def make_store_complex(
+    tile: ThreadTile, dtype: str, index: Any, epilogue: Any, threads: int, smem_bytes: int
+) -> Any:
+    """A device function: write what an epilogue makes of a thread's alpha * acc + beta * c.
+
+    It takes acc, the address of the block's shared memory, the thread, the matrix, the thread's
+    first row and column, m, n, the parts of alpha, c and out, each with the place where the matrix
+    begins, in elements, and the kernel's last parameter. That ends with the parts of beta, which is
+    0 without it; c is not read then. With functions to apply, nobody may need what is in shared
+    memory.
 
     Args:
+        dtype: dtype of c and of the sums; of out, or that of its parts if the epilogue is real.
         index: int32 or int64, the type of strides in bytes.
+        epilogue: a `Fusion` that ends with two numbers; None for a beta of 0.
+        threads, smem_bytes: of a block.
     """
     from numba import int32, int64
 
+    from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import (
+        complex_of,
         device_function,
         global_address,
         load_global,
+        load_shared,
         plus_scaled,
         scaled,
         store_global,
+        store_shared,
         zeros,
     )
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    real, item_size = np.dtype(real_dtype).type, np.dtype(dtype).itemsize
+    thread_m, thread_n, row_group, col_group, row_width = tile
+    item_size = np.dtype(dtype).itemsize
+    real_size = item_size // 2
+    real = np.dtype(f"f{real_size}").type
     width = VECTOR_BYTES // item_size
+    has_beta, is_fused = epilogue is not None, epilogue is not None and bool(epilogue.stages)
+    factors = len(epilogue.operands) - 2 if has_beta else 0
+    is_real = is_fused and epilogue.is_real
+    out_size = real_size if is_real else item_size
+    out_dtype = real.__name__ if is_real else dtype
+    # A thread's vectors lie as far apart in shared memory as all threads have room for one. As many
+    # rows are there at a time as fit.
+    sheet, row_vectors = threads * VECTOR_BYTES, thread_n // width
+    fitting = max(1, smem_bytes // (sheet * row_vectors))
+    at_once = next(r for r in range(thread_m, 0, -1) if thread_m % r == 0 and r <= fitting)
+    finish = make_finish(epilogue, real.__name__, out_dtype, width)
+    finish_one = make_finish(epilogue, real.__name__, out_dtype)
 
     def multiply(acc, factor_re, factor_im):
         results = ()
@@ -55,25 +96,30 @@ def make_store_complex(
                 results = results + (product_re, product_im)
         return results
 
-    def plus_multiple(values, factor_re, factor_im, added):
-        """A row of results."""
-        results = ()
-        if factor_im == 0:
-            for place in static_range(2 * thread_n):
-                results = results + (plus_scaled(values[place], factor_re, added[place]),)
-        else:
-            for place in static_range(0, 2 * thread_n, 2):
-                re, im = added[place], added[place + 1]
-                sum_re = plus_scaled(values[place], factor_re, re)
-                sum_im = plus_scaled(values[place + 1], factor_re, im)
-                sum_re, sum_im = (
-                    plus_scaled(sum_re, -factor_im, im),
-                    plus_scaled(sum_im, factor_im, re),
-                )
-                results = results + (sum_re, sum_im)
-        return results
+    def make_plus_multiple(count: int) -> Any:
+        """A device function: (sums, factor_re, factor_im, added) -> `count` sums."""
 
-    multiply, plus_multiple = (device_function(unroll(f)) for f in (multiply, plus_multiple))
+        def plus_multiple(values, factor_re, factor_im, added):
+            results = ()
+            if factor_im == 0:
+                for place in static_range(2 * count):
+                    results = results + (plus_scaled(values[place], factor_re, added[place]),)
+            else:
+                for place in static_range(0, 2 * count, 2):
+                    re, im = added[place], added[place + 1]
+                    sum_re = plus_scaled(values[place], factor_re, re)
+                    sum_im = plus_scaled(values[place + 1], factor_re, im)
+                    sum_re, sum_im = (
+                        plus_scaled(sum_re, -factor_im, im),
+                        plus_scaled(sum_im, factor_im, re),
+                    )
+                    results = results + (sum_re, sum_im)
+            return results
+
+        return device_function(unroll(plus_multiple))
+
+    multiply = device_function(unroll(multiply))
+    plus_multiple, plus_multiple_one = make_plus_multiple(thread_n), make_plus_multiple(1)
 
     def make_write(count: int, has_addend: bool) -> Any:
         """The store of `count` neighbours at a time, contiguous if there are several."""
@@ -104,23 +150,89 @@ def make_store_complex(
 
         return device_function(unroll(write))
 
+    def take(re, im, beta_re, beta_im, c_from):
+        """The complex number that the epilogue is given."""
+        if beta_re != 0 or beta_im != 0:
+            added = load_global(real, 2, c_from, 0)
+            re, im = plus_multiple_one((re, im), beta_re, beta_im, added)
+        return complex_of(re, im)
+
+    def put(out_to, result):
+        if is_real:
+            store_global(out_to, 0, (result,))
+        else:
+            store_global(out_to, 0, (result.real, result.imag))
+
+    take, put = device_function(unroll(take)), device_function(unroll(put))
+
+    def write_finished(
+        acc, smem, thread, matrix, row, col, rows, cols, beta_re, beta_im,
+        c_first, c_row, c_col, out_first, out_row, out_col, extra,
+    ):  # fmt: skip
+        own: int32 = smem + thread * VECTOR_BYTES
+        for first in static_range(0, thread_m, at_once):
+            for i in static_range(at_once * row_vectors):
+                sums = acc[2 * width * (first * row_vectors + i) :]
+                store_shared(own, i * sheet, sums[: 2 * width])
+            for i in range(at_once):
+                line: int32 = first + i
+                step: int32 = line // row_width * row_group + line % row_width
+                address: int32 = own + i * row_vectors * sheet
+                c_line = c_first + int64(step) * int64(c_row)
+                out_line = out_first + int64(step) * int64(out_row)
+                if step < rows and (row_vectors - 1) * col_group + width <= cols:
+                    results = ()  # whatever is read for a row is on its way together
+                    for j in static_range(row_vectors):
+                        parts, values = load_shared(real, 2 * width, address, j * sheet), ()
+                        for e in static_range(width):
+                            c_from = c_line + int64(int32(j * col_group + e)) * int64(c_col)
+                            re, im = parts[2 * e], parts[2 * e + 1]
+                            values = values + (take(re, im, beta_re, beta_im, c_from),)
+                        results = results + finish(
+                            values, matrix, row + step, col + j * col_group, extra
+                        )
+                    for j in static_range(thread_n):
+                        offset = int64(int32(j // width * col_group + j % width)) * int64(out_col)
+                        put(out_line + offset, results[j])
+                else:
+                    for j in range(thread_n):
+                        place_col: int32 = j // width * col_group + j % width
+                        if step < rows and place_col < cols:
+                            at: int32 = address + j // width * sheet + j % width * item_size
+                            re, im = load_shared(real, 2, at, 0)
+                            c_from = c_line + int64(place_col) * int64(c_col)
+                            value = take(re, im, beta_re, beta_im, c_from)
+                            result = finish_one(value, matrix, row + step, col + place_col, extra)
+                            put(out_line + int64(place_col) * int64(out_col), result)
+
+    write_finished = device_function(unroll(write_finished))
     write, write_sum = make_write(1, False), make_write(1, True)
     write_vectors, write_vector_sums = make_write(width, False), make_write(width, True)
 
     def store_complex(
-        acc, row, col, m, n, alpha_re, alpha_im, beta_re, beta_im, c, c_start, out, out_start
-    ):
+        acc, smem, thread, matrix, row, col, m, n, alpha_re, alpha_im, c, c_start, out, out_start,
+        extra,
+    ):  # fmt: skip
         rows: int32 = m - row
         cols: int32 = n - col
         c_row, c_col = index(c.row * item_size), index(c.col * item_size)
-        out_row, out_col = index(out.row * item_size), index(out.col * item_size)
+        out_row, out_col = index(out.row * out_size), index(out.col * out_size)
         c_first = global_address(c.data) + c_start * item_size
-        out_first = global_address(out.data) + out_start * item_size
+        out_first = global_address(out.data) + out_start * out_size
         is_vector = out.col == 1 and n % width == 0 and (out_first | out_row) % VECTOR_BYTES == 0
         c_first += int64(int32(row)) * int64(c_row) + int64(int32(col)) * int64(c_col)
         out_first += int64(int32(row)) * int64(out_row) + int64(int32(col)) * int64(out_col)
         acc = multiply(acc, alpha_re, alpha_im)
-        if beta_re == 0 and beta_im == 0:
+        if has_beta:
+            beta_re, beta_im = extra[factors], extra[factors + 1]
+        else:
+            beta_re, beta_im = real(0), real(0)
+        if is_fused:
+            write_finished(
+                acc, smem, thread, matrix, int64(row), int64(col), rows, cols, beta_re, beta_im,
+                c_first, c_row, c_col, out_first, out_row, out_col, extra,
+            )  # fmt: skip
+        elif beta_re == 0 and beta_im == 0:
             if width > 1 and is_vector:
                 write_vectors(
                     acc, rows, cols, beta_re, beta_im,

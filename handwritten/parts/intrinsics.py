@@ -73,6 +73,9 @@ if _config.ENABLE_CUDASIM:
             return tuple(plus_scaled(x, beta, y) for x, y in zip(total, value, strict=True))
         return type(total)(total + beta * value)
 
+    def complex_of(re: Any, im: Any) -> Any:
+        return np.result_type(re, np.complex64).type(complex(re, im))
+
     def outer_product(acc: Any, a_frag: Any, b_frag: Any) -> Any:
         count = len(b_frag)
         return tuple(total + a_frag[i // count] * b_frag[i % count] for i, total in enumerate(acc))
@@ -311,6 +314,18 @@ else:
             return _for_each(builder, total, add, args[0], args[2])
 
         return signature(total, total, element, total), generate
+
+    @intrinsic
+    def complex_of(typing_context, re, im):
+        """The complex number of two parts, none of which is computed with."""
+        result = types.complex64 if re == types.float32 else types.complex128
+
+        def generate(context, builder, sig, args):
+            number = context.make_complex(builder, sig.return_type)
+            number.real, number.imag = args
+            return number._getvalue()
+
+        return signature(result, re, im), generate
 
     @intrinsic
     def opaque(typing_context, value):

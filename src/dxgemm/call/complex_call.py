@@ -9,6 +9,8 @@ from typing import Any
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_before
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
+from dxgemm.epilogues.catalogue import magnitude
+from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.complex_form import (
@@ -35,10 +37,31 @@ def check_conjugate(conjugate: Any) -> str:
     return conjugate
 
 
+def complex_epilogue(epilogue: BoundEpilogue) -> BoundEpilogue:
+    """Epilogue of a complex product: a norm, or the largest magnitude, is that of real numbers.
+
+    Raises:
+        UnsupportedProblemError: the call has a mask, takes pairs of columns, or has a reduction
+            that complex numbers do not have.
+    """
+    reduction = epilogue.reduction
+    if epilogue.takes_pairs or epilogue.is_masked:
+        what = "a mask" if epilogue.is_masked else "pairs of columns"
+        raise UnsupportedProblemError(f"gemm: a complex result does not go with {what}.")
+    if reduction is None or reduction.kind == "sum" or epilogue.is_real:
+        return epilogue
+    if reduction.kind == "squares" or reduction.of_magnitudes:
+        return BoundEpilogue((*epilogue.stages, magnitude), (), reduction).shape
+    raise UnsupportedProblemError(
+        f"gemm: complex numbers have no {reduction.name}; put epilogues.magnitude, or another one "
+        f"that makes them real, before: magnitude | {reduction}."
+    )
+
+
 def check_complex(
     problem: Problem,
     layouts: Mapping[str, Layout],
-    has_epilogue: bool,
+    is_reduced: bool,
     triangle: str,
     adds_transpose: bool,
 ) -> None:
@@ -46,22 +69,22 @@ def check_complex(
 
     Args:
         problem: the complex problem.
-        layouts: layouts of the operands by name.
-        has_epilogue: True if the call has an epilogue, a reduction or a mask.
+        layouts: layouts of the operands by name, those of an epilogue by their labels.
+        is_reduced: True if the result is reduced.
         triangle, adds_transpose: as `Route` takes them.
     """
-    if has_epilogue:
+    if is_reduced and triangle not in ("", "either"):
         raise UnsupportedProblemError(
-            f"gemm: a and b are {problem.dtype}, which have no epilogue, reduction or "
-            "mask; apply it to the result."
+            "gemm_symmetric: a Hermitian result is not reduced; call gemm(a, a.conj().T, ...) "
+            "instead."
         )
     if triangle not in ("", "either") and (adds_transpose or problem.batch > 1):
         raise UnsupportedProblemError(
             f"gemm_symmetric: a is {problem.dtype}, of which one matrix is multiplied by "
             "its own conjugate transpose; call it for each matrix, without b."
         )
-    for name in ("c", "out"):
-        if name in layouts and layouts[name].is_conjugate:
+    for name in layouts:
+        if name not in ("a", "b") and layouts[name].is_conjugate:
             raise LayoutError(
                 f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
                 f"opposite imaginary parts; pass {name}.resolve_conj()."
@@ -122,10 +145,11 @@ def _is_direct(problem: Problem, arch: str) -> bool:
     """True if the automatic choice is among the kernels that read complex elements as they lie."""
     if problem.precision is not None or problem.triangle:
         return False
-    # With few rows of complex128, the blocks of a cluster share k: no kernel is quicker.
+    # With few rows of complex128, the blocks of a cluster share k: no kernel is quicker. Nor is one
+    # that needs another for an epilogue.
     shares_k = problem.dtype == "complex128" and not is_before(arch, CLUSTER_CAPABILITY)
     is_small = is_small_batch(problem)
-    if not (is_small or shares_k or suits_tiles(problem)):
+    if not (is_small or shares_k or suits_tiles(problem) or problem.epilogue):
         return False
     name = SMALL if is_small else LARGE[problem.dtype]
     return find_implementation(name).runs_on(arch) is None

@@ -12,7 +12,7 @@ from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.errors import MissingOperandError, UnsupportedProblemError
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, RESULT_DTYPES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -81,7 +81,7 @@ def fuse(
         The problem, and the strides of each operand. They are () for numbers, and for the results
         of a reduction, which follow the operands.
     """
-    is_added = problem.out_dtype in RESULT_DTYPES[problem.dtype]
+    is_added = problem.c_dtype in result_dtypes(problem.dtype)
     if problem.reads_c and not is_added:
         raise UnsupportedProblemError(
             f"gemm: a c of {problem.out_dtype} is not added to {problem.scalar_dtype} sums; leave "
@@ -90,7 +90,7 @@ def fuse(
     if shape.reduction is not None and "out" in layouts and problem.out_dtype == "int8":
         raise UnsupportedProblemError(
             f"gemm: {shape.reduction.name} does not reduce what is stored as int8; pass an out of "
-            f"{RESULT_DTYPES[problem.dtype][0]}, or no out."
+            f"{result_dtypes(problem.dtype)[0]}, or no out."
         )
     number_dtype = "float64" if problem.scalar_dtype == "float64" else "float32"
     operands: list[FusedOperand] = []
@@ -167,8 +167,8 @@ def _access(kind: str, layout: Layout, steps: Strides) -> str:
     if steps.col == 0 and kind == "array":
         return "same"
     item_size = ITEM_SIZES[layout.dtype]
-    if item_size == 1:
-        return "element"  # there are no vectors of bytes
+    if item_size == 1 or layout.dtype in COMPLEX_PARTS:
+        return "element"  # there are no vectors of bytes, nor of pairs
     is_aligned = (steps.batch | steps.row) * item_size % MAX_ALIGNMENT == 0
     if steps.col == 1 and is_aligned and layout.alignment == MAX_ALIGNMENT:
         return "vector"

@@ -18,6 +18,7 @@ from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, Symmetry, make_route, routes
 from dxgemm.errors import LayoutError, OverlapError, ScalarError
+from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import Library, host_view, libraries, library_of
 from dxgemm.runtime.capture import launching_on
@@ -56,9 +57,9 @@ def prepare(
     The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
     if type(alpha) is not float:
-        alpha = _number("alpha", alpha)
+        alpha = number("alpha", alpha)
     if type(beta) is not float:
-        beta = _number("beta", beta)
+        beta = number("beta", beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -186,7 +187,7 @@ class Bound:
 
 def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
     """Check that c and the result are aligned, and that the result overlaps no operand."""
-    if (target | c) & route.misalignment:
+    if target & route.misalignment or c & route.c_misalignment:
         raise _misaligned(route, c, target)
     low, high = route.a_near
     if low < a - target < high:
@@ -271,7 +272,7 @@ def real_number(name: str, value: Any) -> float:
         raise ScalarError(f"gemm: {name} is {value}, which overflows float64.") from None
 
 
-def _number(name: str, value: Any) -> float | complex:
+def number(name: str, value: Any) -> float | complex:
     """Convert a number, which is complex if its type is: routes of real operands refuse it."""
     is_complex = isinstance(value, numbers.Complex) and not isinstance(value, numbers.Real)
     return complex(value) if is_complex else real_number(name, value)
@@ -314,12 +315,12 @@ def _no_integer(name: str, value: float, route: Route) -> ScalarError:
 
 
 def _misaligned(route: Route, c: int, target: int) -> LayoutError:
-    is_target = target & route.misalignment
-    name, pointer = (_target_name(route), target) if is_target else ("c", c)
-    item_size = route.misalignment + 1
+    name, pointer, dtype = _target_name(route), target, route.out_dtype
+    if not target & route.misalignment:
+        name, pointer, dtype = "c", c, route.problem.c_dtype
     return LayoutError(
         f"gemm: {name} starts at address {pointer:#x}, which is not a multiple of the "
-        f"{item_size}-byte {route.out_dtype}; copy it to an aligned array first."
+        f"{ITEM_SIZES[dtype]}-byte {dtype}; copy it to an aligned array first."
     )
 
 

@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.call.complex_call import check_complex, check_conjugate, form_of_call
+from dxgemm.call.complex_call import (
+    check_complex,
+    check_conjugate,
+    complex_epilogue,
+    form_of_call,
+)
 from dxgemm.call.epilogue import (
     OperandStrides,
     fuse,
@@ -48,14 +53,14 @@ from dxgemm.launches.complex_product import (
     complex_cublas,
 )
 from dxgemm.launches.product import bind_product
-from dxgemm.launches.reduced import ReducedLaunch, result_array
+from dxgemm.launches.reduced import ReducedLaunch, ResultArray, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
-from dxgemm.problem.problem import Problem, flattened, oriented
+from dxgemm.problem.problem import Problem, flattened, oriented, stored_problem
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
 from dxgemm.runtime.device import device_facts
@@ -91,11 +96,12 @@ class Route:
     Attributes:
         problem: the problem in the kernels' orientation; of a complex one, that of its form.
         complex_form: the form in which a complex problem is computed; None for a real one.
+        reduced: a complex problem whose result is reduced; None without a reduction.
         out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
         sums: dtype of the sums, in which alpha and beta apply.
         takes_integers: True if alpha and beta must be integers.
         least_scalar, largest_scalar: bounds of alpha and beta.
-        misalignment: mask of the bits that are 0 in a valid address of c and out.
+        misalignment, c_misalignment: masks of the bits that are 0 in valid addresses of out and c.
         shape: shape of the result as the caller sees it.
         layouts: layouts of the operands by name, as the caller passed them; arrays of the epilogue
             are named by its labels.
@@ -136,6 +142,9 @@ class Route:
         triangle: str = "",
         adds_transpose: bool = False,
     ) -> None:
+        is_complex = layouts["a"].dtype in COMPLEX_PARTS
+        if is_complex and epilogue is not None:
+            epilogue = complex_epilogue(epilogue)
         self.layouts = layouts
         self.epilogue = epilogue
         self.reduction = epilogue.reduction if epilogue else None
@@ -157,11 +166,11 @@ class Route:
             reduced_axis=None if "out" in layouts or not self.reduction else self.reduction.axis,
             takes_pairs=epilogue is not None and epilogue.takes_pairs,
             takes_complex=True,
+            is_real=epilogue is not None and epilogue.is_real,
         )
-        is_complex = self.problem.dtype in COMPLEX_PARTS
         if is_complex:
-            has_epilogue = epilogue is not None
-            check_complex(self.problem, layouts, has_epilogue, triangle, adds_transpose)
+            is_reduced = self.reduction is not None
+            check_complex(self.problem, layouts, is_reduced, triangle, adds_transpose)
         self.libraries: dict[str, Library] = {}
         self.doubtful: tuple[str, ...] = ()
         self.ordered: tuple[str, ...] = ()
@@ -174,22 +183,27 @@ class Route:
         flat = self._flattened() if triangle in ("", "either") else None
         if flat is not None:
             self.problem = flat
-        self.complex_form: ComplexForm | None = None
-        if is_complex:
-            self.complex_form = form_of_call(
-                self.problem, layouts, triangle, implementation, self.device.arch
-            )
-            self.problem = self.complex_form.problem
         self.out_dtype = self.problem.out_dtype
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
-        self.is_transposed = self.problem.is_transposed
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         self.misalignment = ITEM_SIZES[self.out_dtype] - 1
+        self.c_misalignment = ITEM_SIZES[self.problem.c_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
+        self.complex_form: ComplexForm | None = None
+        self.reduced: Problem | None = None
+        if is_complex:
+            stored = self.problem
+            if self.reduction is not None:
+                self.reduced, stored = self.problem, stored_problem(self.problem)
+            self.complex_form = form_of_call(
+                stored, layouts, triangle, implementation, self.device.arch
+            )
+            self.problem = self.complex_form.problem
+        self.is_transposed = self.problem.is_transposed
         if self.complex_form is not None:
             self.problem = self.complex_form.product
         elif triangle:
@@ -386,17 +400,24 @@ class Route:
             return self._bind_product(candidate)
         if isinstance(candidate.implementation, Cublas):
             return complex_cublas(form, self.ordinal)
-        product = self._bind_product(candidate)
+        arch, ordinal = self.device.arch, self.ordinal
+        product: Launch = self._bind_product(candidate)
         if form.is_direct:
-            return DirectLaunch(product)
-        launch = SummedLaunch if form.products else ComplexLaunch
-        return launch(form, product, self.device.arch, self.ordinal)
+            launch: Launch = DirectLaunch(product)
+        elif form.products:
+            launch = SummedLaunch(form, product, arch, ordinal)
+        else:
+            launch = ComplexLaunch(form, product, arch, ordinal)
+        if self.reduced is None:
+            return launch
+        results, stored = self._result_arrays(), form.problem
+        return ReducedLaunch(self.reduced, candidate, results, arch, ordinal, (stored, launch))
 
     def _bind_product(self, candidate: Candidate) -> Launch:
         device = self.device
         if candidate.uses_workspace:
             return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
-        if self.epilogue is None or self.reduction is None:
+        if self.problem.reduction is None:
             return bind_product(
                 candidate.implementation,
                 candidate.part_of(self.problem),
@@ -404,12 +425,18 @@ class Route:
                 device.arch,
                 self.ordinal,
             )
+        results = self._result_arrays()
+        return ReducedLaunch(self.problem, candidate, results, device.arch, self.ordinal)
+
+    def _result_arrays(self) -> dict[str, ResultArray]:
+        """Arrays that the reduction writes, by the names of the results."""
+        assert self.epilogue is not None and self.reduction is not None
         arrays = {}
         for name, label in self.epilogue.result_labels.items():
             shape, dtype = self.results[label]
             layout = self.layouts.get(label) or contiguous_layout(shape, dtype, self.ordinal)
             arrays[name] = result_array(self.reduction, name, layout, len(self.shape) == 3)
-        return ReducedLaunch(self.problem, candidate, arrays, device.arch, self.ordinal)
+        return arrays
 
     def for_libraries(self, libraries: dict[str, Library], doubtful: tuple[str, ...]) -> Route:
         """Return a copy of this route for operands of these libraries."""

@@ -26,7 +26,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import add_slices, align_rows, complex_sum
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
-from dxgemm.problem.complex_form import direct_form, parts_of_beta
+from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -397,7 +397,8 @@ def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
     if problem.dtype in COMPLEX_PARTS:
-        return complex_sum_spec(problem.dtype, "slices")
+        assert problem.epilogue is not None
+        return complex_sum_spec(problem.dtype, "slices", problem.epilogue)
     elements = problem.batch * problem.m * problem.n
     kernel = add_slices.KERNEL
     configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
@@ -411,11 +412,11 @@ def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     return KernelSpec("add_slices", name, config, sums, variant, problem.epilogue)
 
 
-def complex_sum_spec(dtype: str, products: str) -> KernelSpec:
+def complex_sum_spec(dtype: str, products: str, epilogue: Fusion) -> KernelSpec:
     """Spec of the kernel that makes a result of a complex dtype; `products` is as it names them."""
-    kernel, name, parts = complex_sum.KERNEL, complex_sum.__name__, parts_of_beta(dtype)
+    kernel, name = complex_sum.KERNEL, complex_sum.__name__
     (config,) = kernel.simulator_configs if simulator_enabled() else kernel.configs
-    return KernelSpec("complex_sum", name, config, COMPLEX_PARTS[dtype], (products,), parts)
+    return KernelSpec("complex_sum", name, config, COMPLEX_PARTS[dtype], (products,), epilogue)
 
 
 def copy_problems(problem: Problem, computed: Problem) -> dict[str, Problem]:

@@ -144,6 +144,24 @@ def clamp(value, row, col, low: Scalar, high: Scalar):
     return high if raised > high else raised
 
 
+@epilogue(real=True)
+def magnitude(value, row, col):
+    """abs(value): of a complex value a real number, which overflows only if it is too large."""
+    return math.hypot(value.real, value.imag)
+
+
+@epilogue(real=True)
+def squared_magnitude(value, row, col):
+    """value.real**2 + value.imag**2: the power of a signal, a probability of an amplitude."""
+    return value.real * value.real + value.imag * value.imag
+
+
+@epilogue(real=True)
+def phase(value, row, col):
+    """atan2(value.imag, value.real): the angle of a complex value, from -pi to pi."""
+    return math.atan2(value.imag, value.real)
+
+
 @epilogue
 def residual(value, row, col, matrix: Matrix):
     """value + matrix[row, col]: a skip connection.

@@ -17,7 +17,7 @@ from dxgemm.errors import (
     ScalarError,
     ShapeError,
 )
-from dxgemm.problem.dtypes import ITEM_SIZES, scalar_dtype
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, scalar_dtype
 from dxgemm.problem.layout import Layout, refuse_overlap
 
 LARGEST_FLOAT32 = float(np.finfo("float32").max)
@@ -28,11 +28,15 @@ READABLE = {
     "float32": ("float32", "float16", "bfloat16", "int32", "int8"),
     "float64": ("float64", "int32", "int8"),
     "int32": ("float32", "float16", "bfloat16", "int32", "int8"),
+    "complex64": ("complex64", "float32", "float16", "bfloat16", "int32", "int8"),
+    "complex128": ("complex128", "float64", "int32", "int8"),
 }
 WRITABLE = {
     "float32": ("float32", "float16", "bfloat16", "int8"),
     "float64": ("float64",),
     "int32": ("int32", "float32", "float16", "bfloat16", "int8"),
+    "complex64": ("complex64", "float32"),
+    "complex128": ("complex128", "float64"),
 }
 
 
@@ -61,7 +65,7 @@ def check_operands(
         ShapeError, DtypeError, DeviceMismatchError, LayoutError, ReadOnlyError, OverlapError: the
         first that applies; the message names the epilogue, the operand and the way out.
     """
-    sums = scalar_dtype(dtype)
+    sums = dtype if dtype in COMPLEX_PARTS else scalar_dtype(dtype)
     arrays = []
     for operand, layout, n in zip(operands, layouts, columns, strict=True):
         if layout is None:

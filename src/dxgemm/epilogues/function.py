@@ -48,6 +48,7 @@ class Epilogue(FunctionHolder):
         key: text that stands for the epilogue: see `find_epilogue`.
         shape: `BoundEpilogue.shape` of a chain of this epilogue alone.
         takes_pairs: True if it makes one value of two neighbouring columns.
+        returns_real: True if it makes a real number of a complex one.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Epilogue(FunctionHolder):
         outputs: tuple[Parameter, ...],
         digest: str,
         takes_pairs: bool = False,
+        returns_real: bool = False,
         reads: tuple[Read, ...] = (),
     ) -> None:
         update_wrapper(self, function)
@@ -65,7 +67,7 @@ class Epilogue(FunctionHolder):
         self.parameters, self.outputs = parameters, outputs
         self.operands = parameters + outputs
         self.digest = digest
-        self.takes_pairs = takes_pairs
+        self.takes_pairs, self.returns_real = takes_pairs, returns_real
         self._names = [entry.name for entry in self.operands]
         # Number of operands that need no check; -1 if there are numbers, outputs or variables.
         needs_checks = any(entry.is_number for entry in parameters) or outputs or reads
@@ -75,7 +77,7 @@ class Epilogue(FunctionHolder):
         self._stages = (self,)
         self.shape = _shape_of(self._stages, None)
         kinds = ", ".join(f"{entry.name}: {entry.kind}" for entry in self.operands)
-        self.key = f"{self.name}({kinds}) {digest}"
+        self.key = f"{self.name}({kinds}) {digest}" + (" real" if returns_real else "")
         _by_key[self.key] = self
 
     def __repr__(self) -> str:
@@ -88,14 +90,15 @@ class Epilogue(FunctionHolder):
         return hash(self.digest)
 
     @property
-    def _identity(self) -> tuple[str, int, int, bool]:
-        return self.digest, len(self.parameters), len(self.outputs), self.takes_pairs
+    def _identity(self) -> tuple[Any, ...]:
+        counts = len(self.parameters), len(self.outputs)
+        return self.digest, *counts, self.takes_pairs, self.returns_real
 
     def __reduce__(self) -> tuple[Any, ...]:
         from numba.cloudpickle import dumps, loads
 
-        parts = self.recorded, self.parameters, self.outputs, self.digest, self.takes_pairs
-        return _restored, (loads, dumps(parts))
+        parts = self.recorded, self.parameters, self.outputs, self.digest
+        return _restored, (loads, dumps((*parts, self.takes_pairs, self.returns_real)))
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.
@@ -166,6 +169,9 @@ class Epilogue(FunctionHolder):
         def checked(*values: Any) -> Any:
             result = function(*values)
             check_returned(self.name, result, len(self.outputs))
+            value = result[0] if self.outputs else result
+            if self.returns_real and isinstance(value, complex | np.complexfloating):
+                raise epilogue_error(self.name, f"returned {value!r}, which is not real.")
             return result
 
         return checked
@@ -301,6 +307,11 @@ class BoundEpilogue:
     def takes_pairs(self) -> bool:
         """True if a stage makes one value of two neighbouring columns."""
         return any(stage.takes_pairs for stage in self.stages)
+
+    @cached_property
+    def is_real(self) -> bool:
+        """True if a stage makes real numbers of complex ones."""
+        return any(stage.returns_real for stage in self.stages)
 
     @cached_property
     def is_masked(self) -> bool:
@@ -452,9 +463,11 @@ def bound_epilogue(value: Any) -> BoundEpilogue:
 def epilogue(function: Callable[..., Any], /) -> Epilogue: ...
 @overload
 def epilogue(
-    *, outputs: tuple[str, ...] = (), pairs: bool = False
+    *, outputs: tuple[str, ...] = (), pairs: bool = False, real: bool = False
 ) -> Callable[[Callable[..., Any]], Epilogue]: ...
-def epilogue(function: Any = None, /, *, outputs: Any = (), pairs: bool = False) -> Any:
+def epilogue(
+    function: Any = None, /, *, outputs: Any = (), pairs: bool = False, real: bool = False
+) -> Any:
     """result = function(value, row, col, operands...), for each element, inside the kernel.
 
         @dxgemm.epilogue
@@ -463,8 +476,9 @@ def epilogue(function: Any = None, /, *, outputs: Any = (), pairs: bool = False)
 
         dxgemm.gemm(a, b, epilogue=scaled_tanh(0.5, vector) | relu)
 
-    value is the element of alpha * a @ b + beta * c in the dtype of sums; row and col are its
-    indices in its matrix. Operands are annotated with one of these types of `dxgemm.epilogues`:
+    value is the element of alpha * a @ b + beta * c in the dtype of sums, a complex number if a and
+    b are complex; row and col are its indices in its matrix. Operands are annotated with one of
+    these types of `dxgemm.epilogues`:
 
         Scalar: a real number; it may have a default.
         Integer: an integer of 64 bits; it may have a default.
@@ -482,6 +496,8 @@ def epilogue(function: Any = None, /, *, outputs: Any = (), pairs: bool = False)
         pairs: True for function(first, second, row, col, operands...), which makes element
             (row, col) of an (m, n / 2) result of the values in columns 2 * col and 2 * col + 1.
             Operands, outputs and the stages after it belong to that result.
+        real: True if the function returns a real number whether value is complex or not, such as
+            abs(value). The result of complex products is then float32 or float64.
 
     Raises:
         EpilogueError: function is no plain Python function, lacks value, row or col, or has an
@@ -489,11 +505,11 @@ def epilogue(function: Any = None, /, *, outputs: Any = (), pairs: bool = False)
             compiled kernel stays the same.
     """
     if function is None:
-        return lambda function: _epilogue_of(function, outputs, bool(pairs))
-    return _epilogue_of(function, outputs, bool(pairs))
+        return lambda function: _epilogue_of(function, outputs, bool(pairs), bool(real))
+    return _epilogue_of(function, outputs, bool(pairs), bool(real))
 
 
-def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool) -> Epilogue:
+def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool, returns_real: bool) -> Epilogue:
     """Make an `Epilogue` of a function."""
     if not isinstance(function, FunctionType):
         name = getattr(function, "__name__", None) or repr(function)
@@ -508,7 +524,7 @@ def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool) -> Epilogue:
     parameters = _parameters(function, PAIR_LEADING if takes_pairs else LEADING)
     written = _outputs(function.__name__, outputs, parameters)
     digest, reads = examine(function, function.__name__)
-    return Epilogue(function, parameters, written, digest, takes_pairs, reads)
+    return Epilogue(function, parameters, written, digest, takes_pairs, returns_real, reads)
 
 
 def _parameters(function: FunctionType, first: tuple[str, ...]) -> tuple[Parameter, ...]:

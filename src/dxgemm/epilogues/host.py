@@ -35,7 +35,7 @@ def apply_on_host(
         epilogues: the stages of a chain, each an `Epilogue`.
         operands: values bound to the stages: for each stage first its parameters, then its outputs.
         values: (m, n) or (batch, m, n), in the dtype of sums.
-        dtype: dtype of the result; None for that of values.
+        dtype: dtype of the result; None for that of values, or of their parts if it is real.
 
     Returns:
         The result, and a new array for each output by its name, in the dtype of the array bound to
@@ -51,9 +51,12 @@ def apply_on_host(
             f"on_host: values have shape {values.shape}; pass (m, n) or (batch, m, n)."
         )
     batched = values if values.ndim == 3 else values[np.newaxis]
-    floating = values.dtype.type if _is_floating(values.dtype) else np.float32
-    result_dtype = np.dtype(values.dtype if dtype is None else dtype)
+    kind = values.real.dtype if values.dtype.kind == "c" else values.dtype
+    floating = kind.type if _is_floating(kind) else np.float32
+    is_real = any(epilogue.returns_real for epilogue in epilogues)
+    result_dtype = np.dtype((kind if is_real else values.dtype) if dtype is None else dtype)
     outputs: dict[str, np.ndarray] = {}
+    wide = np.result_type(floating, np.complex64).type
     stages, remaining, shape, before = [], iter(operands), batched.shape, 0
     for place, epilogue in enumerate(epilogues):
         if epilogue.takes_pairs:
@@ -79,7 +82,8 @@ def apply_on_host(
                 value, *stored = value
                 for output, element in zip(written, stored, strict=True):
                     outputs[output][index] = _converted(element, outputs[output].dtype)
-            values = (floating(value) if type(value) is float else value,)
+            value = floating(value) if type(value) is float else value
+            values = (wide(value) if type(value) is complex else value,)
         return values[0]
 
     result = np.empty(shape, result_dtype)
@@ -137,6 +141,8 @@ def _elements(
         )
     if _is_floating(array.dtype):
         array = array.astype(floating)
+    elif array.dtype.kind == "c":
+        array = array.astype(np.result_type(floating, np.complex64))
     if parameter.kind == "row":
         array = array[..., np.newaxis, :]
     elif parameter.kind == "column":

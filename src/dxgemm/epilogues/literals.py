@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+import numpy as np
+
 from dxgemm.epilogues.kinds import epilogue_error
 from dxgemm.epilogues.reads import (
     ABSENT,
@@ -36,8 +38,9 @@ def compiled_function(
     Args:
         function: a Python function.
         literal: applied to every Python float among constants, defaults, globals and closure
-            variables, also in tuples of floats alone; `numpy.float32`, for example. Integers,
-            NumPy's numbers, and values read through modules (`math.pi`) stay as they are.
+            variables, also in tuples of floats alone; `numpy.float32`, for example. Complex numbers
+            get parts of that type. Integers, NumPy's numbers, and values read through modules
+            (`math.pi`) stay as they are.
         device: applied to the copy of every plain function or epilogue that is called.
         elementary: replacements of the functions of `dxgemm.epilogues.elementary`, by name.
 
@@ -50,6 +53,8 @@ def compiled_function(
             return elementary.get(name, value)
         if type(value) is float:
             return literal(value)
+        if type(value) is complex:
+            return np.result_type(literal(0.0), np.complex64).type(value)
         if type(value) is tuple and _has_only_floats(value):
             return tuple(constant(entry) for entry in value)
         return value

@@ -158,7 +158,9 @@ class Reduction:
         if self.axis is None:
             values, axis = values.reshape(*batch, m * n), -1
         if self.kind not in SORTED:
-            wide = values.astype(np.int64 if dtypes[VALUES] == "int64" else np.float64)
+            wide = values.astype(np.result_type(values.dtype, np.float64))
+            if dtypes[VALUES] == "int64":
+                wide = values.astype(np.int64)
             if self.kind == "squares":
                 totals = np.sqrt(np.sum(wide * wide, axis=axis))
             elif self.kind == "exponentials":

@@ -19,10 +19,11 @@ from dxgemm.problem.complex_form import (
     ComplexCopy,
     ComplexForm,
     in_parts,
-    parts_of_beta,
     real_form,
     real_forms,
+    result_in_parts,
     scaling_copy,
+    with_parts_of_beta,
 )
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, THREE_PRODUCTS
@@ -48,8 +49,8 @@ class DirectLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        parts = beta.real, beta.imag
-        self._product(a, b, c, out, alpha.real, alpha.imag, stream, parts)
+        operands += beta.real, beta.imag
+        self._product(a, b, c, out, alpha.real, alpha.imag, stream, operands)
 
     def fixed(
         self,
@@ -61,8 +62,8 @@ class DirectLaunch:
         beta: complex,
         operands: tuple[Any, ...] = (),
     ) -> Callable[[int], None]:
-        parts = beta.real, beta.imag
-        return self._product.fixed(a, b, c, out, alpha.real, alpha.imag, parts)
+        operands += beta.real, beta.imag
+        return self._product.fixed(a, b, c, out, alpha.real, alpha.imag, operands)
 
 
 class ComplexLaunch(LaunchSeries):
@@ -120,7 +121,7 @@ class ComplexLaunch(LaunchSeries):
 
 
 class SummedLaunch(LaunchSeries):
-    """Launch of several real products of parts, in one batch, and of the kernel that adds them."""
+    """Launch of real products, and of the kernel that makes the complex result of them."""
 
     def __init__(self, form: ComplexForm, product: Launch, arch: str, ordinal: int) -> None:
         """Bind the kernels, building missing ones; see `ComplexLaunch`."""
@@ -149,7 +150,7 @@ class SummedLaunch(LaunchSeries):
             sources["b"] = sources["a"]
         calls.append(Call(self._product, (*sources.values(), sums, sums, 1.0, 0.0)))
         factor, added = (alpha.real, alpha.imag), (beta.real, beta.imag)
-        return [*calls, Call(self._sum, (sums, sums, c, out, *factor), added)]
+        return [*calls, Call(self._sum, (sums, sums, c, out, *factor), (*operands, *added))]
 
 
 def kernel_specs(dtypes: tuple[str, ...]) -> list[KernelSpec]:
@@ -179,8 +180,8 @@ def bind_copy(copy: ComplexCopy, arch: str, ordinal: int) -> Launch:
 def sum_problem(form: ComplexForm) -> Problem:
     """Problem of the kernel that makes the result of products of parts, `complex_sum`."""
     problem, product = form.problem, form.product
-    count = 3 if form.products == "three" else 2
-    width = 2 if form.products in complex_sum.OF_PARTS else 1
+    count = {"three": 3, "slices": 1}.get(form.products, 2)
+    width = 2 if form.products in (*complex_sum.OF_PARTS, "slices") else 1
     return Problem(
         dtype=product.dtype,
         m=problem.m,
@@ -190,17 +191,19 @@ def sum_problem(form: ComplexForm) -> Problem:
         a=Strides(count * form.part, product.out.row, width),
         b=Strides(form.part, 0, 0),
         c=in_parts(problem.c),
-        out=in_parts(problem.out),
+        out=result_in_parts(problem),
         out_dtype=product.dtype,
         reads_c=problem.reads_c,
         triangle=problem.triangle,
-        epilogue=parts_of_beta(problem.dtype),
+        epilogue=with_parts_of_beta(problem.epilogue, problem.dtype),
     )
 
 
 def sum_spec(form: ComplexForm) -> KernelSpec:
     """Spec of that kernel."""
-    return complex_sum_spec(form.problem.dtype, form.products)
+    problem = form.problem
+    epilogue = with_parts_of_beta(problem.epilogue, problem.dtype)
+    return complex_sum_spec(problem.dtype, form.products, epilogue)
 
 
 def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
@@ -215,6 +218,8 @@ def complex_cublas(form: ComplexForm, ordinal: int) -> CublasLaunch:
         reason = "it multiplies complex numbers in their own arithmetic alone"
     if problem.triangle:
         reason = "its complex gemm writes both triangles"
+    if problem.epilogue:
+        reason = "it applies no functions to complex numbers"
     if reason:
         raise UnsupportedProblemError(
             f"gemm: implementation 'cublas' cannot compute this: {reason}."

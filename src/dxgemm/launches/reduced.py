@@ -15,7 +15,8 @@ from dxgemm.handwritten.kernels import merge_partials, reduce_tiles
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.complex_form import in_parts
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import NO_STRIDES, Layout, Strides
 from dxgemm.problem.problem import Problem
@@ -78,13 +79,13 @@ class _Step(NamedTuple):
 
     Attributes:
         launch: launch of the kernel.
-        reads_matrix: True if its a is the matrix.
+        matrix_part: None, or bytes from the matrix to its a: to the real or the imaginary parts.
         arguments: (base, pointers) -> its epilogue arguments, with the workspace at base and the
             results at pointers.
     """
 
     launch: Launch
-    reads_matrix: bool
+    matrix_part: int | None
     arguments: Callable[[int, Mapping[str, int]], tuple[int, ...]]
 
 
@@ -103,6 +104,7 @@ class ReducedLaunch(LaunchSeries):
         results: Mapping[str, ResultArray],
         arch: str,
         ordinal: int,
+        stored: tuple[Problem, Launch] | None = None,
     ) -> None:
         """Build the missing kernels and bind them.
 
@@ -111,6 +113,7 @@ class ReducedLaunch(LaunchSeries):
             candidate: the candidate that computes the product.
             results: the arrays to write, by name. Their addresses follow the epilogue's operands.
             arch, ordinal: architecture and ordinal of the GPU.
+            stored: problem and launch of the product, if that is complex, which stores the matrix.
         """
         super().__init__(ordinal)
         assert problem.epilogue is not None and problem.reduction is not None
@@ -125,11 +128,14 @@ class ReducedLaunch(LaunchSeries):
         if problem.batch * lines == 0:
             return
         if problem.is_empty:
-            self._bind_merging(self._buffers(0, lines))
-        elif not candidate.stores_matrix:
+            for part in self._parts:
+                self._bind_merging(self._buffers(0, lines), part)
+        elif stored is None and not candidate.stores_matrix:
             self._bind_merging(self._bind_fused(candidate))
         else:
-            self._bind_merging(self._bind_unfused(candidate))
+            matrix = self._bind_storing(candidate, stored)
+            for part in self._parts:
+                self._bind_merging(self._bind_reducing(matrix, part), part)
 
     def prepared(self, operand: str, parts: int) -> ReducedLaunch:
         """Return a copy of this launch with prepared parts, if its product is emulated."""
@@ -152,7 +158,7 @@ class ReducedLaunch(LaunchSeries):
                 operands += self._partials.arguments(base)
             calls.append(Call(self._product, (a, b, c, out, *scalars), operands))
         for step in self._steps:
-            source = out if step.reads_matrix else base
+            source = base if step.matrix_part is None else out + step.matrix_part
             arguments = step.arguments(base, pointers)
             calls.append(Call(step.launch, (source,) * 4 + (0, 0), arguments))
         return calls
@@ -166,17 +172,25 @@ class ReducedLaunch(LaunchSeries):
         )
         return self._partials
 
-    def _bind_unfused(self, candidate: Candidate) -> Buffers:
-        """Bind the product's kernel, and the one that reduces the matrix to partial results."""
-        from dxgemm.handwritten.parts.reduction import slot_count
-
-        problem, stored = self._problem, candidate.part_of(self._problem)
-        self._product = bind_product(
-            candidate.implementation, stored, candidate.config, self._arch, self._ordinal
-        )
+    def _bind_storing(self, candidate: Candidate, stored: tuple[Problem, Launch] | None) -> Strides:
+        """Bind the product's kernel, which stores the matrix; return its strides."""
+        if stored is None:
+            problem = candidate.part_of(self._problem)
+            self._product = bind_product(
+                candidate.implementation, problem, candidate.config, self._arch, self._ordinal
+            )
+        else:
+            problem, self._product = stored
         if not self._reduction.is_stored:
             item_size = ITEM_SIZES[problem.out_dtype]
-            self._matrix = self._take(problem.batch * stored.out.batch * item_size)
+            self._matrix = self._take(problem.batch * problem.out.batch * item_size)
+        return problem.out
+
+    def _bind_reducing(self, stored: Strides, part: int) -> Buffers:
+        """Bind the kernel that reduces the matrix, or a part of it, to partial results."""
+        from dxgemm.handwritten.parts.reduction import slot_count
+
+        problem = self._problem
         config = _configs(reduce_tiles)[0]
         slots = slot_count(
             config,
@@ -187,23 +201,29 @@ class ReducedLaunch(LaunchSeries):
         )
         partials = self._buffers_of(slots)
         matrix = self._kernel_problem(problem.m, problem.n, problem.n, ())
+        is_complex = problem.out_dtype in COMPLEX_PARTS
         self._add_step(
             reduce_tiles,
             config,
-            replace(matrix, dtype=problem.out_dtype, a=stored.out),
+            replace(
+                matrix,
+                dtype=COMPLEX_PARTS.get(problem.out_dtype, problem.out_dtype),
+                a=in_parts(stored) if is_complex else stored,
+            ),
             (),
             lambda base, _: partials.arguments(base),
-            reads_matrix=True,
+            matrix_part=part,
         )
         return partials
 
-    def _bind_merging(self, partials: Buffers) -> None:
-        """Bind the kernel that merges partial results to results."""
+    def _bind_merging(self, partials: Buffers, part: int = 0) -> None:
+        """Bind the kernel that merges partial results to results, or to a part of complex ones."""
         if self._reduction.axis is None and partials.lines > 1:
             partials = self._bind_merging_again(merge_partials, partials)
         is_whole = self._reduction.axis is None
         arrays: list[FusedOperand] = []
-        for name, array in self._results.items():
+        results = {name: _real_array(array) for name, array in self._results.items()}
+        for name, array in results.items():
             times = 2 if is_whole and name == INDICES else 1
             arrays += [FusedOperand("output", array.dtype)] * times
         if is_whole and INDICES in self._results:
@@ -212,8 +232,8 @@ class ReducedLaunch(LaunchSeries):
 
         def arguments(base: int, pointers: Mapping[str, int]) -> tuple[int, ...]:
             values: list[int] = [*source.arguments(base)]
-            for name, array in self._results.items():
-                values += [pointers[name], *array.strides]
+            for name, array in results.items():
+                values += [pointers[name] + part, *array.strides]
                 if is_whole and name == INDICES:
                     item_size = ITEM_SIZES[array.dtype]
                     values += [pointers[name] + array.pair_stride * item_size, *array.strides]
@@ -279,13 +299,13 @@ class ReducedLaunch(LaunchSeries):
         problem: Problem,
         variant: tuple[str, ...],
         arguments: Any,
-        reads_matrix: bool = False,
+        matrix_part: int | None = None,
     ) -> None:
         name = file.__name__.rpartition(".")[2]
         spec = KernelSpec(name, file.__name__, config, problem.dtype, variant, problem.epilogue)
         blocks = file.KERNEL.block_count(config, problem)
         launch = launch_kernel(spec, problem, blocks, self._arch, self._ordinal)
-        self._steps.append(_Step(launch, reads_matrix, arguments))
+        self._steps.append(_Step(launch, matrix_part, arguments))
 
     def _buffers_of(self, slots: int) -> Buffers:
         """Take workspace for the partial results of a kernel that reduces tiles."""
@@ -301,12 +321,26 @@ class ReducedLaunch(LaunchSeries):
     @property
     def _dtype(self) -> str:
         """Dtype in which the matrix is reduced."""
-        return reduced_dtype(self._problem.out_dtype)
+        dtype = self._problem.out_dtype
+        return COMPLEX_PARTS.get(dtype, reduced_dtype(dtype))
+
+    @property
+    def _parts(self) -> tuple[int, ...]:
+        """Bytes from the matrix to each of its parts, which are reduced alike."""
+        dtype = self._problem.out_dtype
+        return (0, ITEM_SIZES[dtype] // 2) if dtype in COMPLEX_PARTS else (0,)
 
     @property
     def _columns(self) -> int:
         """Number of columns of the matrix as the caller sees it."""
         return self._problem.m if self._problem.is_transposed else self._problem.n
+
+
+def _real_array(array: ResultArray) -> ResultArray:
+    """Array of the real parts of results, if they are complex."""
+    if array.dtype not in COMPLEX_PARTS:
+        return array
+    return array._replace(dtype=COMPLEX_PARTS[array.dtype], strides=in_parts(array.strides))
 
 
 def _configs(file: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from dxgemm.choice.implementation import adding_spec
 from dxgemm.choice.legality import Candidate
 from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
-from dxgemm.problem.complex_form import in_parts
+from dxgemm.problem.complex_form import in_parts, result_in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -44,7 +44,7 @@ class SlicedLaunch(LaunchSeries):
         if problem.dtype in COMPLEX_PARTS:
             adding = replace(
                 adding, dtype=spec.dtype, out_dtype=spec.dtype, a=in_parts(sums._replace(col=1)),
-                b=Strides(2 * sheets, 0, 0), c=in_parts(problem.c), out=in_parts(problem.out),
+                b=Strides(2 * sheets, 0, 0), c=in_parts(problem.c), out=result_in_parts(problem),
             )  # fmt: skip
         blocks = problem.batch * -(-problem.m * problem.n // spec.config.elements)
         self._adder = launch_kernel(spec, adding, blocks, arch, ordinal)

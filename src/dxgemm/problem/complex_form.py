@@ -10,7 +10,8 @@ two rows of each row of a, whose real product with b as it lies, (k, 2 n), has a
 parts. Or out.T = b.T @ a.T is computed, in which a is the operand to expand.
 
 Most products in the dtype's own arithmetic are not expanded: one kernel reads complex elements as
-they lie.
+they lie. With an epilogue, which wants complex numbers, all others are left in a workspace, from
+which the kernel `complex_sum` takes them.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class ComplexForm:
         conjugates: names of the operands of the complex problem that are conjugated.
         copies: copies by name: "a" and "b" are made before the product, "c" puts beta * c where
             the product is written, and "out" takes the result from the workspace to its place.
-        products: products that the kernel `complex_sum` makes the result of, as it names them; ""
-            if the product is the result.
+        products: products that the kernel `complex_sum` makes the result of, as it names them, or
+            "slices" of a product of b expanded; "" if the product is the result.
     """
 
     problem: Problem
@@ -116,7 +117,7 @@ class ComplexForm:
         if self.products == "three":
             return f"three products of {self.product.dtype}, of real and imaginary parts"
         told = {
-            "a": "a in parts" if self.products else "a in rows", "b": "b expanded",
+            "a": "a in parts" if self.products in OF_PARTS else "a in rows", "b": "b expanded",
             "c": "c where the result is written", "out": "the result to its place",
         }  # fmt: skip
         copied = ", ".join(told[name] for name in self.copies)
@@ -136,15 +137,18 @@ def suits_tiles(problem: Problem) -> bool:
     return min(problem.m, problem.n) > MOST_FEW_ROWS
 
 
-def parts_of_beta(dtype: str) -> Fusion:
-    """Epilogue arguments of kernels that store complex elements: the parts of beta."""
-    return Fusion((), (FusedOperand("number", COMPLEX_PARTS[dtype]),) * 2)
+def with_parts_of_beta(epilogue: Fusion | None, dtype: str) -> Fusion:
+    """Epilogue of kernels that store complex elements: its arguments end with the parts of beta."""
+    epilogue = epilogue or Fusion((), ())
+    parts = (FusedOperand("number", COMPLEX_PARTS[dtype]),) * 2
+    return replace(epilogue, operands=(*epilogue.operands, *parts))
 
 
 def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
-    """Form of a complex problem for one kernel, whose epilogue arguments are the parts of beta."""
+    """Form of a complex problem for one kernel: see `with_parts_of_beta`."""
     names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
-    product = replace(problem, conjugates=names, epilogue=parts_of_beta(problem.dtype))
+    epilogue = with_parts_of_beta(problem.epilogue, problem.dtype)
+    product = replace(problem, conjugates=names, epilogue=epilogue)
     return ComplexForm(problem, product, conjugates, {})
 
 
@@ -155,10 +159,11 @@ def real_form(problem: Problem, conjugates: str, *, is_any: bool = True) -> Comp
         problem, conjugates: as `real_forms` takes them.
         is_any: False for the first form, whatever it costs.
     """
-    if problem.triangle:
-        return _hermitian(problem, conjugates)
-    if problem.precision == THREE_PRODUCTS:
-        return _three_products(problem, conjugates)
+    if problem.epilogue is not None:
+        plain = replace(problem, epilogue=None, out_dtype=problem.dtype)
+        return replace(_summed_form(plain, conjugates), problem=problem)
+    if problem.triangle or problem.precision == THREE_PRODUCTS:
+        return _summed_form(problem, conjugates)
     forms = real_forms(problem, conjugates)
     return min(forms if is_any else forms[:1], key=lambda form: form.cost_bytes)
 
@@ -224,6 +229,20 @@ def _expanded_form(problem: Problem, conjugates: str) -> ComplexForm:
         in_place=problem.in_place or not is_c_in_place,
     )  # fmt: skip
     return ComplexForm(problem, product, conjugates, copies)
+
+
+def _summed_form(problem: Problem, conjugates: str) -> ComplexForm:
+    """Form whose result is made by `complex_sum`, of products in a workspace."""
+    if problem.triangle:
+        return _hermitian(problem, conjugates)
+    if problem.precision == THREE_PRODUCTS:
+        return _three_products(problem, conjugates)
+    form = _expanded_form(replace(problem, reads_c=False, in_place=True), conjugates)
+    copies = {name: copy for name, copy in form.copies.items() if name != "out"}
+    step = _row_step(2 * problem.n, form.product.dtype)
+    sums = Strides(problem.m * step, step, 1)
+    product = replace(form.product, c=sums, out=sums)
+    return ComplexForm(problem, product, conjugates, copies, "slices")
 
 
 def _three_products(problem: Problem, conjugates: str) -> ComplexForm:
@@ -316,6 +335,11 @@ def _viewed(strides: Strides) -> Strides:
 def in_parts(strides: Strides) -> Strides:
     """Strides of complex elements, in real ones."""
     return Strides(2 * strides.batch, 2 * strides.row, 2 * strides.col)
+
+
+def result_in_parts(problem: Problem) -> Strides:
+    """Strides of the result of a complex problem in real elements, which an epilogue may make."""
+    return in_parts(problem.out) if problem.out_dtype in COMPLEX_PARTS else problem.out
 
 
 def _row_step(columns: int, dtype: str) -> int:

@@ -94,6 +94,7 @@ def define_problem(
     reduced_axis: int | None = None,
     takes_pairs: bool = False,
     takes_complex: bool = False,
+    is_real: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Check the operands against each other, and define their problem.
 
@@ -109,6 +110,7 @@ def define_problem(
         reduced_axis: axis of the reduction, if the result is reduced and not stored.
         takes_pairs: True if the result has one column for each pair of columns of the product.
         takes_complex: True if complex operands are allowed; see `real_form`.
+        is_real: True if the result of complex operands has real elements.
 
     Returns:
         The problem, and the shape of the result as the caller sees it.
@@ -124,7 +126,11 @@ def define_problem(
     if out is not None:
         present["out"] = out
     dtypes = {name: layout.dtype for name, layout in present.items()}
-    _check_dtypes(dtypes, has_epilogue, takes_complex)
+    is_real = is_real and a.dtype in COMPLEX_PARTS
+    if is_real:
+        _check_real_result(dtypes, is_reduced)
+    else:
+        _check_dtypes(dtypes, has_epilogue, takes_complex)
     if precision is not None:
         _check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
@@ -149,6 +155,7 @@ def define_problem(
     c_strides = _element_strides("c", c) if c is not None else out_strides
     # A matrix that is reduced and not stored is not rounded to half precision.
     new_dtype = result_dtypes(a.dtype)[-1 if is_reduced else 0]
+    given = next((layout.dtype for layout in (target, c) if layout), new_dtype)
     problem = Problem(
         dtype=a.dtype,
         m=m,
@@ -159,7 +166,7 @@ def define_problem(
         b=b_strides,
         c=c_strides,
         out=out_strides,
-        out_dtype=next((given.dtype for given in (target, c) if given), new_dtype),
+        out_dtype=COMPLEX_PARTS[a.dtype] if is_real else given,
         a_alignment=a.alignment,
         b_alignment=b.alignment,
         precision=precision,
@@ -201,6 +208,23 @@ def _check_dtypes(
         way_out = f"c and out must both be {' or both '.join(allowed)}."
     listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
     raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
+
+
+def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> None:
+    """Check the dtypes of a call whose epilogue makes real numbers of complex ones."""
+    out = dtypes.pop("out", None)
+    _check_dtypes(dtypes, takes_complex=True)
+    real = COMPLEX_PARTS[dtypes["a"]]
+    if out not in (None, real):
+        raise DtypeError(
+            f"gemm: out is {out}, but what the epilogue makes of {dtypes['a']} is {real}; pass an "
+            f"out of {real}."
+        )
+    if "c" in dtypes and out is None and not is_reduced:
+        raise DtypeError(
+            f"gemm: c is {dtypes['c']}, but the result is {real} and cannot replace it; pass out=, "
+            "and c is only read."
+        )
 
 
 def _check_precision(precision: Any, dtype: str) -> None:

@@ -116,6 +116,11 @@ class Fusion:
         return self.operands[:count]
 
     @property
+    def is_real(self) -> bool:
+        """True if it makes real numbers of complex ones."""
+        return any(stage.returns_real for stage in self.stages)
+
+    @property
     def mask_block(self) -> int:
         """Rows and columns of a block of the block mask, the last operand; 0 without one."""
         return self.operands[-1].block if self.operands else 0
@@ -133,7 +138,8 @@ class Fusion:
         """Part of the kernel's key: the same in every process."""
         digests = [stage.digest for stage in self.stages]
         parts: tuple[Any, ...] = (digests, self.operands, self.is_transposed, self.reduction)
-        return repr(parts if self.pair_stage is None else (*parts, self.pair_stage))
+        parts += () if self.pair_stage is None else (self.pair_stage,)
+        return repr((*parts, "real") if self.is_real else parts)
 
     @property
     def label(self) -> str:

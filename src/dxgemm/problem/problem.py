@@ -11,7 +11,14 @@ from math import gcd
 from typing import Any
 
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES, scalar_dtype, slice_dtype, step_flops
+from dxgemm.problem.dtypes import (
+    COMPLEX_PARTS,
+    EMULATED,
+    ITEM_SIZES,
+    scalar_dtype,
+    slice_dtype,
+    step_flops,
+)
 from dxgemm.problem.fusion import FusedReduction, Fusion
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, SECTOR_BYTES, Strides
 
@@ -106,6 +113,11 @@ class Problem:
     def mask_block(self) -> int:
         """Rows and columns of a block of the result's mask; 0 without a mask."""
         return self.epilogue.mask_block if self.epilogue else 0
+
+    @property
+    def c_dtype(self) -> str:
+        """Dtype of c: that of the result, but for real results of complex operands."""
+        return self.dtype if self.dtype in COMPLEX_PARTS else self.out_dtype
 
     @property
     def keeps_elements(self) -> bool:

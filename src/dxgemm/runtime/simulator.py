@@ -99,7 +99,7 @@ class SimulatedLaunch:
             "beta": scalar(beta),
             "a_gmem": _pointer(a, dtype, *extents["a"]),
             "b_gmem": _pointer(b, dtype, *extents["b"]),
-            "c_gmem": _pointer(c, problem.out_dtype, *extents["c"]),
+            "c_gmem": _pointer(c, problem.c_dtype, *extents["c"]),
             "out_gmem": _pointer(out, problem.out_dtype, *extents["out"]),
         }
         config, variant = self._spec.config, self._spec.variant
@@ -140,6 +140,8 @@ class SimulatedLaunch:
             if name == "complex_sum":
                 count = {"three": 3, "slices": problem.k}.get(form, 2)
                 extents["a"] = (*problem.a, part, 1), (batch, m, n, count, problem.a.col)
+                if problem.epilogue and problem.epilogue.is_real:
+                    extents["out"] = (problem.out, (batch, m, n))
         return extents
 
     def fixed(
