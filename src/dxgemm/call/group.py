@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from dxgemm.call.operand import Operand
-from dxgemm.call.prepare import Bound, prepare
+from dxgemm.call.prepare import Bound, prepare, real_number
 from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
 from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import define_problem
+from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
@@ -73,8 +74,8 @@ class Group(ABC):
     def _call_of(
         self,
         arrays: dict[str, Any],
-        alpha: float,
-        beta: float,
+        alpha: float | complex,
+        beta: float | complex,
         epilogue: BoundEpilogue | None = None,
     ) -> Bound:
         """Prepare a call of `gemm` for one problem."""
@@ -112,7 +113,12 @@ def in_turn(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
 
 
 def define(
-    layouts: dict[str, Layout], alpha: float, beta: float, epilogue: BoundEpilogue | None = None
+    layouts: dict[str, Layout],
+    alpha: float | complex,
+    beta: float | complex,
+    epilogue: BoundEpilogue | None = None,
+    *,
+    takes_complex: bool = False,
 ) -> tuple[Problem, tuple[int, ...]]:
     """Define a problem by the layouts of its operands, and check its dtype and factors.
 
@@ -122,19 +128,23 @@ def define(
         The problem, and the shape of its result.
     """
     dtype = layouts["a"].dtype
-    if dtype not in DTYPES:
-        raise DtypeError(
-            f"a is {dtype}; groups are computed in {', '.join(DTYPES)}, other dtypes by gemm."
-        )
+    taken = (*DTYPES, *COMPLEX_PARTS) if takes_complex else DTYPES
+    if dtype not in taken:
+        what = "groups" if takes_complex else "groups with offsets"
+        raise DtypeError(f"a is {dtype}; {what} are computed in {', '.join(taken)}.")
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
         has_epilogue=epilogue is not None,
         takes_pairs=epilogue is not None and epilogue.takes_pairs,
+        takes_complex=takes_complex,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if math.isfinite(value) and abs(value) > _LARGEST[problem.scalar_dtype]:
-            raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
+        if dtype not in COMPLEX_PARTS:
+            real_number(name, value)
+        for part in (value.real, value.imag):
+            if math.isfinite(part) and abs(part) > _LARGEST[problem.scalar_dtype]:
+                raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
     return problem, shape
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dxgemm.call.group import Group, define, in_turn, reworded
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.call.prepare import Bound, real_number
+from dxgemm.call.prepare import Bound, number
 from dxgemm.errors import (
     ArrayTypeError,
     DeviceMismatchError,
@@ -21,7 +21,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.grouped import GroupMember, GroupTable, needs_later
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import share_elements
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST
@@ -36,8 +36,8 @@ class _Member(NamedTuple):
 
     problem: Problem
     operands: dict[str, Operand]
-    alpha: float
-    beta: float
+    alpha: float | complex
+    beta: float | complex
 
     @property
     def target(self) -> Operand:
@@ -65,6 +65,7 @@ class _Member(NamedTuple):
         operands = self.operands[first], self.operands[second], added, self.target
         starts = [operand.pointer // ITEM_SIZES[operand.layout.dtype] for operand in operands]
         # Where k is 0, even a NaN in alpha is ignored.
+        assert isinstance(self.alpha, float) and isinstance(self.beta, float)
         return GroupMember(self.problem, starts, self.alpha if self.problem.k else 0.0, self.beta)
 
 
@@ -72,8 +73,8 @@ class GroupOfLists(Group):
     """Call with lists of arrays.
 
     `result` is the list of the arrays that are written. Each problem has a launch of its own if
-    some operand is in host memory, where the copies take the time, if kernels are simulated, or if
-    the GPU is too old for those of groups.
+    some operand is in host memory, where the copies take the time, if kernels are simulated, if the
+    GPU is too old for those of groups, and in complex dtypes.
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class GroupOfLists(Group):
         everything = [operand for member in self.members for operand in member.operands.values()]
         self._order(everything)
         is_on_host = any(operand.layout.device == HOST for operand in everything)
-        self._is_one_by_one = simulator_enabled() or is_on_host or needs_later(self._ordinal)
+        is_complex = members[0].problem.dtype in COMPLEX_PARTS
+        self._is_one_by_one = simulator_enabled() or is_on_host or is_complex
+        self._is_one_by_one = self._is_one_by_one or needs_later(self._ordinal)
 
     def run(self) -> list[Any]:
         if not self.members or self._is_one_by_one:
@@ -157,11 +160,11 @@ def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
     return given
 
 
-def _scalars(name: str, value: Any, count: int) -> list[float]:
+def _scalars(name: str, value: Any, count: int) -> list[float | complex]:
     """Check alpha or beta, and return a number for each problem."""
     if not isinstance(value, list | tuple | np.ndarray):
         try:
-            return [real_number(name, value)] * count
+            return [number(name, value)] * count
         except DxgemmError as error:
             raise reworded(None, error) from None
     if len(value) != count:
@@ -169,22 +172,22 @@ def _scalars(name: str, value: Any, count: int) -> list[float]:
             f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
             "number, or one for each problem."
         )
-    numbers: list[float] = []
+    numbers: list[float | complex] = []
     try:
-        for number in value:
-            numbers.append(real_number(name, number))
+        for entry in value:
+            numbers.append(number(name, entry))
     except DxgemmError as error:
         raise reworded(len(numbers), error) from None
     return numbers
 
 
-def _member(operands: dict[str, Operand], alpha: float, beta: float) -> _Member:
+def _member(operands: dict[str, Operand], alpha: float | complex, beta: float | complex) -> _Member:
     """Define a problem, and allocate its result if the call has none."""
     layouts = {name: operand.layout for name, operand in operands.items()}
     for name, layout in layouts.items():
         if len(layout.shape) != 2:
             raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
-    problem, shape = define(layouts, alpha, beta)
+    problem, shape = define(layouts, alpha, beta, takes_complex=True)
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
         operands["out"] = inspected("out", a.library.empty(shape, problem.out_dtype, a.array))
