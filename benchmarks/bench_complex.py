@@ -2,11 +2,14 @@
 
 Each row is the automatic choice, in the dtype's own arithmetic, by three products, and emulated;
 `vs_cublas` is the time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k.
-The result must be exact for small integers. All are timed interleaved; `comparison.py` says how.
+Rows with an epilogue have it fused; cuBLAS is then followed by one kernel of `cupy.fuse`, and
+`vs_plain` is the time of the same product without it over theirs. The result must be exact for
+small integers. All are timed interleaved; `comparison.py` says how.
 """
 
 from __future__ import annotations
 
+import statistics
 from itertools import product
 from typing import Any
 
@@ -15,12 +18,13 @@ from comparison import L2_BYTES, SMOKE, Case, Timer, make_timer, row, take_turns
 from interleave import replay, replay_clock
 
 import dxgemm
+from dxgemm import epilogues
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.tuning import sampling
 
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 MOST_SETS = 4  # of operands, which are large
-OWN, CUBLAS = "automatic", "cublas"
+OWN, CUBLAS, PLAIN = "automatic", "cublas", "plain"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
@@ -55,6 +59,22 @@ def list_cases() -> list[Case]:
         for dtype, precision, n in product(COMPLEX_PARTS, ("3m", "emulated"), SQUARES[2:])
     ]
     return cases + others
+
+
+# Each epilogue, and the same on whole arrays; both are given a vector.
+CHAINS = {
+    "bias": (epilogues.bias, lambda values, vector: values + vector),
+    "bias | squared_magnitude": (
+        lambda vector: epilogues.bias(vector) | epilogues.squared_magnitude,
+        lambda values, vector: xp.real(values + vector) ** 2 + xp.imag(values + vector) ** 2,
+    ),
+}
+
+
+def list_fused_cases() -> list[tuple[Case, str]]:
+    sizes = (3,) if SMOKE else SQUARES[:5]
+    cases = (Case(dtype, n, n, n) for dtype, n in product(COMPLEX_PARTS, sizes))
+    return [*product(cases, CHAINS)]
 
 
 def operands(case: Case, rng: Any, is_small: bool) -> list[Any]:
@@ -103,4 +123,41 @@ def bench_complex(benchmark: Any, timer: Timer, case: Case) -> None:
     benchmark.extra_info.update(
         row(case, OWN, explained.config, samples_s), implementation=explained.implementation
     )
+    replay(benchmark, samples_s[OWN])
+
+
+def fused_calls(case: Case, name: str, arrays: list[Any], vector: Any) -> dict[str, Any]:
+    bind, on_arrays = CHAINS[name]
+    a, b, out = arrays
+    calls = {OWN: dxgemm.plan(a, b, epilogue=bind(vector)), PLAIN: dxgemm.plan(a, b, out=out)}
+    if not SMOKE:
+        sums = dxgemm.plan(a, b, out=out, implementation=CUBLAS)
+        fused = xp.fuse(on_arrays)
+        calls[CUBLAS] = lambda: fused(sums(), vector)
+    return calls
+
+
+@pytest.mark.parametrize(("case", "name"), list_fused_cases(), ids=str)
+def bench_complex_epilogue(benchmark: Any, timer: Timer, case: Case, name: str) -> None:
+    rng = xp.random.default_rng(0)
+    small = operands(case, rng, is_small=True)
+    wide = [array.astype("complex128") for array in small[:2]]
+    vector = small[0][0]
+    own = fused_calls(case, name, small, vector)[OWN]
+    if not bool((own() == CHAINS[name][1](xp.matmul(*wide), vector)).all()):
+        pytest.fail(f"a wrong result for {case} with {name}", pytrace=False)
+    del small, wide
+    count = sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)
+    sets = [operands(case, rng, is_small=False) for _ in range(count)]
+    each = [fused_calls(case, name, arrays, arrays[0][0].copy()) for arrays in sets]
+    calls = {of: [one[of] for one in each] for of in each[0]}
+    call_s = {of: timer(of_one[:1]) for of, of_one in calls.items()}
+    samples_s = take_turns(calls, call_s, timer, CASE_S)
+    explained = own.explain()
+    benchmark.group = f"{case}-{name}"
+    medians = {of: statistics.median(samples_s[of]) for of in (OWN, PLAIN)}
+    benchmark.extra_info.update(
+        row(case, OWN, explained.config, samples_s), implementation=explained.implementation,
+        epilogue=name, vs_plain=medians[PLAIN] / medians[OWN],
+    )  # fmt: skip
     replay(benchmark, samples_s[OWN])
