@@ -360,8 +360,9 @@ def test_bad_calls_write_nothing(home):
         dxgemm.gemm_symmetric(a, b=b)
     with pytest.raises(errors.ScalarError, match="takes real factors"):
         dxgemm.gemm_symmetric(a, c, 1j)
-    with pytest.raises(errors.DtypeError, match="complex64"):
-        dxgemm.gemm_grouped([a], [b])
+    offsets = home.send(np.array([4], "int32"))
+    with pytest.raises(errors.DtypeError, match="groups with offsets"):
+        dxgemm.gemm_grouped(a, home.send(integers((1, 4, 4), "complex64")), offsets=offsets)
     with pytest.raises(errors.DtypeError, match="complex64"):
         dxgemm.prepare(b)
     assert (home.fetch(c) == 5).all()

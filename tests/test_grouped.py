@@ -19,6 +19,7 @@ from dxgemm.handwritten.kernels import grouped, grouped_tensor_tile
 from dxgemm.handwritten.parts.group_table import FIELDS, make_find_problem
 from dxgemm.launches import grouped as _launches
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Strides
 from dxgemm.testing.cases import DTYPES
 from dxgemm.testing.kinds import KINDS, numpy_dtype, round_to_dtype
@@ -160,6 +161,30 @@ def matrix(*shape, dtype=np.float32):
 
 
 TWICE = [matrix(2, 2), matrix(2, 2)]
+@pytest.mark.parametrize("dtype", COMPLEX_PARTS)
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_complex_problems(home, dtype, is_planned):
+    rng = np.random.default_rng(1)
+    sizes = [(3, 4, 5), (2, 0, 3), (4, 2, 0), (1, 6, 7)]
+    kept = [
+        [
+            (rng.integers(-3, 4, shape) + 1j * rng.integers(-3, 4, shape)).astype(dtype)
+            for shape in ((m, k), (k, n), (m, n))
+        ]
+        for m, n, k in sizes
+    ]
+    alpha, beta = [1j, 1, 2, 2 - 1j], 1 + 1j
+    a, b, c = ([home.send(array) for array in arrays] for arrays in zip(*kept, strict=True))
+    grouped_call = dxgemm.plan_grouped if is_planned else dxgemm.gemm_grouped
+    results = grouped_call(a, b, c, alpha, beta)
+    results = results() if is_planned else results
+    for result, array, (x, y, z), factor in zip(results, c, kept, alpha, strict=True):
+        assert result is array
+        np.testing.assert_array_equal(home.fetch(result), factor * (x @ y) + beta * z)
+    with pytest.raises(errors.ScalarError, match=r"at \[0\]: alpha is 1j"):
+        dxgemm.gemm_grouped([home.send(kept[0][0].real.copy())], [b[0].real.copy()], None, 1j)
+
+
 HALVES = [matrix(2, 2, dtype=np.float16)] * 2
 BUFFER = matrix(4, 8)
 REFUSED = {
@@ -176,7 +201,7 @@ REFUSED = {
     "integers": (
         ([matrix(2, 2, dtype=np.int8)], [matrix(2, 2, dtype=np.int8)]),
         errors.DtypeError,
-        r"at \[0\]: a is int8; groups are computed in float32, float64, float16, bfloat16",
+        r"at \[0\]: a is int8; groups are computed in float32, .*, bfloat16, complex64, complex128",
     ),
     "two dtypes of results": (
         (HALVES, HALVES, [matrix(2, 2, dtype=np.float16), matrix(2, 2)]),

@@ -26,7 +26,7 @@ from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import add_slices, align_rows, complex_sum
 from dxgemm.handwritten.parts.kernel import Kernel, Reductions
-from dxgemm.problem.complex_form import direct_form
+from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
@@ -397,8 +397,8 @@ def launchable(specs: Iterable[KernelSpec], arch: str) -> list[KernelSpec]:
 def adding_spec(problem: Problem, slices: int) -> KernelSpec:
     """Spec of the kernel that adds the sums of so many split-K slices of a problem."""
     if problem.dtype in COMPLEX_PARTS:
-        assert problem.epilogue is not None
-        return complex_sum_spec(problem.dtype, "slices", problem.epilogue)
+        epilogue = problem.epilogue or with_parts_of_beta(None, problem.dtype)
+        return complex_sum_spec(problem.dtype, "slices", epilogue)
     elements = problem.batch * problem.m * problem.n
     kernel = add_slices.KERNEL
     configs = kernel.simulator_configs if simulator_enabled() else kernel.configs
