@@ -830,7 +830,7 @@ def test_the_catalogue_is_documented_and_exported():
     catalogue = {
         name for name, value in vars(epilogues).items() if isinstance(value, epilogues.Epilogue)
     }
-    assert len(catalogue) == 19 and catalogue <= set(epilogues.__all__)
+    assert len(catalogue) == 22 and catalogue <= set(epilogues.__all__)
     assert all(len(getattr(epilogues, name).__doc__) > 10 for name in catalogue)
 
 

@@ -56,7 +56,8 @@ def gemm(
             only read, and may be read-only or broadcast. With an epilogue that takes pairs of
             columns it is (m, n / 2) or (batch, m, n / 2), and c needs it.
         epilogue: functions applied to each element before it is written, in the same kernel: see
-            `dxgemm.epilogue`. With beta 0 it may convert the int32 sums of int8 to float32, float16
+            `dxgemm.epilogue`. Of complex sums it may make real numbers, which need out if there is
+            c. With beta 0 it may convert the int32 sums of int8 to float32, float16
             or bfloat16, and those of int8, float16 and bfloat16 to int8 (rounded to nearest, ties
             to even, and clamped; NaN becomes 0): out has that dtype. It may end in a reduction, or
             be a reduction alone: see `dxgemm.reductions`. Then c is only read, and the matrix is
@@ -104,7 +105,7 @@ def gemm(
         2**32.
         Complex matrices are multiplied as they lie; or, such as with a precision, as real ones of
         twice the columns and the k, by the kernels of float32 and float64, after a copy of b in a
-        workspace of twice its bytes. They take no epilogue and no mask.
+        workspace of twice its bytes. They take no mask.
         A kernel that takes long to build is built in another process, while another kernel
         computes the calls. If DXGEMM_BUILD is block or never, the same kernel computes every call.
         Asynchronous for device operands: the host is never synchronised. Operands of several
@@ -380,12 +381,13 @@ def gemm_grouped(
 
     Args:
         a: a list or tuple; each array (m, k), any strides, of any library that `gemm` takes, all
-            float32, float64, float16 or bfloat16. Sizes may differ from problem to problem.
+            float32, float64, float16 or bfloat16; without offsets also complex64 or complex128.
+            Sizes may differ from problem to problem.
         b: list of the same length; each array (k, n) for the k of its a.
         c: list of the same length; each array (m, n), all in the dtype of a or, after half
             precision, all float32. Updated in place; None to allocate each result in the library
             and the dtype of its a.
-        alpha, beta: real numbers on the host, one for all problems or one for each.
+        alpha, beta: numbers on the host as `gemm` takes them, one for all problems or one for each.
         out: list of the same length; each array receives its result instead of c, which is then
             only read.
         offsets: (groups,), int32 or int64, where the operands are: the last index of each problem
@@ -422,8 +424,8 @@ def gemm_grouped(
         are computed in no order. Operands that are only read may be the same.
         The table of the problems is built on the host at each call and uploaded on the stream; the
         host does not wait. `plan_grouped` builds and uploads the table once.
-        Problems run one after the other if an operand is in host memory, on the simulator, and on
-        GPUs before Ampere.
+        Problems run one after the other if an operand is in host memory, in complex dtypes, on the
+        simulator, and on GPUs before Ampere.
         With offsets the table is made on the device: the host reads nothing, does not wait, and the
         call can be captured in a CUDA graph. Offsets must not decrease. Of the result, what lies
         beyond the last one stays as it is. Wrong offsets give wrong results, but nothing outside of

@@ -9,7 +9,9 @@ itself is stored only if `out` is passed, and c is only read.
 column, None one per matrix. Results are the same in every run. -0.0 equals 0.0. Among equal values
 the one with the lowest index comes first; a whole matrix is searched row by row. Values have the
 dtype of the matrix, or float32 for float16 and bfloat16; indices are int64. If `out` or c has half
-precision, the matrix is rounded to it before it is reduced.
+precision, the matrix is rounded to it before it is reduced. Of complex numbers there are `sum`, and
+`norm` and `abs_max`, which are real; the others need an epilogue that makes them real, such as
+`dxgemm.epilogues.magnitude`.
 """
 
 from __future__ import annotations
