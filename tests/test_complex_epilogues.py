@@ -249,6 +249,16 @@ def test_the_plan_of_real_operands_is_as_before(home):
     np.testing.assert_array_equal(home.fetch(result), np.abs(real[0] @ real[1]))
 
 
+def test_explain_tells_who_has_the_epilogue(home):
+    a, b, _ = (home.send(array) for array in operands(SMALL, "complex64"))
+    name = "naive" if IS_SIMULATED else "tuned"
+    explained = dxgemm.explain(a, b, epilogue=squared_magnitude, implementation=name)
+    assert "epilogue: by another kernel" in explained.complex_form
+    explained = dxgemm.explain(a, b, epilogue=reductions.norm(axis=1))
+    assert "one kernel" in explained.complex_form and "unfused" in explained.reduction
+    assert explained.out_dtype == "float32" and explained.epilogue == "magnitude | norm(axis=1)"
+
+
 @dxgemm.epilogue(real=True)
 def not_real(value, row, col):
     return value

@@ -366,7 +366,7 @@ def _reduction_text(
 ) -> str | None:
     if epilogue is None or epilogue.reduction is None:
         return None
-    if not candidate.stores_matrix:
+    if problem.reduction is not None and not candidate.stores_matrix:
         where = "fused: each block reduces its tile, a second kernel merges what they leave"
     else:
         where = "unfused: the matrix is stored, and reduced by another kernel"

@@ -124,6 +124,7 @@ class ComplexForm:
         product = self.product
         sizes = " x ".join(map(str, (product.m, product.n, product.k)))
         text = f"a product of {product.dtype}, {sizes}"
+        text += "; epilogue: by another kernel" if self.products == "slices" else ""
         return f"{text}; copies: {copied}" if copied else text
 
 
