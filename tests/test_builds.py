@@ -22,6 +22,7 @@ from filelock import FileLock
 
 import dxgemm
 from dxgemm import compiler, errors
+from dxgemm.call import bind as binding
 from dxgemm.call import route
 from dxgemm.choice import legality, registry, selection
 from dxgemm.choice.implementation import Implementation
@@ -283,7 +284,7 @@ def register(monkeypatch, environment):
             implementation = registry.find_implementation("naive")
         return bind_product(implementation, problem, config, arch, ordinal)
 
-    monkeypatch.setattr(route, "bind_product", bind)
+    monkeypatch.setattr(binding, "bind_product", bind)
 
     def register(mode=None, **options):
         if mode is not None:
@@ -354,14 +355,14 @@ def test_a_kernel_that_cannot_be_kept_on_disk_takes_over_too(register, a, builds
 
 
 def test_a_build_that_ends_while_a_route_is_decided_is_not_missed(register, a, monkeypatch):
-    build, bind = BackgroundBuild(), route.bind_product
+    build, bind = BackgroundBuild(), binding.bind_product
 
     def bind_as_it_ends(*arguments):
         build.ended.set()
         return bind(*arguments)
 
-    monkeypatch.setattr(route, "build_behind", lambda *arguments: build)
-    monkeypatch.setattr(route, "bind_product", bind_as_it_ends)
+    monkeypatch.setattr(binding, "build_behind", lambda *arguments: build)
+    monkeypatch.setattr(binding, "bind_product", bind_as_it_ends)
     register()
     assert dxgemm.explain(a, a).implementation != NAME
     assert not awaiting()

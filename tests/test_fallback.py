@@ -7,7 +7,7 @@ import pytest
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.call import route
+from dxgemm.call import bind
 from dxgemm.call.route import Route, clear_routes
 from dxgemm.choice.selection import rank
 from dxgemm.gpu.status import simulator_enabled
@@ -19,15 +19,15 @@ from dxgemm.runtime.device import device_facts
 @pytest.fixture
 def no_build(monkeypatch):
     """Refuses to build the implementations named."""
-    bind = route.bind_product
+    bound = bind.bind_product
 
     def forbid(*names):
         def refuse(implementation, *arguments):
             if implementation.name in names:
                 raise errors.BuildError(f"no {implementation.name} today")
-            return bind(implementation, *arguments)
+            return bound(implementation, *arguments)
 
-        monkeypatch.setattr(route, "bind_product", refuse)
+        monkeypatch.setattr(bind, "bind_product", refuse)
         clear_routes()
 
     yield forbid

@@ -161,6 +161,8 @@ def matrix(*shape, dtype=np.float32):
 
 
 TWICE = [matrix(2, 2), matrix(2, 2)]
+
+
 @pytest.mark.parametrize("dtype", COMPLEX_PARTS)
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_complex_problems(home, dtype, is_planned):

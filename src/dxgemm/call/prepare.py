@@ -317,7 +317,7 @@ def _no_integer(name: str, value: float, route: Route) -> ScalarError:
 def _misaligned(route: Route, c: int, target: int) -> LayoutError:
     name, pointer, dtype = _target_name(route), target, route.out_dtype
     if not target & route.misalignment:
-        name, pointer, dtype = "c", c, route.problem.c_dtype
+        name, pointer, dtype = "c", c, route.layouts["c"].dtype
     return LayoutError(
         f"gemm: {name} starts at address {pointer:#x}, which is not a multiple of the "
         f"{ITEM_SIZES[dtype]}-byte {dtype}; copy it to an aligned array first."

@@ -7,8 +7,6 @@ finds its problem, decision and launch with one dictionary look-up.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, cached_property
 from logging import DEBUG
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.call.bind import Decided, bind_first
 from dxgemm.call.complex_call import (
     check_complex,
     check_conjugate,
@@ -30,31 +29,20 @@ from dxgemm.call.epilogue import (
     takes_flattened_rows,
 )
 from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
-from dxgemm.choice.implementation import Cublas
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
-from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
+from dxgemm.compiler import BackgroundBuild
 from dxgemm.epilogues.check import check_operands, check_results
 from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
-    BuildError,
     DeviceMismatchError,
-    MissingPackageError,
     ShapeError,
     UnsupportedProblemError,
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
-from dxgemm.launches.complex_product import (
-    ComplexLaunch,
-    DirectLaunch,
-    SummedLaunch,
-    complex_cublas,
-)
-from dxgemm.launches.product import bind_product
-from dxgemm.launches.reduced import ReducedLaunch, ResultArray, result_array
-from dxgemm.launches.split_k import SlicedLaunch
+from dxgemm.launches.reduced import ResultArray, result_array
 from dxgemm.log import logger
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
@@ -96,7 +84,6 @@ class Route:
     Attributes:
         problem: the problem in the kernels' orientation; of a complex one, that of its form.
         complex_form: the form in which a complex problem is computed; None for a real one.
-        reduced: a complex problem whose result is reduced; None without a reduction.
         out_dtype, k, is_empty, is_transposed: copies of the problem's attributes.
         sums: dtype of the sums, in which alpha and beta apply.
         takes_integers: True if alpha and beta must be integers.
@@ -193,19 +180,18 @@ class Route:
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
+        self.is_transposed = self.problem.is_transposed
         self.complex_form: ComplexForm | None = None
-        self.reduced: Problem | None = None
+        reduced: Problem | None = None
         if is_complex:
             stored = self.problem
             if self.reduction is not None:
-                self.reduced, stored = self.problem, stored_problem(self.problem)
+                reduced, stored = self.problem, stored_problem(self.problem)
             self.complex_form = form_of_call(
                 stored, layouts, triangle, implementation, self.device.arch
             )
-            self.problem = self.complex_form.problem
-        self.is_transposed = self.problem.is_transposed
-        if self.complex_form is not None:
             self.problem = self.complex_form.product
+            self.is_transposed = self.complex_form.problem.is_transposed
         elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
@@ -244,7 +230,17 @@ class Route:
         else:
             self.candidate = choose(self.problem, self.device, implementation)
         if not self.is_empty or self.results:
-            self.candidate, self.launch = self._bind_first()
+            decided = Decided(
+                self.problem,
+                self.complex_form,
+                reduced,
+                self._result_arrays(),
+                self.device,
+                self.ordinal,
+            )
+            self.candidate, self.launch = bind_first(
+                decided, self.candidate, lambda: self.ranking, self.awaited, _forget_awaiting
+            )
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
             size = " x ".join(map(str, (*self.shape, self.k)))
             dtype, chosen = layouts["a"].dtype, f"{self.candidate}, {self.candidate.reason}"
@@ -394,44 +390,11 @@ class Route:
         if reduction.out:
             check_results(self.results, self.layouts, device)
 
-    def _bind(self, candidate: Candidate) -> Launch:
-        form = self.complex_form
-        if form is None:
-            return self._bind_product(candidate)
-        if isinstance(candidate.implementation, Cublas):
-            return complex_cublas(form, self.ordinal)
-        arch, ordinal = self.device.arch, self.ordinal
-        product: Launch = self._bind_product(candidate)
-        if form.is_direct:
-            launch: Launch = DirectLaunch(product)
-        elif form.products:
-            launch = SummedLaunch(form, product, arch, ordinal)
-        else:
-            launch = ComplexLaunch(form, product, arch, ordinal)
-        if self.reduced is None:
-            return launch
-        results, stored = self._result_arrays(), form.problem
-        return ReducedLaunch(self.reduced, candidate, results, arch, ordinal, (stored, launch))
-
-    def _bind_product(self, candidate: Candidate) -> Launch:
-        device = self.device
-        if candidate.uses_workspace:
-            return SlicedLaunch(self.problem, candidate, device.arch, self.ordinal)
-        if self.problem.reduction is None:
-            return bind_product(
-                candidate.implementation,
-                candidate.part_of(self.problem),
-                candidate.config,
-                device.arch,
-                self.ordinal,
-            )
-        results = self._result_arrays()
-        return ReducedLaunch(self.problem, candidate, results, device.arch, self.ordinal)
-
     def _result_arrays(self) -> dict[str, ResultArray]:
         """Arrays that the reduction writes, by the names of the results."""
-        assert self.epilogue is not None and self.reduction is not None
-        arrays = {}
+        arrays: dict[str, ResultArray] = {}
+        if self.epilogue is None or self.reduction is None:
+            return arrays
         for name, label in self.epilogue.result_labels.items():
             shape, dtype = self.results[label]
             layout = self.layouts.get(label) or contiguous_layout(shape, dtype, self.ordinal)
@@ -462,88 +425,12 @@ class Route:
         target_first, target_end = byte_extent(target)
         return target_first - end, target_end - first
 
-    def _bind_first(self) -> tuple[Candidate, Launch]:
-        """Bind the first candidate whose kernel is built or can be built now.
-
-        The candidates before it join the rejected ones; a failed build also raises a warning.
-        """
-        failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
-        for candidate in self._in_turn():
-            try:
-                self._defer_slow_build(candidate)
-                launch = self._bind(candidate)
-            except (BuildError, MissingPackageError) as error:
-                failures.append((candidate, error))
-                logger.info("gemm: not by %s: %s", candidate, error)
-                continue
-            if not failures:
-                return candidate, launch
-            rejected = self.ranking.rejected
-            rejected.pop(candidate.implementation.name, None)
-            for failed, reason in failures:
-                name = failed.implementation.name
-                if isinstance(reason, _DeferredError):
-                    rejected[name] = str(reason)
-                    continue
-                rejected[name] = f"not built: {reason}"
-                text = f"gemm: {candidate} takes the place of {failed}: {reason}"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
-            return candidate, launch
-        last_error = failures[-1][1]
-        if isinstance(last_error, MissingPackageError):
-            raise last_error
-        if len(failures) == 1 and not isinstance(last_error, _DeferredError):
-            raise last_error
-        reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
-        raise BuildError(f"gemm: no implementation could be built. {reasons}")
-
-    def _in_turn(self) -> Iterator[Candidate]:
-        """Yield the candidates, best first; the others are ranked only if the best fails."""
-        yield self.candidate
-        yield from self.ranking.candidates[1:]
-
-    def _defer_slow_build(self, candidate: Candidate) -> None:
-        """Follow `DXGEMM_BUILD` if a candidate's kernel is missing and takes long to build.
-
-        Raises:
-            _DeferredError: the kernel is not built in this call.
-            BuildError: the build failed; raised once per build.
-        """
-        arch, implementation = self.device.arch, candidate.implementation
-        spec = implementation.slow_build(candidate.config, candidate.part_of(self.problem), arch)
-        if spec is None:
-            return
-        mode = build_mode()
-        if mode == "never":
-            raise _DeferredError(
-                f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
-                f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
-            )
-        if candidate == self.ranking.candidates[-1]:
-            return  # no other candidate could answer meanwhile: build it in this call
-        build = build_behind(spec, arch, _forget_awaiting)
-        if mode == "block":
-            build.ended.wait()
-        if not build.ended.is_set():
-            self.awaited.append(build)
-            raise _DeferredError("being built behind this call; used from when it is ready")
-        if build.failure is None:
-            return
-        if not build.is_reported:
-            build.is_reported = True
-            raise BuildError(build.failure)
-        raise _DeferredError(f"not built: {build.failure}")
-
 
 @cache
 def _scalar_range(dtype: str) -> tuple[float, float]:
     """Bounds of alpha and beta for a dtype of scalars."""
     limits = np.iinfo(dtype) if dtype == "int32" else np.finfo(dtype)
     return float(limits.min), float(limits.max)
-
-
-class _DeferredError(BuildError):
-    """Reason why a kernel is not built in this call; nothing has failed."""
 
 
 def clear_routes() -> None:

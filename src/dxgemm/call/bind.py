@@ -1,0 +1,179 @@
+"""Binding of a decided call: the launch of its kernel and those around it, built if need be."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dxgemm.choice.implementation import Cublas
+from dxgemm.choice.legality import Candidate
+from dxgemm.choice.selection import Ranking
+from dxgemm.compiler import BackgroundBuild, build_behind, build_mode
+from dxgemm.errors import BuildError, MissingPackageError
+from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.launches.complex_product import (
+    ComplexLaunch,
+    DirectLaunch,
+    SummedLaunch,
+    complex_cublas,
+)
+from dxgemm.launches.product import bind_product
+from dxgemm.launches.reduced import ReducedLaunch, ResultArray
+from dxgemm.launches.split_k import SlicedLaunch
+from dxgemm.log import logger
+from dxgemm.problem.complex_form import ComplexForm
+from dxgemm.problem.problem import Problem
+from dxgemm.runtime.binding import Launch
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a candidate is bound to.
+
+    Attributes:
+        problem: the problem in the kernels' orientation; of a complex one, that of its form.
+        complex_form: the form in which a complex problem is computed; None for a real one.
+        reduced: a complex problem whose result is reduced; None without a reduction.
+        results: arrays that a reduction writes, by the names of the results.
+        device, ordinal: facts and ordinal of the GPU.
+    """
+
+    problem: Problem
+    complex_form: ComplexForm | None
+    reduced: Problem | None
+    results: Mapping[str, ResultArray]
+    device: DeviceFacts
+    ordinal: int
+
+
+def bind(decided: Decided, candidate: Candidate) -> Launch:
+    """Bind a candidate.
+
+    Raises:
+        BuildError, MissingPackageError: a kernel cannot be built.
+    """
+    form, arch, ordinal = decided.complex_form, decided.device.arch, decided.ordinal
+    if form is None:
+        return _bind_product(decided, candidate)
+    if isinstance(candidate.implementation, Cublas):
+        return complex_cublas(form, ordinal)
+    product = _bind_product(decided, candidate)
+    launch: Launch
+    if form.is_direct:
+        launch = DirectLaunch(product)
+    elif form.products:
+        launch = SummedLaunch(form, product, arch, ordinal)
+    else:
+        launch = ComplexLaunch(form, product, arch, ordinal)
+    if decided.reduced is None:
+        return launch
+    stored = form.problem, launch
+    return ReducedLaunch(decided.reduced, candidate, decided.results, arch, ordinal, stored)
+
+
+def _bind_product(decided: Decided, candidate: Candidate) -> Launch:
+    problem, arch, ordinal = decided.problem, decided.device.arch, decided.ordinal
+    if candidate.uses_workspace:
+        return SlicedLaunch(problem, candidate, arch, ordinal)
+    if problem.reduction is not None:
+        return ReducedLaunch(problem, candidate, decided.results, arch, ordinal)
+    part = candidate.part_of(problem)
+    return bind_product(candidate.implementation, part, candidate.config, arch, ordinal)
+
+
+def bind_first(
+    decided: Decided,
+    first: Candidate,
+    ranking: Callable[[], Ranking],
+    awaited: list[BackgroundBuild],
+    when_built: Callable[[], None],
+) -> tuple[Candidate, Launch]:
+    """Bind the first candidate whose kernel is built or can be built now.
+
+    The candidates before it join the rejected ones; a failed build also raises a warning.
+
+    Args:
+        decided: what is bound to.
+        first: the best candidate.
+        ranking: ranks all candidates, which is done if the first fails.
+        awaited: takes the unfinished builds of better candidates.
+        when_built: called when one of these ends.
+    """
+
+    def in_turn() -> Iterator[Candidate]:
+        yield first
+        yield from ranking().candidates[1:]
+
+    failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
+    for candidate in in_turn():
+        try:
+            _defer_slow_build(decided, candidate, ranking, awaited, when_built)
+            launch = bind(decided, candidate)
+        except (BuildError, MissingPackageError) as error:
+            failures.append((candidate, error))
+            logger.info("gemm: not by %s: %s", candidate, error)
+            continue
+        if not failures:
+            return candidate, launch
+        rejected = ranking().rejected
+        rejected.pop(candidate.implementation.name, None)
+        for failed, reason in failures:
+            name = failed.implementation.name
+            if isinstance(reason, _DeferredError):
+                rejected[name] = str(reason)
+                continue
+            rejected[name] = f"not built: {reason}"
+            text = f"gemm: {candidate} takes the place of {failed}: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return candidate, launch
+    last_error = failures[-1][1]
+    if isinstance(last_error, MissingPackageError):
+        raise last_error
+    if len(failures) == 1 and not isinstance(last_error, _DeferredError):
+        raise last_error
+    reasons = "; ".join(f"{candidate}: {error}" for candidate, error in failures)
+    raise BuildError(f"gemm: no implementation could be built. {reasons}")
+
+
+class _DeferredError(BuildError):
+    """Reason why a kernel is not built in this call; nothing has failed."""
+
+
+def _defer_slow_build(
+    decided: Decided,
+    candidate: Candidate,
+    ranking: Callable[[], Ranking],
+    awaited: list[BackgroundBuild],
+    when_built: Callable[[], None],
+) -> None:
+    """Follow `DXGEMM_BUILD` if a candidate's kernel is missing and takes long to build.
+
+    Raises:
+        _DeferredError: the kernel is not built in this call.
+        BuildError: the build failed; raised once per build.
+    """
+    arch, implementation = decided.device.arch, candidate.implementation
+    spec = implementation.slow_build(candidate.config, candidate.part_of(decided.problem), arch)
+    if spec is None:
+        return
+    mode = build_mode()
+    if mode == "never":
+        raise _DeferredError(
+            f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
+            f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
+        )
+    if candidate == ranking().candidates[-1]:
+        return  # no other candidate could answer meanwhile: build it in this call
+    build = build_behind(spec, arch, when_built)
+    if mode == "block":
+        build.ended.wait()
+    if not build.ended.is_set():
+        awaited.append(build)
+        raise _DeferredError("being built behind this call; used from when it is ready")
+    if build.failure is None:
+        return
+    if not build.is_reported:
+        build.is_reported = True
+        raise BuildError(build.failure)
+    raise _DeferredError(f"not built: {build.failure}")
