@@ -7,6 +7,7 @@ turns, a thread that reads values before its neighbours have written them is wro
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numba.cuda.simulator import kernel as simulator
+from numba.cuda.simulator import kernelapi
 
 
 def _taken_lock() -> threading.Lock:
@@ -68,12 +70,28 @@ class TurnTakingBlock(simulator.BlockManager):  # type: ignore[misc]
             raise error.with_traceback(traceback)
 
 
+class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
+    """Shared arrays, one for each line that asks: numba's own reads the stack every time."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._arrays: dict[Any, Any] = {}
+
+    def array(self, *args: Any, **options: Any) -> Any:
+        caller = sys._getframe(1)
+        place = caller.f_code.co_filename, caller.f_lineno
+        if place not in self._arrays:
+            self._allocations.clear()  # there, all calls from here are of one line
+            self._arrays[place] = super().array(*args, **options)
+        return self._arrays[place]
+
+
 @contextmanager
 def threads_take_turns() -> Iterator[None]:
     """Make the simulator run the threads of its blocks in turns."""
-    original = simulator.BlockManager
-    simulator.BlockManager = TurnTakingBlock
+    originals = simulator.BlockManager, kernelapi.FakeCUDAShared
+    simulator.BlockManager, kernelapi.FakeCUDAShared = TurnTakingBlock, SharedArrays
     try:
         yield
     finally:
-        simulator.BlockManager = original
+        simulator.BlockManager, kernelapi.FakeCUDAShared = originals
