@@ -7,6 +7,8 @@ turns, a thread that reads values before its neighbours have written them is wro
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -87,11 +89,26 @@ class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
 
 
 @contextmanager
+def _on_one_core() -> Iterator[None]:
+    """Keep threads that are started on the core at hand: turns pass between cores more slowly."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield  # not Linux
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+@contextmanager
 def threads_take_turns() -> Iterator[None]:
     """Make the simulator run the threads of its blocks in turns."""
     originals = simulator.BlockManager, kernelapi.FakeCUDAShared
     simulator.BlockManager, kernelapi.FakeCUDAShared = TurnTakingBlock, SharedArrays
     try:
-        yield
+        with _on_one_core():
+            yield
     finally:
         simulator.BlockManager, kernelapi.FakeCUDAShared = originals
