@@ -7,6 +7,7 @@ cases, one of each group is run, in rotation.
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -45,6 +46,12 @@ SOURCES = Path(dxgemm.__file__).parents[1]
 # Architecture whose kernels are tested in place of those of the GPU at hand.
 TEST_ARCH = os.environ.get("DXGEMM_TEST_ARCH")
 
+# Marks of tests that are skipped where there is no GPU, and why.
+LEFT_TO_A_GPU = {
+    "gpu": "needs a GPU",
+    "long_build": "compiles for long, which is left to machines with a GPU",
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -53,7 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a GPU, not the simulator")
+    for name, reason in LEFT_TO_A_GPU.items():
+        config.addinivalue_line("markers", f"{name}: {reason}")
     if TEST_ARCH:
         if simulator_enabled():
             raise pytest.UsageError("DXGEMM_TEST_ARCH needs a GPU")
@@ -61,18 +69,38 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Drops tests of arithmetic that an implementation does not compute, then takes one of N."""
-    items[:] = [item for item in items if not _is_void(getattr(item, "callspec", None))]
-    items[:] = items[:: config.getoption("every")]
+    """Drops tests of arithmetic that an implementation does not compute, then takes one of N.
+
+    Where there is no GPU, one test is left of those of a function that need it, to say so.
+    """
+    items[:] = [item for item in items if not _is_void(item)]
     if simulator_enabled():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
+        skipped: set[Any] = set()
+        items[:] = [item for item in items if not _is_left_to_a_gpu(item, skipped)]
+    items[:] = items[:: config.getoption("every")]
 
 
-def _is_void(callspec: Any) -> bool:
+def _is_left_to_a_gpu(item: pytest.Item, skipped: set[Any]) -> bool:
+    """True for tests that need a GPU but the first of each function, which is marked to skip."""
+    reasons = [reason for name, reason in LEFT_TO_A_GPU.items() if item.get_closest_marker(name)]
+    if not reasons:
+        return False
+    function = item.nodeid.partition("[")[0]
+    is_first = function not in skipped
+    skipped.add(function)
+    item.add_marker(pytest.mark.skip(reason=reasons[0]))
+    return not is_first
+
+
+def pytest_collection_finish() -> None:
+    """Spares the collector the tests themselves, which all live to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+def _is_void(item: pytest.Item) -> bool:
     """True for a kind of arithmetic that the implementation of a test does not compute."""
-    params = getattr(callspec, "params", {})
+    params = getattr(getattr(item, "callspec", None), "params", {})
     implementation, kind = params.get("implementation"), params.get("kind")
     is_own = getattr(implementation, "is_own", False)
     return is_own and kind in KINDS and inability(implementation, kind) is not None

@@ -20,9 +20,9 @@ SIZE = (5, 3, 8) if simulator_enabled() else (129, 65, 48)
 LEAST, LARGEST = -(2**31), 2**31 - 1
 
 
-@pytest.fixture
-def kind():
-    return "int8"
+@pytest.fixture(params=["int8"])
+def kind(request):
+    return request.param
 
 
 @pytest.fixture
