@@ -60,7 +60,7 @@ for place, specs in enumerate(last_specs.values()):
 """
 
 
-@pytest.mark.parametrize("turn", range(len(FAMILIES)))
+@pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.long_build)])
 def test_kernels_that_are_chosen_compile_and_fit(run_python, turn):
     lines = run_python(COMPILE_IN_TURN, str(turn), *map(",".join, FAMILIES)).splitlines()
     kernels = [json.loads(line) for line in lines]

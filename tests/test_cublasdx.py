@@ -445,7 +445,7 @@ def kernel(run_python, once, device_libraries):
     return json.loads(once("pipeline.json", lambda: run_python(BUILD_ONE)))
 
 
-@pytest.mark.gpu  # it needs none, but takes more than a minute of a processor
+@pytest.mark.long_build
 def test_the_sums_of_a_pipeline_stay_in_registers(kernel):
     assert kernel["stack_bytes"] <= 16, "a frame of barriers' tokens, no sums"
     assert kernel["registers"] * kernel["threads"] * 2 <= 65536, "two blocks a multiprocessor"

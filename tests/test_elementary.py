@@ -28,7 +28,7 @@ from dxgemm.problem.fusion import Fusion
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
-(spec, *_) = find_implementation("naive").common_specs(("{dtype}",))
+(spec, *_) = find_implementation("coalesced").common_specs(("{dtype}",))
 for epilogue in (epilogues.relu, epilogues.gelu, epilogues.gelu_tanh, epilogues.sigmoid,
                  epilogues.silu, epilogues.tanh):
     fusion = Fusion((epilogue,), ())

@@ -432,6 +432,7 @@ for spec, arch in specs:
 """
 
 
+@pytest.mark.long_build
 def test_kernels_stay_in_their_registers(run_python):
     compiled = [json.loads(line) for line in run_python(COMPILE).splitlines()]
     *splitting, product, tile = compiled

@@ -469,7 +469,7 @@ from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import compile_kernel
 
-(spec, *_) = find_implementation("tensor_core").common_specs(("float64",))
+(*_, spec) = find_implementation("tensor_core").common_specs(("float64",))
 residual, bias = epilogues.residual, epilogues.bias
 lines = spec.config.tile_left * spec.config.tile_right * 8 // 128
 print(lines // spec.config.threads)

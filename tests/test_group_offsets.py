@@ -408,6 +408,7 @@ for spec in indexed_specs(DTYPES[::2]):
 """
 
 
+@pytest.mark.long_build
 def test_the_kernels_keep_all_in_registers(run_python):
     run_python(COMPILE_LARGEST)
 

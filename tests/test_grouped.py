@@ -398,6 +398,7 @@ for dtype, config, variant, stack_bytes in (
 """
 
 
+@pytest.mark.long_build
 def test_the_kernels_keep_their_sums_in_registers(run_python):
     run_python(COMPILE)
 
@@ -417,6 +418,7 @@ for dtype, variant in (
 """
 
 
+@pytest.mark.long_build
 def test_half_precision_keeps_all_in_registers(run_python):
     run_python(COMPILE_HALF)
 

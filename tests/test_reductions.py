@@ -756,6 +756,7 @@ print(spec, compile_kernel(spec, "sm_80").record.stack_bytes)
 """
 
 
+@pytest.mark.long_build
 def test_logsumexp_keeps_to_registers(run_python):
     lines = run_python(COMPILE_LOGSUMEXP).splitlines()
     assert len(lines) == 3 and all(line.endswith(" 0") for line in lines), lines

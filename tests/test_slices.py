@@ -155,6 +155,7 @@ for name, dtype in (("tuned", "float32"), ("tensor_core", "float64"), ("wgmma", 
 """
 
 
+@pytest.mark.long_build
 def test_kernels_keep_to_registers(run_python):
     lines = run_python(COMPILE).splitlines()
     assert len(set(lines)) == 9 and sum("sliced" in line for line in lines) == 3

@@ -137,5 +137,6 @@ for name, dtype, place, most in (
 """
 
 
+@pytest.mark.long_build
 def test_operands_that_are_read_by_elements_keep_the_sums_in_registers(run_python):
     run_python(COMPILE)
