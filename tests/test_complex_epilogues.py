@@ -153,6 +153,7 @@ def test_reductions(home, name, dtype, axis, batch, is_stored):
     real = COMPLEX_PARTS[dtype]
     norm, stored = reduced(reductions.norm(axis), real)
     np.testing.assert_allclose(norm, np.sqrt(squares(value).sum(axes)), rtol=places)
+    np.testing.assert_allclose(norm, reductions.norm(axis).on_host(value), rtol=places)
     if is_stored:
         np.testing.assert_allclose(stored, np.abs(value), rtol=places)
     largest, _ = reduced(reductions.abs_max(axis), real)

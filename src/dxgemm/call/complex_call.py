@@ -50,7 +50,7 @@ def complex_epilogue(epilogue: BoundEpilogue) -> BoundEpilogue:
         raise UnsupportedProblemError(f"gemm: a complex result does not go with {what}.")
     if reduction is None or reduction.kind == "sum" or epilogue.is_real:
         return epilogue
-    if reduction.kind == "squares" or reduction.of_magnitudes:
+    if reduction.takes_magnitudes:
         return BoundEpilogue((*epilogue.stages, magnitude), (), reduction).shape
     raise UnsupportedProblemError(
         f"gemm: complex numbers have no {reduction.name}; put epilogues.magnitude, or another one "

@@ -89,6 +89,11 @@ class Reduction:
         count = f"{self.count}, " if self.is_ranked else ""
         return f"{self.name}({count}axis={self.axis})"
 
+    @property
+    def takes_magnitudes(self) -> bool:
+        """True if nothing but the magnitudes of complex numbers matters."""
+        return self.kind == "squares" or self.of_magnitudes
+
     def check_sizes(self, m: int, n: int, batch: int) -> None:
         """Check that there are as many values as are to be found.
 
@@ -151,6 +156,8 @@ class Reduction:
             )
         *batch, m, n = values.shape
         self.check_sizes(m, n, math.prod(batch))
+        if values.dtype.kind == "c" and self.takes_magnitudes:
+            values = np.abs(values)
         dtypes = self.dtypes(values.dtype.name)
         if values.dtype.itemsize == 2:
             values = values.astype(np.float32)
@@ -158,9 +165,8 @@ class Reduction:
         if self.axis is None:
             values, axis = values.reshape(*batch, m * n), -1
         if self.kind not in SORTED:
-            wide = values.astype(np.result_type(values.dtype, np.float64))
-            if dtypes[VALUES] == "int64":
-                wide = values.astype(np.int64)
+            kept = np.complex128 if values.dtype.kind == "c" else np.float64
+            wide = values.astype(np.int64 if dtypes[VALUES] == "int64" else kept)
             if self.kind == "squares":
                 totals = np.sqrt(np.sum(wide * wide, axis=axis))
             elif self.kind == "exponentials":
