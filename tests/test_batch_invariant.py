@@ -145,7 +145,12 @@ def test_values_decide_nothing(configs_of_a_gpu):
 
 
 @pytest.mark.parametrize(
-    "name, reason", [("emulated_float32", "values of all rows"), ("cublas", "its library")]
+    "name, reason",
+    [
+        ("emulated_float32", "values of all rows"),
+        ("cublas", "its library"),
+        ("pipeline", "in another order"),
+    ],
 )
 def test_a_named_one_whose_rows_depend_on_each_other_is_refused(
     configs_of_a_gpu, monkeypatch, name, reason

@@ -196,4 +196,6 @@ def _refusal(implementation: Implementation, problem: Problem) -> str | None:
         return "its library chooses by the sizes"
     if implementation.fallback(problem) is not None:
         return "the values of all rows decide what is computed"
+    if any("m" in config.least_sizes for config in implementation.configs(problem.dtype)):
+        return "few rows are summed by plain loads, maybe in another order"
     return None
