@@ -149,7 +149,7 @@ def _rejected_stack_bytes(spec: KernelSpec) -> int:
 
 
 def ptx_arch(arch: str) -> str:
-    """Oldest architecture with the same PTX, but for its target; it is made once for all of them.
+    """Oldest architecture whose PTX serves, but for its target; it is made once for all of them.
 
     float64 has other instructions from 9.0 on, and NVVM another dialect from 10.0 on.
     """
