@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from itertools import product
 from typing import Any, ClassVar
@@ -336,7 +336,7 @@ class KernelFile(Implementation):
         return list(specs)
 
     def _common_problems(self, config: Any, dtype: str) -> list[Problem]:
-        problems = common_problems(dtype)
+        problems = [*common_problems(dtype)]
         if self.slices_k and config.split_k == 1:
             problems += [sliced_problem(problem, 2) for problem in problems]
         return problems
@@ -533,7 +533,8 @@ class Cublas(Implementation):
         return (None,)
 
 
-def common_problems(dtype: str) -> list[Problem]:
+@cache
+def common_problems(dtype: str) -> tuple[Problem, ...]:
     """Large contiguous problems of all layouts, result dtypes and precisions.
 
     Contiguous operands of other sizes need the same kernels. The first problem is aligned, the last
@@ -541,8 +542,8 @@ def common_problems(dtype: str) -> list[Problem]:
     """
     cases = [(COMMON_SHAPE, "row_row"), *product(MIXED_SHAPES, LAYOUTS), (ODD_SHAPE, "row_row")]
     kinds = product(result_dtypes(dtype), (None, *PRECISIONS.get(dtype, ())))
-    return [
+    return tuple(
         contiguous_problem(dtype, *shape, layout=layout, out_dtype=out_dtype, precision=precision)
         for out_dtype, precision in kinds
         for shape, layout in cases
-    ]
+    )
