@@ -37,6 +37,9 @@ class Decided:
         reduced: a complex problem whose result is reduced; None without a reduction.
         results: arrays that a reduction writes, by the names of the results.
         device, ordinal: facts and ordinal of the GPU.
+        ranking: ranks all candidates, which is done if the first one fails.
+        awaited: takes the unfinished builds of better candidates.
+        when_built: called when one of these ends.
     """
 
     problem: Problem
@@ -45,6 +48,9 @@ class Decided:
     results: Mapping[str, ResultArray]
     device: DeviceFacts
     ordinal: int
+    ranking: Callable[[], Ranking]
+    awaited: list[BackgroundBuild]
+    when_built: Callable[[], None]
 
 
 def bind(decided: Decided, candidate: Candidate) -> Launch:
@@ -82,33 +88,20 @@ def _bind_product(decided: Decided, candidate: Candidate) -> Launch:
     return bind_product(candidate.implementation, part, candidate.config, arch, ordinal)
 
 
-def bind_first(
-    decided: Decided,
-    first: Candidate,
-    ranking: Callable[[], Ranking],
-    awaited: list[BackgroundBuild],
-    when_built: Callable[[], None],
-) -> tuple[Candidate, Launch]:
-    """Bind the first candidate whose kernel is built or can be built now.
+def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Launch]:
+    """Bind the first candidate, from the best on, whose kernel is built or can be built now.
 
     The candidates before it join the rejected ones; a failed build also raises a warning.
-
-    Args:
-        decided: what is bound to.
-        first: the best candidate.
-        ranking: ranks all candidates, which is done if the first fails.
-        awaited: takes the unfinished builds of better candidates.
-        when_built: called when one of these ends.
     """
 
     def in_turn() -> Iterator[Candidate]:
-        yield first
-        yield from ranking().candidates[1:]
+        yield best
+        yield from decided.ranking().candidates[1:]
 
     failures: list[tuple[Candidate, BuildError | MissingPackageError]] = []
     for candidate in in_turn():
         try:
-            _defer_slow_build(decided, candidate, ranking, awaited, when_built)
+            _defer_slow_build(decided, candidate)
             launch = bind(decided, candidate)
         except (BuildError, MissingPackageError) as error:
             failures.append((candidate, error))
@@ -116,7 +109,7 @@ def bind_first(
             continue
         if not failures:
             return candidate, launch
-        rejected = ranking().rejected
+        rejected = decided.ranking().rejected
         rejected.pop(candidate.implementation.name, None)
         for failed, reason in failures:
             name = failed.implementation.name
@@ -140,13 +133,7 @@ class _DeferredError(BuildError):
     """Reason why a kernel is not built in this call; nothing has failed."""
 
 
-def _defer_slow_build(
-    decided: Decided,
-    candidate: Candidate,
-    ranking: Callable[[], Ranking],
-    awaited: list[BackgroundBuild],
-    when_built: Callable[[], None],
-) -> None:
+def _defer_slow_build(decided: Decided, candidate: Candidate) -> None:
     """Follow `DXGEMM_BUILD` if a candidate's kernel is missing and takes long to build.
 
     Raises:
@@ -163,13 +150,13 @@ def _defer_slow_build(
             f"not built: DXGEMM_BUILD=never; `dxgemm build --arch {arch} --implementation "
             f"{implementation.name}` builds the common ones ahead, DXGEMM_BUILD=block this one."
         )
-    if candidate == ranking().candidates[-1]:
+    if candidate == decided.ranking().candidates[-1]:
         return  # no other candidate could answer meanwhile: build it in this call
-    build = build_behind(spec, arch, when_built)
+    build = build_behind(spec, arch, decided.when_built)
     if mode == "block":
         build.ended.wait()
     if not build.ended.is_set():
-        awaited.append(build)
+        decided.awaited.append(build)
         raise _DeferredError("being built behind this call; used from when it is ready")
     if build.failure is None:
         return

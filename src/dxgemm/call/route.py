@@ -237,10 +237,11 @@ class Route:
                 self._result_arrays(),
                 self.device,
                 self.ordinal,
+                lambda: self.ranking,
+                self.awaited,
+                _forget_awaiting,
             )
-            self.candidate, self.launch = bind_first(
-                decided, self.candidate, lambda: self.ranking, self.awaited, _forget_awaiting
-            )
+            self.candidate, self.launch = bind_first(decided, self.candidate)
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
             size = " x ".join(map(str, (*self.shape, self.k)))
             dtype, chosen = layouts["a"].dtype, f"{self.candidate}, {self.candidate.reason}"
