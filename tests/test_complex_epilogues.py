@@ -162,6 +162,22 @@ def test_reductions(home, name, dtype, axis, batch, is_stored):
     np.testing.assert_array_equal(place, reductions.argmax(axis).on_host(squares(value)))
 
 
+def test_arrays_for_the_results_of_a_reduction(home):
+    a, b, _ = operands(SMALL, "complex64")
+    sent = home.send(a), home.send(b)
+    norms, sums = (
+        home.send(np.zeros(len(a), "float32")),
+        home.send(np.zeros(2 * b.shape[1], a.dtype)),
+    )
+    assert dxgemm.gemm(*sent, epilogue=reductions.norm(axis=1, out=norms)) is norms
+    np.testing.assert_allclose(home.fetch(norms), np.linalg.norm(a @ b, axis=1), rtol=1e-6)
+    dxgemm.gemm(*sent, epilogue=reductions.sum(axis=0, out=sums[::2]))
+    np.testing.assert_array_equal(home.fetch(sums)[::2], (a @ b).sum(axis=0))
+    assert not home.fetch(sums)[1::2].any()
+    with pytest.raises(errors.DtypeError, match="must be float32"):
+        dxgemm.gemm(*sent, epilogue=reductions.norm(axis=1, out=sums[: len(a)]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("triangle", ["both", "lower", "upper"])
 def test_hermitian_results(home, dtype, triangle):
