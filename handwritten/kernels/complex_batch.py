@@ -88,6 +88,7 @@ def make_kernel(
         commit_copies,
         global_address,
         load_shared,
+        load_vectors,
         shared_address,
         wait_copies,
         zeros,
@@ -211,15 +212,14 @@ def make_kernel(
                                         i * row_group * a_row_bytes + kk * a_k_bytes,
                                     )  # fmt: skip
                         for kk in static_range(width):
-                            a_frag, b_frag = (), ()
+                            a_frag = ()
                             for i in static_range(thread_m):
                                 at = i * width + kk if a_is_along_k else kk * thread_m + i
                                 a_frag = a_frag + (a_parts[2 * at], a_parts[2 * at + 1])
-                            for j in static_range(thread_n // width):
-                                b_frag = b_frag + load_shared(
-                                    real, vector, b_step,
-                                    (first_k + kk) * b_line_bytes + j * col_group * item_size,
-                                )  # fmt: skip
+                            b_frag = load_vectors(
+                                real, vector, b_step, (first_k + kk) * b_line_bytes,
+                                col_group * item_size, thread_n // width,
+                            )  # fmt: skip
                             acc = add_products(acc, a_frag, b_frag)
                     a_step = int32(a_step + unrolled_k * a_k_bytes)
                     b_step = int32(b_step + unrolled_k * b_line_bytes)

@@ -261,6 +261,7 @@ def make_kernel(
         device_function,
         global_address,
         load_shared,
+        load_vectors,
         shared_address,
         wait_copies,
         zeros,
@@ -386,18 +387,17 @@ def make_kernel(
         wait_copies(stages - 2)
         cuda.syncthreads()
         read: int32 = 0
-        a_next, b_next = (), ()
+        a_next = ()
         for i in static_range(mmas_m):
             a_next = a_next + load_a(int32(a_base + i * a_mma))
-        for j in static_range(mmas_n):
-            b_next = b_next + load_shared(real, 2, b_base, j * b_mma)
+        b_next = load_vectors(real, 2, b_base, 0, b_mma, mmas_n)
         acc = zeros(real, mmas_m * row_sums)
 
         # --- Main loop: each step reads the next one's fragments, across tiles too ---
         for _ in range(tiles):
             for step in static_range(steps):
                 a_frag, b_frag = a_next, b_next
-                a_next, b_next, sums = (), (), ()
+                a_next, sums = (), ()
                 if step == steps - 1:
                     read += stage_bytes
                     if read == ring_bytes:
@@ -419,10 +419,9 @@ def make_kernel(
                             cuda.syncthreads()
                         a_from: int32 = (a_base ^ a_xor[(step + 1) % steps]) + read
                         b_from: int32 = (b_base ^ b_xor[(step + 1) % steps]) + read
-                        for j in static_range(mmas_n):
-                            b_next = b_next + load_shared(
-                                real, 2, b_from, b_add[(step + 1) % steps] + j * b_mma
-                            )
+                        b_next = load_vectors(
+                            real, 2, b_from, b_add[(step + 1) % steps], b_mma, mmas_n
+                        )
                     a_next = a_next + load_a(
                         int32(a_from + (a_add[(step + 1) % steps] + i * a_mma))
                     )

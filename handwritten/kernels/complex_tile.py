@@ -103,7 +103,7 @@ def make_kernel(
         commit_copies,
         divide,
         global_address,
-        load_shared,
+        load_vectors,
         shared_address,
         wait_copies,
         zeros,
@@ -128,16 +128,7 @@ def make_kernel(
     ring_bytes = stages * stage_bytes
     row_vectors, col_vectors = thread_m // width, thread_n // width
     row_group, col_group = LANES_M * width, LANES_N * width
-    # Where the vectors of each k lie in a tile in shared memory; the k after the last is the next
-    # tile's first.
-    a_offsets = tuple(
-        tuple(kk % tile_k * a_row_bytes + i * row_group * item_size for i in range(row_vectors))
-        for kk in range(tile_k + 1)
-    )
-    b_offsets = tuple(
-        tuple(kk % tile_k * b_row_bytes + j * col_group * item_size for j in range(col_vectors))
-        for kk in range(tile_k + 1)
-    )
+    a_step, b_step = row_group * item_size, col_group * item_size  # from vector to vector
     a_begin, a_copy, a_copy_predicated = make_tile_copy(
         a_mode, tile_m, tile_k, a_row_bytes, config.threads, dtype
     )
@@ -250,11 +241,8 @@ def make_kernel(
         a_address: int32 = smem + thread_row * item_size
         b_address: int32 = smem + a_bytes + thread_col * item_size
         read_stage: int32 = 0
-        a_frag, b_frag = (), ()
-        for i in static_range(row_vectors):
-            a_frag = a_frag + load_shared(real, vector, a_address, a_offsets[0][i])
-        for j in static_range(col_vectors):
-            b_frag = b_frag + load_shared(real, vector, b_address, b_offsets[0][j])
+        a_frag = load_vectors(real, vector, a_address, 0, a_step, row_vectors)
+        b_frag = load_vectors(real, vector, b_address, 0, b_step, col_vectors)
         # Twice: while whole tiles are copied, in one straight line of code, and for the rest.
         exact: int32 = max(to_copy - predicated, 0)
         for phase in static_range(2):
@@ -269,11 +257,11 @@ def make_kernel(
                         cuda.syncthreads()
                     a_row: int32 = a_address + read_stage
                     b_row: int32 = b_address + read_stage
-                    a_next, b_next = (), ()
-                    for i in static_range(row_vectors):
-                        a_next = a_next + load_shared(real, vector, a_row, a_offsets[kk + 1][i])
-                    for j in static_range(col_vectors):
-                        b_next = b_next + load_shared(real, vector, b_row, b_offsets[kk + 1][j])
+                    # The k after the last is the next tile's first.
+                    a_offset = (kk + 1) % tile_k * a_row_bytes
+                    b_offset = (kk + 1) % tile_k * b_row_bytes
+                    a_next = load_vectors(real, vector, a_row, a_offset, a_step, row_vectors)
+                    b_next = load_vectors(real, vector, b_row, b_offset, b_step, col_vectors)
                     if kk == 0:  # every thread has left the stage that this overwrites
                         if phase == 0:
                             copy_exact()
