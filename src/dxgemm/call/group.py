@@ -128,8 +128,9 @@ def define(
         The problem, and the shape of its result.
     """
     dtype = layouts["a"].dtype
-    taken = (*DTYPES, *COMPLEX_PARTS) if takes_complex else DTYPES
-    if dtype not in taken:
+    is_complex = dtype in COMPLEX_PARTS
+    if dtype not in DTYPES and not (is_complex and takes_complex):
+        taken = (*DTYPES, *COMPLEX_PARTS) if takes_complex else DTYPES
         what = "groups" if takes_complex else "groups with offsets"
         raise DtypeError(f"a is {dtype}; {what} are computed in {', '.join(taken)}.")
     problem, shape = _define(
@@ -140,9 +141,14 @@ def define(
         takes_complex=takes_complex,
     )  # fmt: skip
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if dtype not in COMPLEX_PARTS:
-            real_number(name, value)
-        for part in (value.real, value.imag):
+        parts: tuple[float, ...]
+        if isinstance(value, complex):
+            if not is_complex:
+                real_number(name, value)  # refuses it
+            parts = value.real, value.imag
+        else:
+            parts = (value,)
+        for part in parts:
             if math.isfinite(part) and abs(part) > _LARGEST[problem.scalar_dtype]:
                 raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
     return problem, shape
