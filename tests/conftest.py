@@ -75,21 +75,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     items[:] = [item for item in items if not _is_void(item)]
     if simulator_enabled():
-        skipped: set[Any] = set()
-        items[:] = [item for item in items if not _is_left_to_a_gpu(item, skipped)]
+        items[:] = _without_a_gpu(items)
     items[:] = items[:: config.getoption("every")]
 
 
-def _is_left_to_a_gpu(item: pytest.Item, skipped: set[Any]) -> bool:
-    """True for tests that need a GPU but the first of each function, which is marked to skip."""
-    reasons = [reason for name, reason in LEFT_TO_A_GPU.items() if item.get_closest_marker(name)]
-    if not reasons:
-        return False
-    function = item.nodeid.partition("[")[0]
-    is_first = function not in skipped
-    skipped.add(function)
-    item.add_marker(pytest.mark.skip(reason=reasons[0]))
-    return not is_first
+def _without_a_gpu(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Tests that are left where there is no GPU; the first of a function that needs one skips."""
+    left, functions = [], set()
+    for item in items:
+        reasons = [why for name, why in LEFT_TO_A_GPU.items() if item.get_closest_marker(name)]
+        function = item.nodeid.partition("[")[0]
+        if reasons and function in functions:
+            continue
+        if reasons:
+            functions.add(function)
+            item.add_marker(pytest.mark.skip(reason=reasons[0]))
+        left.append(item)
+    return left
 
 
 def pytest_collection_finish() -> None:
