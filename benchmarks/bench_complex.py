@@ -10,6 +10,7 @@ small integers. All are timed interleaved; `comparison.py` says how.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -113,16 +114,32 @@ def bench_complex(benchmark: Any, timer: Timer, case: Case) -> None:
     if not bool((own() == exact).all()):
         pytest.fail(f"a wrong result for {case}", pytrace=False)
     del small, exact
+    measure(benchmark, timer, case, rng, own, lambda arrays: plans_of(case, arrays))
+
+
+def measure(
+    benchmark: Any,
+    timer: Timer,
+    case: Case,
+    rng: Any,
+    own: dxgemm.Plan,
+    calls_of: Callable[[list[Any]], dict[str, Any]],
+    epilogue: str = "none",
+) -> None:
+    """Time the calls that `calls_of` makes of operands, interleaved, and report those of OWN."""
     count = sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)
-    plans = [plans_of(case, operands(case, rng, is_small=False)) for _ in range(count)]
-    calls = {name: [each[name] for each in plans] for name in plans[0]}
+    sets = [calls_of(operands(case, rng, is_small=False)) for _ in range(count)]
+    calls = {name: [each[name] for each in sets] for name in sets[0]}
     call_s = {name: timer(of_one[:1]) for name, of_one in calls.items()}
     samples_s = take_turns(calls, call_s, timer, CASE_S)
     explained = own.explain()
-    benchmark.group = str(case)
-    benchmark.extra_info.update(
-        row(case, OWN, explained.config, samples_s), implementation=explained.implementation
-    )
+    benchmark.group = str(case) if epilogue == "none" else f"{case}-{epilogue}"
+    measured = row(case, OWN, explained.config, samples_s)
+    measured |= {"implementation": explained.implementation, "epilogue": epilogue}
+    if PLAIN in samples_s:
+        medians = {name: statistics.median(samples_s[name]) for name in (OWN, PLAIN)}
+        measured["vs_plain"] = medians[PLAIN] / medians[OWN]
+    benchmark.extra_info.update(measured)
     replay(benchmark, samples_s[OWN])
 
 
@@ -147,17 +164,8 @@ def bench_complex_epilogue(benchmark: Any, timer: Timer, case: Case, name: str) 
     if not bool((own() == CHAINS[name][1](xp.matmul(*wide), vector)).all()):
         pytest.fail(f"a wrong result for {case} with {name}", pytrace=False)
     del small, wide
-    count = sampling.sets_of_operands(case.bytes_moved, L2_BYTES, MOST_SETS)
-    sets = [operands(case, rng, is_small=False) for _ in range(count)]
-    each = [fused_calls(case, name, arrays, arrays[0][0].copy()) for arrays in sets]
-    calls = {of: [one[of] for one in each] for of in each[0]}
-    call_s = {of: timer(of_one[:1]) for of, of_one in calls.items()}
-    samples_s = take_turns(calls, call_s, timer, CASE_S)
-    explained = own.explain()
-    benchmark.group = f"{case}-{name}"
-    medians = {of: statistics.median(samples_s[of]) for of in (OWN, PLAIN)}
-    benchmark.extra_info.update(
-        row(case, OWN, explained.config, samples_s), implementation=explained.implementation,
-        epilogue=name, vs_plain=medians[PLAIN] / medians[OWN],
-    )  # fmt: skip
-    replay(benchmark, samples_s[OWN])
+
+    def calls_of(arrays: list[Any]) -> dict[str, Any]:
+        return fused_calls(case, name, arrays, arrays[0][0].copy())
+
+    measure(benchmark, timer, case, rng, own, calls_of, name)
