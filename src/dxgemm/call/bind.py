@@ -29,7 +29,7 @@ from dxgemm.runtime.binding import Launch
 
 @dataclass(frozen=True)
 class Decided:
-    """What a candidate is bound to.
+    """Decision of a route, to which a candidate is bound.
 
     Attributes:
         problem: the problem in the kernels' orientation; of a complex one, that of its form.
