@@ -30,13 +30,12 @@ from dxgemm.handwritten.parts.batch_tiles import (
     make_line_copy,
     resident_blocks,
 )
-from dxgemm.handwritten.parts.complex_product import make_add_products
+from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
 from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.configs import REGISTERS_PER_SM
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile, never
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES, operand_mode
 
-REAL_DTYPES = {"complex64": "float32", "complex128": "float64"}
 QUARTERS, WARP = 4, 32
 MOST_UNROLLED_K = 4  # a step has four times the instructions of a real one
 
@@ -95,7 +94,7 @@ def make_kernel(
     )
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
-    real = np.dtype(REAL_DTYPES[dtype]).type
+    real = np.dtype(COMPLEX_PARTS[dtype]).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     vector = 2 * width  # their parts
@@ -264,7 +263,7 @@ KERNEL = Kernel(
         Config(8, 8, 8, thread_m=2, thread_n=4, parts=2),
         Config(4, 4, 4, thread_m=1, thread_n=4, matrices=2),
     ),
-    dtypes=tuple(REAL_DTYPES),
+    dtypes=tuple(COMPLEX_PARTS),
     minimum_arch=80,
     variant=variant,
     block_count=block_count,

@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten import tuned
-from dxgemm.handwritten.kernels.complex_batch import REAL_DTYPES
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
-from dxgemm.handwritten.parts.complex_product import make_add_products
+from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
 from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
 from dxgemm.handwritten.parts.configs import (
     LANES_M,
@@ -112,7 +111,7 @@ def make_kernel(
 
     is_sliced = slicing == "sliced"
     is_fused = epilogue is not None and bool(epilogue.stages)
-    real = np.dtype(REAL_DTYPES[dtype]).type
+    real = np.dtype(COMPLEX_PARTS[dtype]).type
     item_size = np.dtype(dtype).itemsize
     width = VECTOR_BYTES // item_size  # elements of a 16-byte access
     vector = 2 * width  # their parts

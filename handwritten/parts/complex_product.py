@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# Complex dtypes, and those of their real and imaginary parts.
+COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
+
 
 def make_add_products(thread_m: int, thread_n: int, conjugates: str) -> Any:
     """A device function: (acc, a_frag, b_frag) -> acc plus the product of a column and a row.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 
 
@@ -67,21 +68,21 @@ def make_store_complex(
 
     thread_m, thread_n, row_group, col_group, row_width = tile
     item_size = np.dtype(dtype).itemsize
-    real_size = item_size // 2
-    real = np.dtype(f"f{real_size}").type
+    real_dtype, real_size = COMPLEX_PARTS[dtype], item_size // 2
+    real = np.dtype(real_dtype).type
     width = VECTOR_BYTES // item_size
     has_beta, is_fused = epilogue is not None, epilogue is not None and bool(epilogue.stages)
     factors = len(epilogue.operands) - 2 if has_beta else 0
     is_real = is_fused and epilogue.is_real
     out_size = real_size if is_real else item_size
-    out_dtype = real.__name__ if is_real else dtype
+    out_dtype = real_dtype if is_real else dtype
     # A thread's vectors lie as far apart in shared memory as all threads have room for one. As many
     # rows are there at a time as fit.
     sheet, row_vectors = threads * VECTOR_BYTES, thread_n // width
     fitting = max(1, smem_bytes // (sheet * row_vectors))
     at_once = next(r for r in range(thread_m, 0, -1) if thread_m % r == 0 and r <= fitting)
-    finish = make_finish(epilogue, real.__name__, out_dtype, width)
-    finish_one = make_finish(epilogue, real.__name__, out_dtype)
+    finish = make_finish(epilogue, real_dtype, out_dtype, width)
+    finish_one = make_finish(epilogue, real_dtype, out_dtype)
 
     def multiply(acc, factor_re, factor_im):
         results = ()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
+# Complex dtypes, which only `gemm` and its kin take, and those of their parts.
+from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS as COMPLEX_PARTS  # re-exported
 
-# Complex dtypes, which only `gemm` and its kin take, and those of their real and imaginary parts.
-COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
+OPERAND_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32")
 
 # Bytes of an element; a reduction's results may be int64, and a block mask has bytes.
 ITEM_SIZES = {
