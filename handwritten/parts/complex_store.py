@@ -125,9 +125,9 @@ def make_store_complex(
     def make_write(count: int, has_addend: bool) -> Any:
         """The store of `count` neighbours at a time, contiguous if there are several."""
 
-        def write(
-            acc, rows, cols, beta_re, beta_im, c_first, c_row, c_col, out_first, out_row, out_col
-        ):
+        def write(acc, rows, cols, beta, c_place, out_place):
+            c_first, c_row, c_col = c_place
+            out_first, out_row, out_col = out_place
             for i in static_range(thread_m):
                 step = i // row_width * row_group + i % row_width
                 values = acc[2 * i * thread_n : 2 * (i + 1) * thread_n]
@@ -141,7 +141,7 @@ def make_store_complex(
                             c_from = c_line + int64(int32(place)) * int64(c_col)
                             elements = load_global(real, 2 * count, c_from, 0)
                         added = added + elements
-                    values = plus_multiple(values, beta_re, beta_im, added)
+                    values = plus_multiple(values, beta[0], beta[1], added)
                 out_line = out_first + int64(int32(step)) * int64(out_row)
                 for j in static_range(0, thread_n, count):
                     place = j // width * col_group + j % width
@@ -151,11 +151,11 @@ def make_store_complex(
 
         return device_function(unroll(write))
 
-    def take(re, im, beta_re, beta_im, c_from):
+    def take(re, im, beta, c_from):
         """The complex number that the epilogue is given."""
-        if beta_re != 0 or beta_im != 0:
+        if beta[0] != 0 or beta[1] != 0:
             added = load_global(real, 2, c_from, 0)
-            re, im = plus_multiple_one((re, im), beta_re, beta_im, added)
+            re, im = plus_multiple_one((re, im), beta[0], beta[1], added)
         return complex_of(re, im)
 
     def put(out_to, result):
@@ -167,9 +167,10 @@ def make_store_complex(
     take, put = device_function(unroll(take)), device_function(unroll(put))
 
     def write_finished(
-        acc, smem, thread, matrix, row, col, rows, cols, beta_re, beta_im,
-        c_first, c_row, c_col, out_first, out_row, out_col, extra,
-    ):  # fmt: skip
+        acc, rows, cols, beta, c_place, out_place, smem, thread, matrix, row, col, extra
+    ):
+        c_first, c_row, c_col = c_place
+        out_first, out_row, out_col = out_place
         own: int32 = smem + thread * VECTOR_BYTES
         for first in static_range(0, thread_m, at_once):
             for i in static_range(at_once * row_vectors):
@@ -188,7 +189,7 @@ def make_store_complex(
                         for e in static_range(width):
                             c_from = c_line + int64(int32(j * col_group + e)) * int64(c_col)
                             re, im = parts[2 * e], parts[2 * e + 1]
-                            values = values + (take(re, im, beta_re, beta_im, c_from),)
+                            values = values + (take(re, im, beta, c_from),)
                         results = results + finish(
                             values, matrix, row + step, col + j * col_group, extra
                         )
@@ -202,7 +203,7 @@ def make_store_complex(
                             at: int32 = address + j // width * sheet + j % width * item_size
                             re, im = load_shared(real, 2, at, 0)
                             c_from = c_line + int64(place_col) * int64(c_col)
-                            value = take(re, im, beta_re, beta_im, c_from)
+                            value = take(re, im, beta, c_from)
                             result = finish_one(value, matrix, row + step, col + place_col, extra)
                             put(out_line + int64(place_col) * int64(out_col), result)
 
@@ -224,35 +225,24 @@ def make_store_complex(
         c_first += int64(int32(row)) * int64(c_row) + int64(int32(col)) * int64(c_col)
         out_first += int64(int32(row)) * int64(out_row) + int64(int32(col)) * int64(out_col)
         acc = multiply(acc, alpha_re, alpha_im)
+        c_place, out_place = (c_first, c_row, c_col), (out_first, out_row, out_col)
         if has_beta:
-            beta_re, beta_im = extra[factors], extra[factors + 1]
+            beta = extra[factors], extra[factors + 1]
         else:
-            beta_re, beta_im = real(0), real(0)
+            beta = real(0), real(0)
         if is_fused:
             write_finished(
-                acc, smem, thread, matrix, int64(row), int64(col), rows, cols, beta_re, beta_im,
-                c_first, c_row, c_col, out_first, out_row, out_col, extra,
+                acc, rows, cols, beta, c_place, out_place,
+                smem, thread, matrix, int64(row), int64(col), extra,
             )  # fmt: skip
-        elif beta_re == 0 and beta_im == 0:
+        elif beta[0] == 0 and beta[1] == 0:
             if width > 1 and is_vector:
-                write_vectors(
-                    acc, rows, cols, beta_re, beta_im,
-                    c_first, c_row, c_col, out_first, out_row, out_col,
-                )  # fmt: skip
+                write_vectors(acc, rows, cols, beta, c_place, out_place)
             else:
-                write(
-                    acc, rows, cols, beta_re, beta_im,
-                    c_first, c_row, c_col, out_first, out_row, out_col,
-                )  # fmt: skip
+                write(acc, rows, cols, beta, c_place, out_place)
         elif width > 1 and is_vector and c.col == 1 and (c_first | c_row) % VECTOR_BYTES == 0:
-            write_vector_sums(
-                acc, rows, cols, beta_re, beta_im,
-                c_first, c_row, c_col, out_first, out_row, out_col,
-            )  # fmt: skip
+            write_vector_sums(acc, rows, cols, beta, c_place, out_place)
         else:
-            write_sum(
-                acc, rows, cols, beta_re, beta_im,
-                c_first, c_row, c_col, out_first, out_row, out_col,
-            )  # fmt: skip
+            write_sum(acc, rows, cols, beta, c_place, out_place)
 
     return device_function(unroll(store_complex))
