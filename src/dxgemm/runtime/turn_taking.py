@@ -83,7 +83,7 @@ class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
         caller = sys._getframe(1)
         place = caller.f_code.co_filename, caller.f_lineno
         if place not in self._arrays:
-            self._allocations.clear()  # there, all calls from here are of one line
+            self._allocations.clear()  # it keeps arrays by its caller's line, which is the next one
             self._arrays[place] = super().array(*args, **options)
         return self._arrays[place]
 
