@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dxgemm.handwritten.parts.batch_tiles import resident_blocks
-from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_add_blocks, make_store_complex
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, never
 from dxgemm.handwritten.parts.mma_operands import BANK_BYTES
 from dxgemm.handwritten.parts.operands import operand_mode
@@ -202,47 +202,6 @@ def make_operand_tile(is_along_k: bool, extent: int, tile_k: int, threads: int) 
     )  # fmt: skip
 
 
-def make_add_up(count: int, threads: int, split_k: int) -> Any:
-    """A device function: a block's share of the sums of its cluster, added up.
-
-    (sums, smem, thread, rank) -> the thread's sums of share number `rank`, of split_k equal ones.
-    All threads of the cluster call it together, with `count` complex sums each.
-    """
-    from numba import cuda, float64, int32
-
-    from dxgemm.handwritten.parts.intrinsics import (
-        cluster_address,
-        cluster_sync,
-        device_function,
-        load_cluster,
-        store_shared,
-    )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    share, sheet_bytes = count // split_k, threads * ITEM_BYTES
-
-    def add_up(sums, smem, thread, rank):
-        cuda.syncthreads()  # the last fragments have been read
-        target: int32 = smem + thread * ITEM_BYTES
-        for e in static_range(count):
-            store_shared(target, e * sheet_bytes, sums[2 * e : 2 * e + 2])
-        cluster_sync()
-        target += rank * share * sheet_bytes
-        totals = ()
-        for e in static_range(share):
-            re, im = 0.0, 0.0
-            for other in static_range(split_k):
-                part = load_cluster(
-                    float64, 2, cluster_address(target, int32(other)), e * sheet_bytes
-                )
-                re, im = re + part[0], im + part[1]
-            totals = totals + (re, im)
-        cluster_sync()  # until then, others read this block's shared memory
-        return totals
-
-    return device_function(unroll(add_up))
-
-
 def make_kernel(
     config: Config, dtype: str, conjugates: str, a_mode: str, b_mode: str, epilogue: Any = None
 ) -> Callable[..., None]:
@@ -295,7 +254,8 @@ def make_kernel(
         b_is_along_k, tile_n, tile_k, threads
     )
     locate = make_locate(tile_m, tile_n, SWIZZLE_ROWS)
-    add_up = make_add_up(thread_m * thread_n, threads, split_k) if split_k > 1 else None
+    count = 2 * thread_m * thread_n  # real numbers
+    add_blocks = make_add_blocks(real, count, threads, split_k) if split_k > 1 else None
     store_complex = make_store_complex(
         ThreadTile(share_m, share_n, row_group=8, col_group=4, row_width=1), dtype, int64, epilogue,
         threads, config.smem_bytes(dtype),
@@ -434,7 +394,7 @@ def make_kernel(
         row: int32 = tile_row + lane_row
         col: int32 = tile_col + warp_col + member
         if split_k > 1:
-            sums = add_up(sums, smem, thread, rank)
+            sums = add_blocks(sums, smem, thread, rank)
             row += rank // shares_n * share_m * 8
             col += rank % shares_n * share_n * 4
         store_complex(

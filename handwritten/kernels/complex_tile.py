@@ -24,7 +24,7 @@ import numpy as np
 from dxgemm.handwritten import tuned
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
-from dxgemm.handwritten.parts.complex_store import ThreadTile, make_store_complex
+from dxgemm.handwritten.parts.complex_store import ThreadTile, make_add_blocks, make_store_complex
 from dxgemm.handwritten.parts.configs import (
     LANES_M,
     LANES_N,
@@ -136,7 +136,8 @@ def make_kernel(
     )
     rank_m = thread_m // split_k  # rows of a thread that a block of a cluster stores
     add_products = make_add_products(thread_m, thread_n, conjugates)
-    add_blocks = make_add_blocks(config, real) if split_k > 1 else None
+    count = 2 * thread_m * thread_n  # real numbers
+    add_blocks = make_add_blocks(real, count, config.threads, split_k) if split_k > 1 else None
     store_complex = make_store_complex(
         ThreadTile(rank_m, thread_n, row_group, col_group, min(width, rank_m)), dtype, int64,
         epilogue, config.threads, config.smem_bytes(dtype),
@@ -287,52 +288,6 @@ def make_kernel(
         )  # fmt: skip
 
     return complex_tile_kernel
-
-
-def make_add_blocks(config: Config, real: Any) -> Any:
-    """A device function: (acc, smem, thread, rank) -> sums over the blocks of a cluster.
-
-    The block with rank 0 gets those of a thread's first rows. All threads of the cluster call it
-    together, when nobody needs what is in shared memory any more.
-    """
-    from numba import cuda, int32
-
-    from dxgemm.handwritten.parts.intrinsics import (
-        cluster_address,
-        cluster_sync,
-        device_function,
-        load_cluster,
-        store_shared,
-    )
-    from dxgemm.handwritten.parts.unroll import static_range, unroll
-
-    parts = VECTOR_BYTES // np.dtype(real).itemsize
-    split_k = config.split_k
-    vectors = 2 * config.thread_m * config.thread_n // parts
-    own_vectors = vectors // split_k
-    step = config.threads * VECTOR_BYTES  # neighbouring threads, neighbouring vectors
-
-    def add_blocks(acc, smem, thread, rank):
-        cuda.syncthreads()
-        start: int32 = smem + thread * VECTOR_BYTES
-        for i in static_range(vectors):
-            store_shared(start, i * step, acc[parts * i : parts * (i + 1)])
-        cluster_sync()
-        own: int32 = start + rank * (own_vectors * step)
-        sums = ()
-        for i in static_range(own_vectors):
-            total = load_cluster(real, parts, cluster_address(own, int32(0)), i * step)
-            for block in static_range(1, split_k):
-                added = load_cluster(real, parts, cluster_address(own, int32(block)), i * step)
-                values = ()
-                for place in static_range(parts):
-                    values = values + (total[place] + added[place],)
-                total = values
-            sums = sums + total
-        cluster_sync()  # until then, others read this block's shared memory
-        return sums
-
-    return device_function(unroll(add_blocks))
 
 
 KERNEL = Kernel(

@@ -1,9 +1,10 @@
 """The result of a tile of complex sums, from registers to global memory.
 
-Sums are pairs of real and imaginary parts. A thread stores 16 bytes at a time where the result lies
-so, and one element anywhere else. If there is an epilogue, a thread first puts its sums into shared
-memory, from which it takes them a row at a time: the user's function is compiled for a row of a
-thread, not for its whole tile. What is stored is then complex or real.
+Sums are pairs of real and imaginary parts; the blocks of a cluster that share k first add theirs
+up. A thread stores 16 bytes at a time where the result lies so, and one element anywhere else. If
+there is an epilogue, a thread first puts its sums into shared memory, from which it takes them a
+row at a time: the user's function is compiled for a row of a thread, not for its whole tile. What
+is stored is then complex or real.
 """
 
 from __future__ import annotations
@@ -30,6 +31,52 @@ class ThreadTile(NamedTuple):
     row_group: int
     col_group: int
     row_width: int
+
+
+def make_add_blocks(real: Any, count: int, threads: int, split_k: int) -> Any:
+    """A device function: (sums, smem, thread, rank) -> sums over the blocks of a cluster.
+
+    A thread brings `count` real numbers and gets share number `rank`, of split_k equal ones, added
+    up in the order of ranks. All threads of the cluster call it together, when nobody needs what is
+    in shared memory any more.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import (
+        cluster_address,
+        cluster_sync,
+        device_function,
+        load_cluster,
+        store_shared,
+    )
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    width = VECTOR_BYTES // np.dtype(real).itemsize
+    vectors = count // width
+    own_vectors = vectors // split_k
+    sheet = threads * VECTOR_BYTES  # neighbouring threads, neighbouring vectors
+
+    def add_blocks(sums, smem, thread, rank):
+        cuda.syncthreads()
+        start: int32 = smem + thread * VECTOR_BYTES
+        for i in static_range(vectors):
+            store_shared(start, i * sheet, sums[width * i : width * (i + 1)])
+        cluster_sync()
+        own: int32 = start + rank * (own_vectors * sheet)
+        totals = ()
+        for i in static_range(own_vectors):
+            total = load_cluster(real, width, cluster_address(own, int32(0)), i * sheet)
+            for block in static_range(1, split_k):
+                added = load_cluster(real, width, cluster_address(own, int32(block)), i * sheet)
+                values = ()
+                for place in static_range(width):
+                    values = values + (total[place] + added[place],)
+                total = values
+            totals = totals + total
+        cluster_sync()  # until then, others read this block's shared memory
+        return totals
+
+    return device_function(unroll(add_blocks))
 
 
 def make_store_complex(
