@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -409,6 +408,10 @@ class Symmetric:
 
         return SimpleNamespace(get_buffer=get_buffer)
 
+    def cuMemcpyDtoDAsync(self, target, source, count, stream):
+        ctypes.memmove(target, source, count)
+        return (0,)
+
     def cuStreamWriteValue32(self, stream, address, value, flags):
         ctypes.c_int32.from_address(address).value = value
         return (0,)
@@ -421,21 +424,28 @@ class Symmetric:
         return (0,)
 
 
-class Queue(nullcontext):
+class Queue:
     """Stream that runs what is queued at once."""
 
     cuda_stream = 0
 
     def __init__(self, *_, **__):
-        super().__init__()
+        pass
 
     def wait_stream(self, _):
         pass
 
     wait_event = wait_stream
 
-    def record_event(self):
-        return SimpleNamespace(query=lambda: True)
+
+class Event:
+    """Event of a `Queue`."""
+
+    def record(self, stream):
+        pass
+
+    def query(self):
+        return True
 
 
 @pytest.fixture
@@ -454,7 +464,7 @@ def symmetric(monkeypatch):
         monkeypatch.setattr(peers, "symmetric_memory", made)
         monkeypatch.setattr(peers, "driver_api", lambda: made)
         monkeypatch.setattr(torch.cuda, "Stream", Queue)
-        monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+        monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queue)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

@@ -24,7 +24,16 @@ import torch
 import torch.distributed._symmetric_memory as symmetric_memory
 
 from dxgemm.distributed.agreement import Group
-from dxgemm.distributed.schedule import CHUNKS, Add, Message, Move, Multiply, count_of, pieces_of
+from dxgemm.distributed.schedule import (
+    CHUNKS,
+    Add,
+    Message,
+    Move,
+    Multiply,
+    count_of,
+    pieces_of,
+    shards_of,
+)
 from dxgemm.errors import LaunchError
 from dxgemm.log import logger
 from dxgemm.runtime.device import driver_api
@@ -45,19 +54,19 @@ class PeerMemory:
         self._group, self._device, self._driver = group, device, driver_api()
         self._handle: Any = None
         self._buffer: Any = None  # kept, or its memory would be given to others
+        self._addresses: list[int] = []  # of all ranks' memory
+        self._half = 0  # offset of this call's half, in bytes
         self._calls = 0
         self._copies = torch.cuda.Stream(device, priority=-1)
-        self._stream: Any = None  # of the call before
+        self._stream: Any = None  # of this call
+        self._computed, self._ended = torch.cuda.Event(), torch.cuda.Event()
         self._flag_buffer = symmetric_memory.empty(
             group.size * FLAGS * FLAG_BYTES, dtype=torch.uint8, device=device
         )
         self._flag_buffer.zero_()
         torch.cuda.synchronize(device)
         self._flags = self._meet(self._flag_buffer)
-        shape = group.size, FLAGS
-        self._flag_views = [
-            self._flags.get_buffer(rank, shape, torch.int32) for rank in range(group.size)
-        ]
+        self._flag_addresses = self._addresses_of(self._flags)
         self._watch = Watch(self._end_process)
 
     def begin(self, count: int, timeout_s: float) -> None:
@@ -80,49 +89,62 @@ class PeerMemory:
             size = 2 * -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
             self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
             self._handle = self._meet(self._buffer)
+            self._addresses = self._addresses_of(self._handle)
         if self._stream is not None and self._stream != current:
             current.wait_stream(self._stream)
         self._stream, self._timeout_s = current, timeout_s
         self._calls += 1
+        self._half = self._calls % 2 * len(self._buffer) // 2
 
     def _meet(self, buffer: torch.Tensor) -> Any:
         """Map a buffer of all ranks, who meet for it."""
         return symmetric_memory.rendezvous(buffer, self._group.process_group.group_name)
 
-    def view(self, rank: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """View the beginning of a rank's memory, of this call's half, as a tensor."""
-        half = self._calls % 2 * len(self._buffer) // 2
-        return self._handle.get_buffer(rank, shape, dtype, half // dtype.itemsize)
+    def _addresses_of(self, handle: Any) -> list[int]:
+        """Addresses of all ranks' parts of a buffer."""
+        ranks = range(self._group.size)
+        return [handle.get_buffer(rank, (1,), torch.uint8).data_ptr() for rank in ranks]
 
-    def send(self, target: torch.Tensor, rows: torch.Tensor, message: Message) -> None:
-        """Copy rows into a peer's memory, once they are computed, and flag them."""
+    def view(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """View the beginning of this rank's memory, of this call's half, as a tensor."""
+        return self._handle.get_buffer(self._group.rank, shape, dtype, self._half // dtype.itemsize)
+
+    def send(self, rows: torch.Tensor, offset: int, message: Message) -> None:
+        """Copy contiguous rows into a peer's memory, once they are computed, and flag them.
+
+        Args:
+            rows: what this rank's stream computes.
+            offset: bytes from the beginning of this call's half.
+            message: says to which rank.
+        """
         assert message.target is not None
-        self._copies.wait_event(torch.cuda.current_stream(self._device).record_event())
-        with torch.cuda.stream(self._copies):
-            target.copy_(rows)
-        address = self._flag(message.target, self._group.rank, message.chunk)
-        write = self._driver.cuStreamWriteValue32
-        self._check(write(self._copies.cuda_stream, address, self._calls % 2**32, 0))
+        self._computed.record(self._stream)
+        self._copies.wait_event(self._computed)
+        copies, driver = self._copies.cuda_stream, self._driver
+        target = self._addresses[message.target] + self._half + offset
+        if rows.numel():
+            self._check(driver.cuMemcpyDtoDAsync(target, rows.data_ptr(), rows.nbytes, copies))
+        flag = self._flag(message.target, self._group.rank, message.chunk)
+        self._check(driver.cuStreamWriteValue32(copies, flag, self._calls % 2**32, 0))
 
     def arrive(self, message: Message) -> None:
         """Let what is launched from now on wait for a message."""
         assert message.source is not None
-        current = torch.cuda.current_stream(self._device)
-        address = self._flag(self._group.rank, message.source, message.chunk)
+        flag = self._flag(self._group.rank, message.source, message.chunk)
         wait = self._driver.cuStreamWaitValue32
         # Cyclic: the number may go on beyond 2**32.
         greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
-        self._check(wait(current.cuda_stream, address, self._calls % 2**32, greater))
+        self._check(wait(self._stream.cuda_stream, flag, self._calls % 2**32, greater))
 
     def finish(self) -> None:
         """Let what is launched from now on wait for all copies of this rank."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._copies)
-        self._watch.expect(current.record_event(), self._timeout_s)
+        self._stream.wait_stream(self._copies)
+        self._ended.record(self._stream)
+        self._watch.expect(self._ended, self._timeout_s)
 
     def _flag(self, rank: int, source: int, flag: int) -> int:
         """Address of a source's flag in a rank's memory."""
-        return self._flag_views[rank].data_ptr() + (source * FLAGS + flag) * FLAG_BYTES
+        return self._flag_addresses[rank] + (source * FLAGS + flag) * FLAG_BYTES
 
     def _check(self, returned: tuple[Any]) -> None:
         if returned[0]:
@@ -195,20 +217,20 @@ class GatherPeers:
     ) -> None:
         self._memory = find_memory(group, shard.device)
         self._shard = shard.contiguous()
-        self._first = pieces_of(row_counts, chunks)[group.rank][0][0]
+        self._first, _ = shards_of(row_counts)[group.rank]
         self._shape = sum(row_counts), shard.shape[1]
-        self._rank = group.rank
-        self._memory.begin(self._shape[0] * self._shape[1] * shard.element_size(), timeout_s)
+        self._row_bytes = shard.shape[1] * shard.element_size()
+        self._memory.begin(self._shape[0] * self._row_bytes, timeout_s)
         self.arrive, self.finish = self._memory.arrive, self._memory.finish
 
     def move(self, move: Move) -> None:
-        target = self._memory.view(move.message.target, self._shape, self._shard.dtype)
-        rows = self._shard[move.rows[0] - self._first : move.rows[1] - self._first]
-        self._memory.send(target[slice(*move.rows)], rows, move.message)
+        begin, end = move.rows
+        rows = self._shard[begin - self._first : end - self._first]
+        self._memory.send(rows, begin * self._row_bytes, move.message)
 
     def rows_of(self, step: Multiply) -> torch.Tensor:
         """Rows of A, from another rank, that a step multiplies."""
-        return self._memory.view(self._rank, self._shape, self._shard.dtype)[slice(*step.rows)]
+        return self._memory.view(self._shape, self._shard.dtype)[slice(*step.rows)]
 
 
 class ScatterPeers:
@@ -228,8 +250,8 @@ class ScatterPeers:
         self._row_counts = row_counts
         self._pieces = pieces_of(row_counts, chunks)
         self._parts: dict[tuple[int, int], torch.Tensor] = {}
-        row_bytes = like.shape[1] * like.element_size()
-        self._memory.begin((group.size - 1) * max(row_counts) * row_bytes, timeout_s)
+        self._row_bytes = like.shape[1] * like.element_size()
+        self._memory.begin((group.size - 1) * max(row_counts) * self._row_bytes, timeout_s)
         self.arrive, self.finish = self._memory.arrive, self._memory.finish
 
     def part(self, step: Multiply) -> torch.Tensor:
@@ -238,18 +260,18 @@ class ScatterPeers:
         self._parts[step.owner, step.chunk] = part
         return part
 
-    def _slots(self, rank: int, chunk: int) -> torch.Tensor:
-        """Chunk of a rank's rows in its memory: (ranks - 1, rows, n), in the order of the ranks."""
-        shape = self._group.size - 1, self._row_counts[rank], self._like.shape[1]
-        first, (begin, end) = self._pieces[rank][0][0], self._pieces[rank][chunk]
-        return self._memory.view(rank, shape, self._like.dtype)[:, begin - first : end - first]
-
     def move(self, move: Move) -> None:
+        """Send a part to this rank's slot: the slots of a rank are in the order of the others."""
         target, chunk, rank = move.message.target, move.message.chunk, self._group.rank
         assert target is not None
-        slot = self._slots(target, chunk)[rank - (rank > target)]
-        self._memory.send(slot, self._parts[target, chunk], move.message)
+        slot = (rank - (rank > target)) * self._row_counts[target]
+        row = self._pieces[target][chunk][0] - self._pieces[target][0][0]
+        part = self._parts[target, chunk]
+        self._memory.send(part, (slot + row) * self._row_bytes, move.message)
 
     def received(self, step: Add) -> torch.Tensor:
         """Sums of the other ranks for a step, in their order: (ranks - 1, rows, n)."""
-        return self._slots(self._group.rank, step.chunk)
+        rank, columns = self._group.rank, self._like.shape[1]
+        first, (begin, end) = self._pieces[rank][0][0], self._pieces[rank][step.chunk]
+        shape = self._group.size - 1, self._row_counts[rank], columns
+        return self._memory.view(shape, self._like.dtype)[:, begin - first : end - first]
