@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import signal
 import struct
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from inspect import getclosurevars
 from types import SimpleNamespace
 
@@ -163,12 +165,33 @@ def test_a_failed_copy_frees_its_memory_and_leaves_the_array(fake, function):
 @pytest.fixture
 def kernel_launch(fake):
     """A launch of a kernel that is not there."""
+    return launch_on(0)
+
+
+def launch_on(ordinal):
     record = SimpleNamespace(
         implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1
     )
     problem = contiguous_problem("float32", 4, 5, 6)
-    launch._functions[b"", 0] = 1
-    return launch.KernelLaunch(SimpleNamespace(cubin=b"", record=record), problem, 7, 0)
+    launch._functions[b"", ordinal] = 1
+    return launch.KernelLaunch(SimpleNamespace(cubin=b"", record=record), problem, 7, ordinal)
+
+
+def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypatch):
+    monkeypatch.setattr(launch, "device_count", lambda: 2)
+    monkeypatch.setattr(
+        launch, "current_device", lambda ordinal: nullcontext(fake.calls.append(f"on {ordinal}"))
+    )
+    for ordinal, made_current in ((0, []), (1, ["on 1"])):
+        launched = launch_on(ordinal)
+        for queue in (partial(launched, *CALL), launched.fixed(*CALL)):
+            fake.calls = []
+            queue(stream=0)
+            assert fake.calls == ["cuCtxGetDevice", *made_current, "cuLaunchKernelEx"]
+    fake.fails = {"cuCtxGetDevice": driver.CUresult.CUDA_ERROR_INVALID_CONTEXT}
+    fake.calls = []
+    launch_on(0)(*CALL, stream=0)
+    assert fake.calls[-2:] == ["on 0", "cuLaunchKernelEx"]
 
 
 def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):

@@ -162,10 +162,7 @@ class KernelLaunch:
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._function, self._extra_address = arguments.function, arguments.extra_address
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
-        # With several GPUs another one's context may be current. With one GPU there may only be no
-        # current context at all, which the launch reports.
-        submit = driver_api().cuLaunchKernelEx
-        self._submit = submit if device_count() == 1 else self._submit_in_context
+        self._submit = _submit_on(ordinal)
 
     def __call__(
         self,
@@ -252,19 +249,38 @@ class KernelLaunch:
         configs[stream] = config
         return config
 
-    def _submit_in_context(self, *arguments: Any) -> Any:
-        with current_device(self._ordinal):
-            return driver_api().cuLaunchKernelEx(*arguments)
-
     def _queue_in_context(self, config: Any) -> None:
         """Queue again after an error: most likely this thread has no current context yet."""
-        (error,) = self._submit_in_context(config, self._function, 0, self._extra_address)
+        with current_device(self._ordinal):
+            submit = driver_api().cuLaunchKernelEx
+            (error,) = submit(config, self._function, 0, self._extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(
                 f"gemm: the driver refused to launch {record.implementation} {record.config} "
                 f"({self._blocks} blocks of {record.threads} threads): {error.name}."
             )
+
+
+def _submit_on(ordinal: int) -> Callable[..., Any]:
+    """The driver's launch, for kernels of one GPU.
+
+    With one GPU there may only be no current context at all, which the launch reports. With several
+    another one's may be current, so each launch asks first.
+    """
+    driver = driver_api()
+    submit, current_gpu = driver.cuLaunchKernelEx, driver.cuCtxGetDevice
+    if device_count() == 1:
+        return submit
+
+    def submit_there(*arguments: Any) -> Any:
+        error, current = current_gpu()
+        if error or int(current) != ordinal:
+            with current_device(ordinal):
+                return submit(*arguments)
+        return submit(*arguments)
+
+    return submit_there
 
 
 def _parameter_offset(function: Any, index: int) -> int:
