@@ -7,7 +7,9 @@ The sizes of a case are those of the whole product. In an all-gather, columns of
 among the ranks as rows of A are; in a reduce-scatter, k is. A row has these times, each the longest
 of all ranks: `us`, the automatic choice; `gemm_us`, one rank's arithmetic alone, the quicker one of
 dxgemm and cuBLAS; `comm_us`, NCCL's collective alone; `nccl_us`, that collective and cuBLAS;
-`async_tp_us`, torch's overlapped product. `vs_rival` is the shorter of the last two over `us`.
+`async_tp_us`, torch's overlapped product. `vs_rival` is the shorter of the last two over `us`. They
+are times of the GPUs, whose streams are held until all calls are enqueued. Times of a host for a
+call before it returns are `host_us`, `nccl_host_us` and `async_tp_host_us`.
 
 Every result is checked before it is timed: by integers, whose sums are exact but for the rounding
 of partial sums to half precision.
@@ -43,6 +45,7 @@ from dxgemm.errors import DxgemmError, WrongResultError
 from dxgemm.tuning.sampling import interleave
 
 SAMPLE_S, ROUNDS = 4e-3, 11
+HOST_CALLS = 20
 SETS = 2  # of operands, which calls take in turn
 SIZES = {
     "bfloat16": [(8192, 8192, 8192), (4096, 4096, 4096), (2048, 8192, 8192), (16, 8192, 8192)],
@@ -177,6 +180,23 @@ def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards]
     return variants
 
 
+def host_times_us(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, float]:
+    """Median time of a host for a call, which does not wait for the GPU, on the slowest rank."""
+    shards = make_shards(case, False, 1)
+    found = {}
+    for name, compute in variants.items():
+        torch.cuda.synchronize()
+        taken = []
+        for _ in range(HOST_CALLS):
+            begin = time.perf_counter()
+            compute(shards)
+            taken.append(1e6 * (time.perf_counter() - begin))
+        longest = torch.tensor(statistics.median(taken), device="cuda")
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        found[name] = float(longest)
+    return found
+
+
 def time_variants(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, list]:
     """Sample the variants in turn: seconds a call, of the slowest rank.
 
@@ -248,7 +268,9 @@ def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str
 
 def measure(case: Case, with_methods: bool) -> dict[str, Any]:
     """Make the row of a case, as pytest-benchmark's JSON has it."""
-    samples_s = time_variants(case, usable(case, list_variants(case, with_methods)))
+    variants = usable(case, list_variants(case, with_methods))
+    samples_s = time_variants(case, variants)
+    host_us = host_times_us(case, variants)
     times = {name: 1e6 * statistics.median(taken) for name, taken in samples_s.items()}
     gemm_us = min(times.pop("dxgemm"), times.pop("cublas"))
     rivals = {"nccl": times["nccl_us"], "async_tp": times.get("async_tp_us", float("inf"))}
@@ -262,6 +284,9 @@ def measure(case: Case, with_methods: bool) -> dict[str, Any]:
             **case._asdict(),
             "async_tp_us": None,
             **times,
+            "host_us": host_us["us"],
+            "nccl_host_us": host_us["nccl_us"],
+            "async_tp_host_us": host_us.get("async_tp_us"),
             "gemm_us": gemm_us,
             "vs_rival": min(rivals.values()) / times["us"],
             "rival": min(rivals, key=lambda name: rivals[name]),

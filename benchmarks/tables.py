@@ -696,11 +696,15 @@ def symmetric(results: Results) -> list[Part]:
 
 
 def distributed(results: Results) -> list[Part]:
-    """One row a product: its time beside that of its parts and of its rivals."""
+    """One row a product: its time beside that of its parts and of its rivals, then hosts' times."""
     columns = {
         "us": "us", "gemm_us": "arithmetic", "comm_us": "moves", "nccl_us": "NCCL, cuBLAS",
         "async_tp_us": "async-TP",
     }  # fmt: skip
+    if all("host_us" in row for row in extras(results)):
+        columns |= {
+            "host_us": "host", "nccl_host_us": "host, NCCL", "async_tp_host_us": "host, async-TP",
+        }  # fmt: skip
     lines = [
         [
             f"`{row['operation']}`",

@@ -459,6 +459,9 @@ def test_sharded_products_are_shown_beside_their_parts_and_rivals() -> None:
     (table,) = tables.distributed(results_of([row]))
     expected = ["`all_gather_gemm`", "float64", "8 x 4 x 2", "peer", "100", "90.0", "50.0", "150"]
     assert "2 GPUs" in table.title and table.rows == [[*expected, "", "1.50"]]
+    hosts = {"host_us": 200.0, "nccl_host_us": 80.0, "async_tp_host_us": None}
+    (table,) = tables.distributed(results_of([row | hosts]))
+    assert table.rows == [[*expected, "", "200", "80.0", "", "1.50"]]
 
 
 def test_pages_show_the_suites_that_there_are() -> None:
