@@ -148,7 +148,7 @@ class PeerMemory:
 
     def _check(self, returned: tuple[Any]) -> None:
         if returned[0]:
-            raise LaunchError(f"the driver refused a flag of a peer: {returned[0].name}.")
+            raise LaunchError(f"the driver refused a peer's copy or flag: {returned[0].name}.")
 
     def _end_process(self, timeout_s: float) -> None:
         """End this process, as NCCL's watchdog does: nothing else ends the wait of a stream."""
