@@ -24,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -180,25 +181,10 @@ def list_variants(case: Case, with_methods: bool) -> dict[str, Callable[[Shards]
     return variants
 
 
-def host_times_us(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, float]:
-    """Median time of a host for a call, which does not wait for the GPU, on the slowest rank."""
-    shards = make_shards(case, False, 1)
-    found = {}
-    for name, compute in variants.items():
-        torch.cuda.synchronize()
-        taken = []
-        for _ in range(HOST_CALLS):
-            begin = time.perf_counter()
-            compute(shards)
-            taken.append(1e6 * (time.perf_counter() - begin))
-        longest = torch.tensor(statistics.median(taken), device="cuda")
-        dist.all_reduce(longest, dist.ReduceOp.MAX)
-        found[name] = float(longest)
-    return found
-
-
-def time_variants(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, list]:
-    """Sample the variants in turn: seconds a call, of the slowest rank.
+def time_variants(
+    case: Case, variants: dict[str, Callable[[Shards], Any]]
+) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Sample the variants in turn: seconds a call on GPUs, and on hosts; of the slowest rank.
 
     The ranks meet before each sample. A kernel then holds each stream until all calls are enqueued.
     """
@@ -210,21 +196,25 @@ def time_variants(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> d
             compute(sets[call % SETS])
 
     def host_and_device_s(compute: Callable[[Shards], Any]) -> tuple[float, float]:
-        """Longest time of a call on any host, and on any GPU."""
+        """Median time of a call on its host, and mean time until the GPU is done."""
         torch.cuda.synchronize()
         dist.all_reduce(meeting)
         torch.cuda.synchronize()
-        begin = time.perf_counter()
-        enqueue(compute, 3)
-        host = time.perf_counter() - begin
+        clock = [time.perf_counter()]
+        for call in range(HOST_CALLS):
+            compute(sets[call % SETS])
+            clock.append(time.perf_counter())
         torch.cuda.synchronize()
-        longest = torch.tensor([host, time.perf_counter() - begin], device="cuda") / 3
+        device_s = (time.perf_counter() - clock[0]) / HOST_CALLS
+        host_s = statistics.median(end - begin for begin, end in pairwise(clock))
+        longest = torch.tensor([host_s, device_s], device="cuda")
         dist.all_reduce(longest, dist.ReduceOp.MAX)
         return float(longest[0]), float(longest[1])
 
-    def sampler(compute: Callable[[Shards], Any]) -> Callable[[], float]:
+    def sampler(name: str, compute: Callable[[Shards], Any]) -> Callable[[], float]:
         enqueue(compute, 2)
         host_s, device_s = host_and_device_s(compute)
+        on_host_s[name] = host_s
         calls = min(20, max(2, int(SAMPLE_S / device_s)))
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
@@ -240,10 +230,11 @@ def time_variants(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> d
 
         return take_sample
 
-    samples = interleave({name: sampler(run) for name, run in variants.items()}, ROUNDS)
+    on_host_s: dict[str, float] = {}
+    samples = interleave({name: sampler(name, run) for name, run in variants.items()}, ROUNDS)
     found = torch.tensor(list(samples.values()), device="cuda", dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
-    return dict(zip(samples, found.tolist()))
+    return dict(zip(samples, found.tolist())), on_host_s
 
 
 def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str, Any]:
@@ -269,8 +260,8 @@ def usable(case: Case, variants: dict[str, Callable[[Shards], Any]]) -> dict[str
 def measure(case: Case, with_methods: bool) -> dict[str, Any]:
     """Make the row of a case, as pytest-benchmark's JSON has it."""
     variants = usable(case, list_variants(case, with_methods))
-    samples_s = time_variants(case, variants)
-    host_us = host_times_us(case, variants)
+    samples_s, on_host_s = time_variants(case, variants)
+    host_us = {name: 1e6 * seconds for name, seconds in on_host_s.items()}
     times = {name: 1e6 * statistics.median(taken) for name, taken in samples_s.items()}
     gemm_us = min(times.pop("dxgemm"), times.pop("cublas"))
     rivals = {"nccl": times["nccl_us"], "async_tp": times.get("async_tp_us", float("inf"))}
