@@ -65,7 +65,7 @@ class PeerMemory:
         )
         self._flag_buffer.zero_()
         torch.cuda.synchronize(device)
-        self._flags = self._meet(self._flag_buffer)
+        self._flags = self._meet(self._flag_buffer)  # kept, like the buffer
         self._flag_addresses = self._addresses_of(self._flags)
         self._watch = Watch(self._end_process)
 

@@ -252,8 +252,7 @@ class KernelLaunch:
     def _queue_in_context(self, config: Any) -> None:
         """Queue again after an error: most likely this thread has no current context yet."""
         with current_device(self._ordinal):
-            submit = driver_api().cuLaunchKernelEx
-            (error,) = submit(config, self._function, 0, self._extra_address)
+            (error,) = self._submit(config, self._function, 0, self._extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(
