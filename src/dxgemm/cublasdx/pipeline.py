@@ -38,6 +38,8 @@ SUMS = {
     "float16": "float32",
     "bfloat16": "float32",
     "int8": "int32",
+    "complex64": "complex64",  # of `pipeline_complex`
+    "complex128": "complex128",
 }
 BARRIER_BYTES = 16  # bytes of a stage beside its tiles
 TENSOR_MEMORY_BYTES = 4  # bytes beside the stages that cuBLASDx wants on compute capability 10.x
@@ -139,13 +141,16 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
 
     The dtype is left out if it is that of the sums. With split-K it is followed by "sliced".
     """
-    layouts = ("row", "row", "16") if problem.k == 0 else _layouts(problem)
+    layouts = operand_layouts(problem)
     if problem.slices > 1:
         return (*layouts, SUMS[problem.dtype], "sliced")
     return layouts if problem.out_dtype == SUMS[problem.dtype] else (*layouts, problem.out_dtype)
 
 
-def _layouts(problem: Any) -> tuple[str, ...]:
+def operand_layouts(problem: Any) -> tuple[str, str, str]:
+    """Layouts of a and b, and "16" if 16 bytes can be copied at once, or else "item"."""
+    if problem.k == 0:
+        return "row", "row", "16"
     a_mode, b_mode = operand_mode(problem, "a"), operand_mode(problem, "b")
     # A tile that is moved inwards begins at m - tile_m, or n - tile_n: a multiple of 16 bytes?
     width = VECTOR_BYTES // ITEM_BYTES[problem.dtype]
@@ -378,7 +383,7 @@ KERNEL = Kernel(
         Config("bfloat16", 128, 128, 32, threads=128, stages=4, blocks_per_sm=2),
         Config("int8", 128, 128, 64, threads=128, stages=4, blocks_per_sm=2),
     ),
-    dtypes=tuple(SUMS),
+    dtypes=("float64", "float32", "float16", "bfloat16", "int8"),
     minimum_arch=80,
     variant=variant,
     slices_k=True,

@@ -14,9 +14,9 @@ def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
     Rows and columns count tiles. The order is the threadblock swizzle: matrix follows matrix, band
     of band_m rows follows band, and within a band column follows column.
     """
-    from numba import cuda, int32
+    from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import divide
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
 
     def find_tile(block, m, n, batch):
         tiles_m = int32((m + tile_m - 1) // tile_m)
@@ -33,7 +33,7 @@ def make_find_tile(tile_m: int, tile_n: int, band_m: int) -> Callable[..., Any]:
         row_tile = int32(block - col_tile * band_rows + band * band_m)
         return matrix, row_tile, col_tile
 
-    return cuda.jit(device=True, forceinline=True)(find_tile)
+    return device_function(find_tile)
 
 
 def make_store_result(
