@@ -464,8 +464,14 @@ class Handwritten(KernelFile):
         return f"{self.package}{room}.{self.name}"
 
 
-class ComplexProduct(Handwritten):
-    """Kernel file that multiplies complex elements."""
+class ComplexProduct(KernelFile):
+    """Kernel file that multiplies complex elements.
+
+    Attributes:
+        copies_conjugate: True if it conjugates both operands or none: of one it reads a copy.
+    """
+
+    copies_conjugate: ClassVar[bool] = False
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """Specs for complex dtypes, named themselves or by their parts, without conjugates."""
@@ -478,6 +484,10 @@ class ComplexProduct(Handwritten):
             problem if problem.slices > 1 else direct_form(problem, "").product
             for problem in problems
         ]
+
+
+class HandwrittenComplex(ComplexProduct, Handwritten):
+    """Handwritten kernel file that multiplies complex elements."""
 
 
 class EmulatedProduct(Handwritten):
@@ -515,6 +525,12 @@ class Pipelined(KernelFile):
             return None
         spec = self.spec_for(config, problem)
         return None if find_kernel(spec, arch) else spec
+
+
+class PipelinedComplex(ComplexProduct, Pipelined):
+    """Kernel file on top of device functions of cuBLASDx that multiplies complex elements."""
+
+    copies_conjugate = True
 
 
 @dataclass(frozen=True, eq=False)

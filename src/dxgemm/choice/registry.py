@@ -7,10 +7,10 @@ from typing import Any
 from dxgemm.choice.implementation import (
     MOST_SLICES,
     TENSOR,
-    ComplexProduct,
     Cublas,
     EmulatedProduct,
     Handwritten,
+    HandwrittenComplex,
     Implementation,
     KernelFile,
     Pipelined,
@@ -76,9 +76,9 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "small float64 matrices on tensor cores, each read at once",
         multiplies=TENSOR,
     ),
-    ComplexProduct("complex_batch", "small complex matrices, each read at once as it lies"),
-    ComplexProduct("complex_tile", "complex elements as they lie, cp.async in several stages"),
-    ComplexProduct(
+    HandwrittenComplex("complex_batch", "small complex matrices, each read at once as it lies"),
+    HandwrittenComplex("complex_tile", "complex elements as they lie, cp.async in several stages"),
+    HandwrittenComplex(
         "complex_tensor_core",
         "complex128 on tensor cores as it lies, mma.sync",
         multiplies={"complex128": "float64"},
