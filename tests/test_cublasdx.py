@@ -464,10 +464,31 @@ def test_complex_numbers_are_asked_for_by_their_type(device_libraries, dtype):
     assert operators["PRECISION"] == 3 * [precision.F32 if dtype == "complex64" else precision.F64]
 
 
+BUILD_COMPLEX = """
+import json, sys
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import compile_kernel
+implementation, dtype = find_implementation("pipeline_complex"), sys.argv[1]
+(config,) = implementation.configs(dtype)
+record = compile_kernel(implementation.common_specs((dtype,))[0], "sm_90a").record
+print(json.dumps([config.blocks_per_sm, record.registers, record.stack_bytes, record.smem_bytes]))
+"""
+
+
+@pytest.mark.long_build
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_the_sums_of_a_complex_pipeline_stay_in_registers(run_python, device_libraries, dtype):
+    blocks, registers, stack_bytes, smem_bytes = json.loads(run_python(BUILD_COMPLEX, dtype))
+    assert stack_bytes <= 48, "tokens of barriers, and two sums of complex64"
+    assert blocks * registers * 128 <= 65536
+    assert blocks * (smem_bytes + 1024) <= 228 * 1024
+
+
 def test_pipelines_are_built_ahead_for_what_they_are_chosen_for(configs_of_a_gpu):
     def pipelines(dtype, arch):
         specs = kernel_specs((dtype,), arch=arch)
-        return {spec.implementation for spec in specs} & {"pipeline", "pipeline_tma"}
+        names = {"pipeline", "pipeline_tma", "pipeline_complex"}
+        return {spec.implementation for spec in specs} & names
 
     assert pipelines("int8", ARCH) == {"pipeline_tma"}
     assert not pipelines("float64", ARCH) and not pipelines("int8", "sm_70")
