@@ -2,6 +2,7 @@
 
 Each row is the automatic choice, in the dtype's own arithmetic, by three products, and emulated;
 `vs_cublas` is the time of cublasCgemm or cublasZgemm over it. Operations are counted as 8 m n k.
+The cuBLASDx pipeline, which is used only when named, has rows of its own.
 Rows with an epilogue have it fused; cuBLAS is then followed by one kernel of `cupy.fuse`, and
 `vs_plain` is the time of the same product without it over theirs. The result must be exact for
 small integers. All are timed interleaved; `comparison.py` says how.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -26,6 +28,7 @@ from dxgemm.tuning import sampling
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 MOST_SETS = 4  # of operands, which are large
 OWN, CUBLAS, PLAIN = "automatic", "cublas", "plain"
+PIPELINE = "pipeline_complex"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
@@ -62,6 +65,13 @@ def list_cases() -> list[Case]:
     return cases + others
 
 
+def list_pipeline_cases() -> list[Case]:
+    if SMOKE:
+        return [Case("complex64", 3, 4, 5)]
+    cases = product(COMPLEX_PARTS, SQUARES, ARRANGEMENTS)
+    return [Case(dtype, n, n, n, arrangement) for dtype, n, arrangement in cases]
+
+
 # Each epilogue, and the same on whole arrays; both are given a vector.
 CHAINS = {
     "bias": (epilogues.bias, lambda values, vector: values + vector),
@@ -92,9 +102,9 @@ def operands(case: Case, rng: Any, is_small: bool) -> list[Any]:
     return arrays
 
 
-def plans_of(case: Case, arrays: list[Any]) -> dict[str, Any]:
+def plans_of(case: Case, arrays: list[Any], name: str | None = None) -> dict[str, Any]:
     a, b, out = arrays
-    plans = {OWN: dxgemm.plan(a, b, out=out, precision=case.precision)}
+    plans = {OWN: dxgemm.plan(a, b, out=out, precision=case.precision, implementation=name)}
     if not SMOKE:
         plans[CUBLAS] = dxgemm.plan(a, b, out=out, implementation="cublas")
     return plans
@@ -107,14 +117,26 @@ def timer() -> Timer:
 
 @pytest.mark.parametrize("case", list_cases(), ids=str)
 def bench_complex(benchmark: Any, timer: Timer, case: Case) -> None:
+    check_and_measure(benchmark, timer, case)
+
+
+@pytest.mark.parametrize("case", list_pipeline_cases(), ids=str)
+def bench_complex_pipeline(benchmark: Any, timer: Timer, case: Case) -> None:
+    check_and_measure(benchmark, timer, case, PIPELINE)
+
+
+def check_and_measure(
+    benchmark: Any, timer: Timer, case: Case, implementation: str | None = None
+) -> None:
     rng = xp.random.default_rng(0)
     small = operands(case, rng, is_small=True)
     exact = xp.matmul(*(array.astype("complex128") for array in small[:2])).astype(case.dtype)
-    own = plans_of(case, small)[OWN]
+    own = plans_of(case, small, implementation)[OWN]
     if not bool((own() == exact).all()):
         pytest.fail(f"a wrong result for {case}", pytrace=False)
     del small, exact
-    measure(benchmark, timer, case, rng, own, lambda arrays: plans_of(case, arrays))
+    calls_of = partial(plans_of, case, name=implementation)
+    measure(benchmark, timer, case, rng, own, calls_of)
 
 
 def measure(
