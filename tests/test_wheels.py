@@ -75,6 +75,12 @@ def test_a_foreign_wheel_is_ignored_with_one_line(wheel, caplog, changed, reason
     assert caplog.messages == [f"ignored the kernels in {wheel}: {reason}"]
 
 
+def test_a_python_without_lzma_ignores_wheels_with_one_line(wheel, caplog, monkeypatch):
+    monkeypatch.setattr("dxgemm.compiler.wheels.lzma", None)
+    assert find_kernel(SPEC, ARCH) is None
+    assert caplog.messages == [f"ignored the kernels in {wheel}: this Python has no lzma"]
+
+
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "of another key", "a folder"])
 def test_a_damaged_kernel_is_ignored_with_one_line(wheel, caplog, damage):
     path = wheel / SPEC.key(ARCH)

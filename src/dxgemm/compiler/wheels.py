@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,6 +20,11 @@ from dxgemm.compiler.store import pack_kernel, unpack_kernel
 from dxgemm.gpu.status import probe
 from dxgemm.log import logger
 from dxgemm.version import __version__
+
+try:
+    import lzma
+except ImportError:  # Python was built without it
+    lzma = None  # type: ignore[assignment]
 
 PACKAGE = "dxgemm_kernels_"  # and the architecture
 MANIFEST = "manifest.json"
@@ -47,6 +51,8 @@ class Manifest:
     def refusal(self, arch: str) -> str | None:
         """Reason why the kernels are not used for an architecture here; None if they are."""
         machine, driver = os.uname().machine, probe().driver_version
+        if lzma is None:
+            return "this Python has no lzma"
         if self.dxgemm != __version__:
             return f"it is of dxgemm {self.dxgemm}, not {__version__}"
         if self.arch != arch:
@@ -74,10 +80,10 @@ class KernelWheel:
     def load(self, key: str) -> CompiledKernel | None:
         """Read a kernel; None if it is absent or damaged."""
         try:
-            kernel = unpack_kernel(key, zlib.decompress((self.directory / key).read_bytes()))
+            kernel = unpack_kernel(key, lzma.decompress((self.directory / key).read_bytes()))
         except FileNotFoundError:
             return None
-        except (OSError, zlib.error):
+        except (OSError, lzma.LZMAError):
             kernel = None
         if kernel is None and not self._is_damaged:
             self._is_damaged = True
@@ -121,7 +127,7 @@ def write_kernels(directory: Path, arch: str, kernels: Mapping[str, CompiledKern
     (directory / "__init__.py").write_text(f'"Kernels of dxgemm, built for {arch}."\n')
     (directory / MANIFEST).write_text(json.dumps(asdict(manifest)))
     for key, kernel in kernels.items():
-        (directory / key).write_bytes(zlib.compress(pack_kernel(key, kernel), 9))
+        (directory / key).write_bytes(lzma.compress(pack_kernel(key, kernel)))
 
 
 def package_name(arch: str) -> str:
