@@ -32,6 +32,7 @@ import dxgemm
 from dxgemm import errors
 from dxgemm.choice import batch_invariant, tables
 from dxgemm.choice.legality import _automatic_kernels
+from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import RESULT_DTYPES
@@ -165,6 +166,19 @@ def implementation(request: pytest.FixtureRequest) -> Any:
 def home() -> NumpyLibrary:
     """The library whose arrays kernels run on without a copy: CuPy, or NumPy on the simulator."""
     return LIBRARIES["numpy" if simulator_enabled() else "cupy"]
+
+
+@pytest.fixture
+def home_of(home: NumpyLibrary) -> Callable[[str], NumpyLibrary]:
+    """Finds `home` for a named implementation; skips where its kernels do not run."""
+
+    def home_of(name: str) -> NumpyLibrary:
+        reason = find_implementation(name).runs_on(device_facts(0).arch)
+        if reason:
+            pytest.skip(reason)
+        return home
+
+    return home_of
 
 
 @pytest.fixture(scope="session")

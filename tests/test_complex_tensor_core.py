@@ -13,12 +13,10 @@ from test_complex_batch import LAYOUTS, check
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.choice.registry import find_implementation
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels.complex_tensor_core import KERNEL, Config, smem_offset
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import contiguous_problem
-from dxgemm.runtime.device import device_facts
 
 NAME, DTYPE = "complex_tensor_core", "complex128"
 IS_SIMULATED = simulator_enabled()
@@ -27,12 +25,8 @@ CONFIG = Config(32, 32, 8, warp_m=16, warp_n=16, stages=4)
 
 
 @pytest.fixture
-def tensor_home(home):
-    """`home`, where the kernel runs."""
-    reason = find_implementation(NAME).runs_on(device_facts(0).arch)
-    if reason:
-        pytest.skip(reason)
-    return home
+def tensor_home(home_of):
+    return home_of(NAME)
 
 
 @pytest.mark.parametrize("layouts", LAYOUTS, ids="".join)

@@ -26,7 +26,6 @@ from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
-from dxgemm.runtime.device import device_facts
 
 NAME = "pipeline_complex"
 DTYPES = tuple(COMPLEX_PARTS)
@@ -42,12 +41,8 @@ CONJUGATES = ("", "a", "b", "ab")
 
 
 @pytest.fixture
-def pipeline_home(home):
-    """`home`, where the kernel runs."""
-    reason = find_implementation(NAME).runs_on(device_facts(0).arch)
-    if reason:
-        pytest.skip(reason)
-    return home
+def pipeline_home(home_of):
+    return home_of(NAME)
 
 
 def config_for(dtype):
