@@ -6,6 +6,7 @@ import ast
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,19 +57,22 @@ def source_files():
             yield path, ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
+@cache
 def imported_names(path):
     """The dotted names a file imports anywhere, in functions too, `a.b` for `from a import b`.
 
     A string that names a module counts as one: what it is for is to import it.
     """
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and re.fullmatch(MODULE_NAME, str(node.value)):
-            yield node.value
+            names.add(node.value)
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute here"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
 
 
 def own_unit(name):
@@ -128,12 +132,13 @@ def test_only_cublasdx_imports_nvmath(path, name):
 
 
 def test_no_cycles_inside_a_package():
+    files = dict(map(reversed, source_files()))
+    own = {f"dxgemm.{name}" for name in files}
     edges = {}
-    for path, name in source_files():
+    for name, path in files.items():
         if not name.endswith("__init__"):
-            own = {f"dxgemm.{other}" for _, other in source_files()}
-            candidates = set(imported_names(path))
-            candidates |= {other.rpartition(".")[0] for other in candidates}
+            candidates = imported_names(path)
+            candidates = candidates | {other.rpartition(".")[0] for other in candidates}
             edges[f"dxgemm.{name}"] = candidates & own
     while edges:
         leaves = [name for name, targets in edges.items() if not targets & edges.keys()]

@@ -92,40 +92,44 @@ def test_the_common_layout_of_operands(a_strides, expected):
 
 
 PLACES = """
-import json
+import itertools, json
 from dxgemm.handwritten.parts.line_tiles import make_line_tile
-tile = make_line_tile({layout!r}, {side!r}, 128, 64, 128, {item_bytes})
-place, lane, first = tile.place.py_func, tile.lane.py_func, tile.first.py_func
-print(json.dumps({{
-    "places": [[int(place(x, k)) for k in range(128 // {item_bytes})] for x in range(128)],
-    "lanes": [list(map(int, lane(number))) for number in range(32)],
-    "firsts": [list(map(int, first(number))) for number in range(128)],
-    "xor": tile.xor, "add": tile.add,
-}}))
+layouts = ("k16", 2), ("x16_ragged", 2), ("k", 1), ("x4", 1)
+for (layout, item_bytes), side in itertools.product(layouts, ("left", "right")):
+    tile = make_line_tile(layout, side, 128, 64, 128, item_bytes)
+    place, lane, first = tile.place.py_func, tile.lane.py_func, tile.first.py_func
+    print(json.dumps({
+        "item_bytes": item_bytes,
+        "places": [[int(place(x, k)) for k in range(128 // item_bytes)] for x in range(128)],
+        "lanes": [list(map(int, lane(number))) for number in range(32)],
+        "firsts": [list(map(int, first(number))) for number in range(128)],
+        "xor": tile.xor, "add": tile.add,
+    }))
 """
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize(
-    ("layout_name", "item_bytes"), [("k16", 2), ("x16_ragged", 2), ("k", 1), ("x4", 1)]
-)
-def test_places_in_shared_memory(run_python, layout_name, item_bytes, side):
+def test_places_in_shared_memory(run_python):
     """Every element has its own; eight lines read at a time lie in different banks; the tables lead
     from the first fragments to all others."""
-    program = PLACES.format(layout=layout_name, side=side, item_bytes=item_bytes)
-    made = json.loads(run_python(program))
-    places = np.array(made["places"])
+    tiles = list(map(json.loads, run_python(PLACES).splitlines()))
+    assert len(tiles) == 8
+    for tile in tiles:
+        assert_places(**tile)
+
+
+def assert_places(item_bytes, places, lanes, firsts, xor, add):
+    places = np.array(places)
     assert sorted(places.ravel()) == list(range(0, 128 * LINE_BYTES, item_bytes))
-    addresses = [places[x][k] for x, k in made["lanes"]]
+    addresses = [places[x][k] for x, k in lanes]
     for first in range(0, 32, 8):
         chunks = {address % LINE_BYTES // CHUNK_BYTES for address in addresses[first : first + 8]}
         assert len(chunks) == 8
     for step in range(STEPS):
         for number in range(4):
-            moved = [(a ^ made["xor"][step][number]) + made["add"][step][number] for a in addresses]
+            moved = [(a ^ xor[step][number]) + add[step][number] for a in addresses]
             k_step = LINE_BYTES // STEPS // item_bytes * step
-            assert moved == [places[x + 16 * number][k + k_step] for x, k in made["lanes"]]
+            assert moved == [places[x + 16 * number][k + k_step] for x, k in lanes]
     # Vectors that eight threads store at a time lie in different banks, too.
     for first in range(0, 128, 8):
-        stored = [places[x][k] for x, k in made["firsts"][first : first + 8]]
+        stored = [places[x][k] for x, k in firsts[first : first + 8]]
         assert len({place % LINE_BYTES // CHUNK_BYTES for place in stored}) == 8
