@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from provenance import gpu_slug
@@ -23,10 +24,11 @@ from result_files import SUITES, Results, pruned, result_text
 BENCHMARKS = Path(__file__).resolve().parent
 
 
-def run_suite(suite: str, json_path: Path) -> int:
-    """Run one suite in a process of its own and return pytest's exit status."""
-    command = [sys.executable, "-m", "pytest", str(BENCHMARKS / f"bench_{suite}.py")]
-    command += ["-c", str(BENCHMARKS / "pytest.ini"), f"--benchmark-json={json_path}"]
+def run_suites(suites: Sequence[str], json_path: Path) -> int:
+    """Run suites in one process and return pytest's exit status."""
+    command = [sys.executable, "-m", "pytest", "-c", str(BENCHMARKS / "pytest.ini")]
+    command += [f"--benchmark-json={json_path}"]
+    command += [str(BENCHMARKS / f"bench_{suite}.py") for suite in suites]
     return subprocess.run(command).returncode
 
 
@@ -54,15 +56,17 @@ def main() -> int:
     if arguments.smoke:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 
-    failed = []
-    for suite in arguments.suite or SUITES:
+    suites = arguments.suite or SUITES
+    failed: list[str] = []
+    # Measured suites have a process each.
+    for together in [suites] if arguments.smoke else [[suite] for suite in suites]:
         with tempfile.TemporaryDirectory() as folder:
             json_path = Path(folder, "results.json")
-            if run_suite(suite, json_path) != 0:
-                failed.append(suite)
+            if run_suites(together, json_path) != 0:
+                failed += together
             if json_path.exists() and not arguments.smoke:
                 results = json.loads(json_path.read_text())
-                print(save(suite, results, arguments.out))
+                print(save(together[0], results, arguments.out))
     if failed:
         print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
