@@ -24,7 +24,7 @@ from result_files import SUITES, Results, pruned, result_text
 BENCHMARKS = Path(__file__).resolve().parent
 
 
-def run_suites(suites: Sequence[str], json_path: Path) -> int:
+def run_suites(suites: Sequence[str], json_path: str | Path) -> int:
     """Run suites in one process and return pytest's exit status."""
     command = [sys.executable, "-m", "pytest", "-c", str(BENCHMARKS / "pytest.ini")]
     command += [f"--benchmark-json={json_path}"]
@@ -53,20 +53,20 @@ def main() -> int:
     if arguments.commit:
         os.environ["DXGEMM_COMMIT"] = arguments.commit
     os.environ["DXGEMM_BUILD"] = "block"  # the kernel that is meant, not one that stands in
+    suites = arguments.suite or SUITES
     if arguments.smoke:
         os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+        return run_suites(suites, os.devnull)
 
-    suites = arguments.suite or SUITES
-    failed: list[str] = []
-    # Measured suites have a process each.
-    for together in [suites] if arguments.smoke else [[suite] for suite in suites]:
+    failed = []
+    for suite in suites:
         with tempfile.TemporaryDirectory() as folder:
             json_path = Path(folder, "results.json")
-            if run_suites(together, json_path) != 0:
-                failed += together
-            if json_path.exists() and not arguments.smoke:
+            if run_suites([suite], json_path) != 0:
+                failed.append(suite)
+            if json_path.exists():
                 results = json.loads(json_path.read_text())
-                print(save(together[0], results, arguments.out))
+                print(save(suite, results, arguments.out))
     if failed:
         print(f"run.py: benchmarks failed in {', '.join(failed)}", file=sys.stderr)
     return bool(failed)

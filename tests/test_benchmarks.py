@@ -668,14 +668,15 @@ def test_a_gpu_without_results_has_a_page_too() -> None:
     assert "No results." in Document(html_page.html_page([])).words
 
 
-def run_script(name: str, *arguments: object) -> None:
-    """Run a script in a process of its own, without the simulator unless it asks for it."""
+def run_script(name: str, *arguments: object) -> str:
+    """Run a script in a process of its own, without the simulator unless it asks for it; output."""
     environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
     path = [str(Path(dxgemm.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     command = [sys.executable, str(BENCHMARKS / name), *map(str, arguments)]
     finished = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
 
 
 def test_a_table_is_fitted_without_a_gpu(tmp_path: Path) -> None:
@@ -722,7 +723,8 @@ def test_a_browser_draws_the_report(tmp_path: Path, scheme: str, is_dark: bool) 
 def test_every_suite_runs_in_the_simulator_and_leaves_no_results(tmp_path: Path) -> None:
     if not simulator_enabled():
         pytest.skip("on a GPU the suites run themselves")
-    run_script("run.py", "--smoke", "--out", tmp_path)
+    printed = run_script("run.py", "--smoke", "--out", tmp_path)
+    assert all(f"bench_{suite}.py" in printed for suite in result_files.SUITES)
     assert list(tmp_path.iterdir()) == []
 
 
