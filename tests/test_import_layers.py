@@ -132,7 +132,7 @@ def test_only_cublasdx_imports_nvmath(path, name):
 
 
 def test_no_cycles_inside_a_package():
-    files = dict(map(reversed, source_files()))
+    files = {name: path for path, name in source_files()}
     own = {f"dxgemm.{name}" for name in files}
     edges = {}
     for name, path in files.items():
