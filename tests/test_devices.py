@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from contract import inability
 
 import dxgemm
 from dxgemm import errors
-from dxgemm.gpu.facts import _cores_per_sm, _tensor_multiply_adds
+from dxgemm.gpu.facts import _cores_per_sm, _tensor_multiply_adds, facts_of
 from dxgemm.gpu.status import probe
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.layout import Layout
+from dxgemm.runtime.device import device_facts
 from dxgemm.testing.abilities import fitting_layouts
 from dxgemm.testing.cases import Case
 from dxgemm.testing.inputs import operands
@@ -40,6 +42,24 @@ def test_a_host_operand_goes_where_the_others_are() -> None:
         layout((2, 3), 1), layout((3, 4), -1), None, None, alpha_is_zero=False, beta_is_zero=True
     )
     assert (problem.m, problem.n, shape) == (2, 4, (2, 4))
+
+
+@pytest.mark.gpu
+def test_facts_of_the_gpu_are_those_that_cuda_core_reads() -> None:
+    from cuda.core import Device
+
+    gpu = Device(0)
+    properties = gpu.properties
+    facts = facts_of(
+        gpu.name,
+        gpu.compute_capability,
+        sm_count=properties.multiprocessor_count,
+        clock_hz=properties.clock_rate * 1e3,
+        memory_gbytes_per_s=properties.memory_clock_rate * properties.global_memory_bus_width / 4e6,
+        smem_bytes_per_block=properties.max_shared_memory_per_block_optin,
+        l2_bytes=properties.l2_cache_size,
+    )
+    assert asdict(device_facts(0)) == asdict(facts)
 
 
 def test_peaks_of_hopper_are_those_of_its_whitepaper() -> None:

@@ -44,6 +44,7 @@ class FakeDriver:
     """
 
     CUresult = driver.CUresult
+    CUdevice_attribute = driver.CUdevice_attribute
     CUfunction_attribute = driver.CUfunction_attribute
     CUstreamCaptureMode = driver.CUstreamCaptureMode
     CUstreamCaptureStatus = driver.CUstreamCaptureStatus
@@ -248,6 +249,15 @@ def test_a_refused_launch_is_named_and_the_next_one_works(fake, kernel_launch):
         fake.fails, fake.calls = {}, []
         kernel_launch(*CALL, stream=0)
         assert fake.calls == ["cuLaunchKernelEx"]
+
+
+def test_a_gpu_that_the_driver_does_not_describe_is_refused(fake, monkeypatch):
+    monkeypatch.setattr(device, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(device, "require_gpu", lambda: None)
+    fake.results["cuDeviceGetAttribute"] = 0
+    fake.fails = {"cuDeviceGetAttribute": NOT_INITIALIZED}
+    with pytest.raises(errors.GpuUnavailableError, match=r"does not describe .*NOT_INITIALIZED"):
+        device.device_facts.__wrapped__(0)
 
 
 def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_launch):
