@@ -6,6 +6,7 @@ the library's own objects, and `current_stream`; `layout` translates a key once,
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from functools import cache
@@ -322,7 +323,8 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _find_library(name: str, array: Any) -> Library:
-    if isinstance(array, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # NumPy imports it at first use, in 20 ms
+    if masked and isinstance(array, masked.MaskedArray):
         raise ArrayTypeError(
             f"gemm: {name} is a masked array, whose mask would be ignored; pass {name}.filled(0)."
         )
