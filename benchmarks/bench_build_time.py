@@ -28,7 +28,7 @@ from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
 
 SMOKE = simulator_enabled()
-ROUNDS = 1 if SMOKE else 2
+ROUNDS = 1 if SMOKE else 3
 UNCOUNTED = 0 if SMOKE else 1
 DTYPES = ["float32"] if SMOKE else ["float32", "float64"]
 SIZE = 8 if SMOKE else 1024
