@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Annotated
 
 import numpy as np
@@ -130,7 +131,7 @@ def _build(steps: Sequence[tuple[str, str]], count: int, report: Report) -> None
             specs |= dict.fromkeys(candidate_specs(problem, choose(problem, device, name)))
     tasks = [(spec, device.arch) for spec in specs]
     missing = sum(find_kernel(*task) is None for task in tasks)
-    if missing:
+    if missing and find_spec("numba"):
         note(f"Building {missing} kernels, in one process per CPU; they are kept.")
     try:
         build_kernels(tasks, progress=report)
