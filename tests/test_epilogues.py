@@ -17,8 +17,8 @@ from dxgemm.testing.kinds import KINDS, limits, round_to_dtype
 from dxgemm.testing.padded import Padded
 
 FLOATS = [name for name, kind in KINDS.items() if not kind.is_integer]
-# Whole tiles, edges on every side, a single column, a single row; never square.
-SIZES = [(3, 5, 4), (4, 2, 3), (5, 1, 2), (1, 6, 3)]
+# Whole tiles, edges on every side, a single row, on a GPU a single column; never square.
+SIZES = [(3, 5, 4), (4, 2, 3), (1, 6, 3)]
 if not simulator_enabled():
     SIZES = [(256, 512, 64), (130, 266, 43), (257, 1, 33), (1, 270, 40)]
 
