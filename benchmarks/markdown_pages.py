@@ -17,6 +17,7 @@ from tables import (
     Part,
     Table,
     accuracy_summary,
+    build_time,
     distributed,
     epilogue,
     figure,
@@ -63,6 +64,7 @@ def pages(gpus: GPUs) -> dict[Path, str]:
     parts: dict[Path, str] = {
         REPOSITORY / "README.md": front_text(gpus, "docs/"),
         DOCS / "index.md": front_text(gpus, ""),
+        DOCS / "cache.md": suite_text(gpus, "build_time", build_time),
         DOCS / "cublasdx.md": suite_text(gpus, "gemm", pipeline_squares),
         DOCS / "epilogues.md": suite_text(gpus, "epilogue", epilogue),
         DOCS / "distributed.md": suite_text(gpus, "distributed", distributed),

@@ -741,6 +741,16 @@ def masked(results: Results) -> list[Part]:
     return [Table(title, header, lines, 2)]
 
 
+def build_time(results: Results) -> list[Part]:
+    """Seconds of each step of a process, of several dtypes and kernels the most."""
+    most: dict[tuple[str, str], float] = {}
+    for row in extras(results):
+        key = row["step"], row.get("implementation", "")
+        most[key] = max(row["seconds"], most.get(key, 0.0))
+    lines = [[*key, figure(seconds)] for key, seconds in most.items()]
+    return [Table("Seconds:", ["step", "kernel", "seconds"], lines, 2)]
+
+
 # Of suites that are not here, `all_rows` is shown.
 TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "ladder": ladder,
@@ -750,6 +760,7 @@ TABLES: dict[str, Callable[[Results], list[Part]]] = {
     "choice_regret": choice_regret,
     "precision": precision,
     "accuracy": accuracy,
+    "build_time": lambda results: build_time(results) + all_rows(results),
     "sm80": lambda results: sm80(results) + all_rows(results),
     "half": lambda results: half(results) + all_rows(results),
     "skinny": lambda results: skinny(results) + all_rows(results),

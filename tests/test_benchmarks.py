@@ -231,6 +231,16 @@ def test_host_time_has_a_row_a_call() -> None:
     assert "| cupy | `cupy.matmul(a, b, out=c)` | 24.6 | 24.1 |" in lines
 
 
+def test_the_table_of_waits_has_the_slowest_dtype_of_each_step() -> None:
+    (table,) = tables.build_time(BUILD)
+    assert [line[:2] for line in table.rows] == [
+        ["first call", ""],
+        ["kernel", "pipeline"],
+        ["build", ""],
+    ]
+    assert [float(line[2]) for line in table.rows] == [0.4, 41.0, 123]
+
+
 def test_every_row_of_a_suite_is_listed_with_what_differs() -> None:
     lines = markdown(tables.all_rows(BUILD)).splitlines()
     assert lines[2] == "| step | arithmetic | implementation | compilers | seconds |"
