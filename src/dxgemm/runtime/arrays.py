@@ -323,8 +323,8 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _find_library(name: str, array: Any) -> Library:
-    masked = sys.modules.get("numpy.ma")  # NumPy imports it at first use, in 20 ms
-    if masked and isinstance(array, masked.MaskedArray):
+    # NumPy imports numpy.ma at first use, in 20 ms.
+    if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise ArrayTypeError(
             f"gemm: {name} is a masked array, whose mask would be ignored; pass {name}.filled(0)."
         )

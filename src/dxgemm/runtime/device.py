@@ -44,7 +44,11 @@ def device_count() -> int:
 
 @cache
 def device_facts(ordinal: int) -> DeviceFacts:
-    """Facts of one GPU, or of the simulator if it is enabled."""
+    """Facts of one GPU, or of the simulator if it is enabled.
+
+    Raises:
+        GpuUnavailableError: there is no such GPU, or none at all.
+    """
     if simulator_enabled():
         return SIMULATED_DEVICE
     require_gpu()
