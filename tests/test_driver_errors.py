@@ -85,7 +85,7 @@ class FakeDriver:
 def fake(monkeypatch):
     """Replaces the driver."""
     fake = FakeDriver()
-    for module in (capture, device, host, launch, workspace):
+    for module in (capture, device, launch, workspace):
         monkeypatch.setattr(module, "driver_api", lambda: fake)
     monkeypatch.setattr(workspace, "simulator_enabled", lambda: False)
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)

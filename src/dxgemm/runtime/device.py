@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from dxgemm.errors import GpuUnavailableError, MissingPackageError
+from dxgemm.errors import DxgemmError, GpuUnavailableError, LaunchError, MissingPackageError
 from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts, facts_of
 from dxgemm.gpu.status import probe, simulator_enabled
 
@@ -36,6 +36,22 @@ def driver_api() -> Any:
     return driver
 
 
+def call_driver(
+    function: str, *arguments: Any, failure: str, error_type: type[DxgemmError] = LaunchError
+) -> Any:
+    """Call a function of the driver; return its result, if it has one.
+
+    Args:
+        function, arguments: name of the function, such as "cuMemFree", and what it takes.
+        failure: begin of the message if the driver refuses.
+        error_type: type of the error then.
+    """
+    error, *results = getattr(driver_api(), function)(*arguments)
+    if error:
+        raise error_type(f"{failure}: {function} gave {error.name}.")
+    return results[0] if results else None
+
+
 @cache
 def device_count() -> int:
     """Number of GPUs visible to this process."""
@@ -53,16 +69,21 @@ def device_facts(ordinal: int) -> DeviceFacts:
         return SIMULATED_DEVICE
     require_gpu()
     # From the driver itself: the import of cuda.core takes a tenth of a second.
-    driver = driver_api()
+    described = partial(
+        call_driver,
+        failure="the driver does not describe the GPU",
+        error_type=GpuUnavailableError,
+    )
+    keys = driver_api().CUdevice_attribute
 
     def attribute(name: str) -> int:
-        key = getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return _known(driver.cuDeviceGetAttribute(key, ordinal))
+        key = getattr(keys, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return described("cuDeviceGetAttribute", key, ordinal)
 
     # Two transfers a memory clock of this many kHz.
     memory_khz, memory_bits = attribute("MEMORY_CLOCK_RATE"), attribute("GLOBAL_MEMORY_BUS_WIDTH")
     return facts_of(
-        _known(driver.cuDeviceGetName(256, ordinal)).partition(b"\0")[0].decode(),
+        described("cuDeviceGetName", 256, ordinal).partition(b"\0")[0].decode(),
         (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         clock_hz=attribute("CLOCK_RATE") * 1e3,
@@ -70,18 +91,6 @@ def device_facts(ordinal: int) -> DeviceFacts:
         smem_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         l2_bytes=attribute("L2_CACHE_SIZE"),
     )
-
-
-def _known(answer: tuple[Any, Any]) -> Any:
-    """The value that the driver returned.
-
-    Raises:
-        GpuUnavailableError: the driver returned an error instead.
-    """
-    error, value = answer
-    if error:
-        raise GpuUnavailableError(f"the driver does not describe the GPU: {error.name}.")
-    return value
 
 
 @contextmanager

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.errors import LaunchError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import contiguous_strides
-from dxgemm.runtime.device import current_device, driver_api
+from dxgemm.runtime.device import call_driver, current_device
 
 
 def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
@@ -62,7 +61,4 @@ class DeviceCopy:
     def _call(self, function: str, *arguments: int) -> Any:
         """Call a function of the driver in the GPU's context; return its result, if it has one."""
         with current_device(self._ordinal):
-            error, *results = getattr(driver_api(), function)(*arguments)
-        if error:
-            raise LaunchError(f"gemm: copying a host operand: {function} gave {error.name}.")
-        return results[0] if results else None
+            return call_driver(function, *arguments, failure="gemm: copying a host operand")

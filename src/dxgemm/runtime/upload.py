@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.errors import LaunchError
 from dxgemm.runtime.capture import outside_capture
-from dxgemm.runtime.device import current_device, driver_api
+from dxgemm.runtime.device import call_driver, current_device, driver_api
 
 LEAST_BYTES = 64 << 10  # least size of a piece of pinned memory
 
@@ -30,6 +30,7 @@ class _Pinned(NamedTuple):
 
 _pinned: dict[int, list[_Pinned]] = {}  # by GPU; pieces that are not being filled
 _lock = threading.Lock()
+_call = partial(call_driver, failure="gemm: uploading to the GPU")
 
 
 def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
@@ -75,11 +76,3 @@ def _take(size: int, ordinal: int) -> _Pinned:
     pointer = _call("cuMemHostAlloc", size, 0)
     event = _call("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
     return _Pinned(int(pointer), size, event)
-
-
-def _call(function: str, *arguments: Any) -> Any:
-    """Call a function of the driver; return its result, if it has one."""
-    error, *results = getattr(driver_api(), function)(*arguments)
-    if error:
-        raise LaunchError(f"gemm: uploading to the GPU: {function} gave {error.name}.")
-    return results[0] if results else None
