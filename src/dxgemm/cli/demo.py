@@ -78,7 +78,9 @@ def demo(
         )
         images, labels = images[:SIMULATED_IMAGES], labels[:SIMULATED_IMAGES]
         gram_images = images[:SIMULATED_GRAM_IMAGES]
-    elif not (dxgemm.cache_info().kernels or kernel_wheel(device_facts(0).arch)):
+    elif find_spec("numba") and not (
+        dxgemm.cache_info().kernels or kernel_wheel(device_facts(0).arch)
+    ):
         note("Building the kernel of the first product, which takes seconds; it is kept.")
     steps = [
         (implementation.name, dtype)
