@@ -16,7 +16,6 @@ T4, V100 = (
         clock_hz=1.5e9,
         memory_gbytes_per_s=memory_gbytes_per_s,
         smem_bytes_per_block=smem_kib << 10,
-        l2_bytes=6 << 20,
     )
     for name, capability, sm_count, memory_gbytes_per_s, smem_kib in (
         ("Tesla T4", (7, 5), 40, 320.0, 64),

@@ -109,7 +109,6 @@ def test_a_card_at_hand_has_the_facts_that_its_driver_gives():
     known = find_card(found.name).facts
     assert (known.arch, known.sm_count) == (found.arch, found.sm_count)
     assert known.smem_bytes_per_block == found.smem_bytes_per_block
-    assert known.l2_bytes == pytest.approx(found.l2_bytes, rel=0.05)
     assert known.peak_tflops == pytest.approx(found.peak_tflops, rel=0.05)
     assert known.memory_gbytes_per_s == pytest.approx(found.memory_gbytes_per_s, rel=0.05)
 

@@ -57,7 +57,6 @@ def test_facts_of_the_gpu_are_those_that_cuda_core_reads() -> None:
         clock_hz=properties.clock_rate * 1e3,
         memory_gbytes_per_s=properties.memory_clock_rate * properties.global_memory_bus_width / 4e6,
         smem_bytes_per_block=properties.max_shared_memory_per_block_optin,
-        l2_bytes=properties.l2_cache_size,
     )
     assert asdict(device_facts(0)) == asdict(facts)
 

@@ -25,7 +25,6 @@ class Card:
         sm_count: number of SMs.
         clock_mhz: boost clock.
         memory_gbytes_per_s: peak bandwidth of device memory.
-        l2_mib: size of the L2 cache in MiB.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Card:
     sm_count: int
     clock_mhz: int
     memory_gbytes_per_s: float
-    l2_mib: int
 
     @cached_property
     def facts(self) -> DeviceFacts:
@@ -47,22 +45,21 @@ class Card:
             clock_hz=self.clock_mhz * 1e6,
             memory_gbytes_per_s=self.memory_gbytes_per_s,
             smem_bytes_per_block=limits.smem_bytes_per_block,
-            l2_bytes=self.l2_mib * 2**20,
         )
 
 
 CARDS = {
-    "RTX 3080": Card("NVIDIA GeForce RTX 3080", 86, 68, 1710, 760.0, 5),
-    "RTX 4060": Card("NVIDIA GeForce RTX 4060", 89, 24, 2460, 272.0, 24),
-    "RTX 4090": Card("NVIDIA GeForce RTX 4090", 89, 128, 2520, 1008.0, 72),
-    "RTX 5090": Card("NVIDIA GeForce RTX 5090", 120, 170, 2407, 1792.0, 96),
-    "L40S": Card("NVIDIA L40S", 89, 142, 2520, 864.0, 96),
-    "A100 SXM 80GB": Card("NVIDIA A100-SXM4-80GB", 80, 108, 1410, 2039.0, 40),
-    "H100 SXM": Card("NVIDIA H100 80GB HBM3", 90, 132, 1980, 3352.0, 50),
-    "H100 PCIe": Card("NVIDIA H100 PCIe", 90, 114, 1755, 2039.0, 50),
-    "H200 SXM": Card("NVIDIA H200", 90, 132, 1980, 4800.0, 60),
-    "GH200": Card("NVIDIA GH200 480GB", 90, 132, 1980, 4000.0, 60),
-    "B200": Card("NVIDIA B200", 100, 148, 1965, 7700.0, 126),
+    "RTX 3080": Card("NVIDIA GeForce RTX 3080", 86, 68, 1710, 760.0),
+    "RTX 4060": Card("NVIDIA GeForce RTX 4060", 89, 24, 2460, 272.0),
+    "RTX 4090": Card("NVIDIA GeForce RTX 4090", 89, 128, 2520, 1008.0),
+    "RTX 5090": Card("NVIDIA GeForce RTX 5090", 120, 170, 2407, 1792.0),
+    "L40S": Card("NVIDIA L40S", 89, 142, 2520, 864.0),
+    "A100 SXM 80GB": Card("NVIDIA A100-SXM4-80GB", 80, 108, 1410, 2039.0),
+    "H100 SXM": Card("NVIDIA H100 80GB HBM3", 90, 132, 1980, 3352.0),
+    "H100 PCIe": Card("NVIDIA H100 PCIe", 90, 114, 1755, 2039.0),
+    "H200 SXM": Card("NVIDIA H200", 90, 132, 1980, 4800.0),
+    "GH200": Card("NVIDIA GH200 480GB", 90, 132, 1980, 4000.0),
+    "B200": Card("NVIDIA B200", 100, 148, 1965, 7700.0),
 }  # fmt: skip
 
 

@@ -19,7 +19,6 @@ class DeviceFacts:
         tensor_tflops: arithmetic peak of the tensor cores in the same unit, by dtype or precision
             of the operands; without an entry if they do not support it.
         smem_bytes_per_block: most shared memory that a block can ask for.
-        l2_bytes: size of the L2 cache.
         is_simulated: True for numba's simulator.
     """
 
@@ -29,7 +28,6 @@ class DeviceFacts:
     peak_tflops: dict[str, float] = field(hash=False)
     memory_gbytes_per_s: float
     smem_bytes_per_block: int
-    l2_bytes: int
     tensor_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     is_simulated: bool = False
 
@@ -41,7 +39,6 @@ SIMULATED_DEVICE = DeviceFacts(
     peak_tflops={"float32": 1e-6, "float64": 1e-6, "int32": 1e-6},
     memory_gbytes_per_s=1e-3,
     smem_bytes_per_block=48 * 1024,
-    l2_bytes=0,
     is_simulated=True,
 )
 
@@ -54,7 +51,6 @@ def facts_of(
     clock_hz: float,
     memory_gbytes_per_s: float,
     smem_bytes_per_block: int,
-    l2_bytes: int,
 ) -> DeviceFacts:
     """Compute the facts of a GPU from its compute capability, (major, minor), SMs and clocks."""
     major, minor = capability
@@ -74,7 +70,6 @@ def facts_of(
         },
         memory_gbytes_per_s=memory_gbytes_per_s,
         smem_bytes_per_block=smem_bytes_per_block,
-        l2_bytes=l2_bytes,
     )
 
 

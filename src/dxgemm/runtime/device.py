@@ -89,7 +89,6 @@ def device_facts(ordinal: int) -> DeviceFacts:
         clock_hz=attribute("CLOCK_RATE") * 1e3,
         memory_gbytes_per_s=memory_khz * memory_bits / 4e6,
         smem_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-        l2_bytes=attribute("L2_CACHE_SIZE"),
     )
 
 
