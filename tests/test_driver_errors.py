@@ -9,7 +9,7 @@ import signal
 import struct
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from inspect import getclosurevars
 from types import SimpleNamespace
 
@@ -39,7 +39,7 @@ class FakeDriver:
     Attributes:
         results: results of functions, by name; other functions return nothing or an address.
         fails: errors of functions, by name; other functions succeed.
-        calls: names of functions, in order.
+        calls: names of functions, in order; with the context that is made current.
         allocated: addresses that are not free.
     """
 
@@ -65,7 +65,7 @@ class FakeDriver:
             return lambda *arguments: SimpleNamespace()
 
         def call(*arguments):
-            self.calls.append(name)
+            self.calls.append(f"{name} {arguments[0]}" if name == "cuCtxSetCurrent" else name)
             error = self.fails.get(name, SUCCESS)
             if name in self.results:
                 return error, self.results[name]
@@ -256,8 +256,31 @@ def test_a_gpu_that_the_driver_does_not_describe_is_refused(fake, monkeypatch):
     monkeypatch.setattr(device, "require_gpu", lambda: None)
     fake.results["cuDeviceGetAttribute"] = 0
     fake.fails = {"cuDeviceGetAttribute": NOT_INITIALIZED}
-    with pytest.raises(errors.GpuUnavailableError, match=r"does not describe .*NOT_INITIALIZED"):
+    with pytest.raises(errors.GpuUnavailableError, match=r"cuDeviceGetAttribute.*INITIALIZED"):
         device.device_facts.__wrapped__(0)
+
+
+def test_a_gpu_is_made_current_for_the_call_alone(fake, monkeypatch):
+    monkeypatch.setattr(device, "_primary_context", cache(device._primary_context.__wrapped__))
+    fake.results |= {"cuCtxGetCurrent": 8, "cuDevicePrimaryCtxRetain": 9}
+    fake.fails = {"cuDevicePrimaryCtxRetain": OUT_OF_MEMORY}
+    with (
+        pytest.raises(errors.GpuUnavailableError, match=r"cuDevicePrimaryCtxRetain.*OUT_OF_MEMORY"),
+        device.current_device(1),
+    ):
+        pass
+    assert "cuCtxSetCurrent" not in fake.calls
+    fake.fails, fake.calls = {}, []
+    for _ in range(2):
+        with device.current_device(1):
+            fake.calls.append("work")
+    assert fake.calls.count("cuDevicePrimaryCtxRetain") == 1, "its reference is kept"
+    turn = ["cuCtxGetDevice", "cuCtxGetCurrent", "cuCtxSetCurrent 9", "work", "cuCtxSetCurrent 8"]
+    assert fake.calls == [*turn[:2], "cuDevicePrimaryCtxRetain", *turn[2:], *turn]
+    fake.results["cuCtxGetCurrent"], fake.calls = 0, []
+    with device.current_device(1):
+        pass
+    assert fake.calls[-1] == "cuCtxSetCurrent 9", "a thread without a context keeps the GPU's"
 
 
 def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_launch):

@@ -1,4 +1,7 @@
-"""GPUs of this process: the driver, their facts, and the current context."""
+"""GPUs of this process: the driver, their facts, and the current context.
+
+The driver is called directly: the import of cuda.core takes a tenth of a second of a first call.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +55,11 @@ def call_driver(
     return results[0] if results else None
 
 
+_call_for_a_gpu = partial(
+    call_driver, failure="the GPU cannot be used", error_type=GpuUnavailableError
+)
+
+
 @cache
 def device_count() -> int:
     """Number of GPUs visible to this process."""
@@ -68,22 +76,16 @@ def device_facts(ordinal: int) -> DeviceFacts:
     if simulator_enabled():
         return SIMULATED_DEVICE
     require_gpu()
-    # From the driver itself: the import of cuda.core takes a tenth of a second.
-    described = partial(
-        call_driver,
-        failure="the driver does not describe the GPU",
-        error_type=GpuUnavailableError,
-    )
     keys = driver_api().CUdevice_attribute
 
     def attribute(name: str) -> int:
         key = getattr(keys, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return described("cuDeviceGetAttribute", key, ordinal)
+        return _call_for_a_gpu("cuDeviceGetAttribute", key, ordinal)
 
     # Two transfers a memory clock of this many kHz.
     memory_khz, memory_bits = attribute("MEMORY_CLOCK_RATE"), attribute("GLOBAL_MEMORY_BUS_WIDTH")
     return facts_of(
-        described("cuDeviceGetName", 256, ordinal).partition(b"\0")[0].decode(),
+        _call_for_a_gpu("cuDeviceGetName", 256, ordinal).partition(b"\0")[0].decode(),
         (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         sm_count=attribute("MULTIPROCESSOR_COUNT"),
         clock_hz=attribute("CLOCK_RATE") * 1e3,
@@ -92,12 +94,19 @@ def device_facts(ordinal: int) -> DeviceFacts:
     )
 
 
+@cache
+def _primary_context(ordinal: int) -> Any:
+    """Primary context of a GPU, which this process then holds as long as it lives."""
+    return _call_for_a_gpu("cuDevicePrimaryCtxRetain", ordinal)
+
+
 @contextmanager
 def current_device(ordinal: int) -> Iterator[None]:
     """Make a GPU's primary context current, and restore the caller's afterwards.
 
     Raises:
-        GpuUnavailableError: this process was forked from one that had used CUDA.
+        GpuUnavailableError: the GPU cannot be used, or this process was forked from one that had
+            used CUDA.
     """
     driver = driver_api()
     error, current = driver.cuCtxGetDevice()
@@ -109,10 +118,8 @@ def current_device(ordinal: int) -> Iterator[None]:
             "CUDA does not work in this process, which was forked from one that had used it; start "
             "it with multiprocessing's method 'spawn' or 'forkserver'."
         )
-    from cuda.core import Device
-
     _, previous = driver.cuCtxGetCurrent()
-    Device(ordinal).set_current()
+    _call_for_a_gpu("cuCtxSetCurrent", _primary_context(ordinal))
     try:
         yield
     finally:
