@@ -127,6 +127,18 @@ def bench_first_call_with_wheel(
     assert not samples[-1]["loaded"] and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def bench_first_call_of_other_arrays(
+    benchmark: Any, tmp_path: Path, wheel: Path, library: str
+) -> None:
+    """The same for arrays of torch, and of NumPy, where no CUDA context is there before."""
+    pytest.importorskip(library)
+    arguments = [*gemm_arguments("float32", AUTOMATIC), f"--library={library}"]
+    samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(UNCOUNTED + ROUNDS)]
+    problem = {"dtype": "float32", "implementation": AUTOMATIC, "m": SIZE, "n": SIZE, "k": SIZE}
+    report(benchmark, f"first call, wheels, {library}", samples[UNCOUNTED:], **problem)
+
+
 @pytest.mark.parametrize("implementation", FIRST_CALLS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cache", ["warm", "cold"])

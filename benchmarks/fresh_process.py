@@ -9,8 +9,8 @@
 
 Prints a JSON object: the seconds of the step, what it returned, and the compiler modules and
 libraries it brought into the process; or, under "unavailable", why nvmath.device cannot take the
-step. What was there before (NumPy; for `gemm` and `nvmath.device` also CuPy, a CUDA context and the
-operands) counts neither as time nor as loaded.
+step. What was there before counts neither as time nor as loaded: NumPy; for `gemm` and
+`nvmath.device` the operands and, unless they are NumPy's, CuPy or torch and a CUDA context.
 """
 
 from __future__ import annotations
@@ -51,22 +51,27 @@ def prepare_gemm(
     # Sums of products of such integers are exact.
     a, b, out = (rng.integers(-3, 4, (size, size)).astype(dtype) for _ in range(3))
     expected = a @ b
+    wait, fetch = (lambda: None), (lambda: out)
     if library == "cupy":
         import cupy
 
         a, b, out = cupy.asarray(a), cupy.asarray(b), cupy.asarray(out)
-        cupy.cuda.Device().synchronize()
+        wait, fetch = cupy.cuda.Device().synchronize, out.get
+    elif library == "torch":
+        import torch
+
+        a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
+        wait, fetch = torch.cuda.synchronize, out.cpu
+    wait()
 
     def step() -> None:
         import dxgemm
 
         dxgemm.gemm(a, b, out=out, implementation=implementation)
-        if library == "cupy":
-            cupy.cuda.Device().synchronize()
+        wait()
 
     def check() -> None:
-        result = out.get() if library == "cupy" else out
-        np.testing.assert_array_equal(result, expected)
+        np.testing.assert_array_equal(fetch(), expected)
 
     return step, check
 
@@ -126,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("step", choices=("import", "gemm", "kernel", "build", "nvmath.device"))
     parser.add_argument("statement", nargs="?", default="import dxgemm")
-    parser.add_argument("--library", choices=("cupy", "numpy"), default="cupy")
+    parser.add_argument("--library", choices=("cupy", "torch", "numpy"), default="cupy")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--implementation")
     parser.add_argument("--size", type=int, default=1024)
