@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -113,6 +114,16 @@ def link_requirements(name, folder, done):
         link_requirements(needed.name, folder, done)
 
 
+def copy_of_the_project(folder):
+    """Copy what a wheel is made of: setuptools writes into the folder, as other tests may too."""
+    left_out = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    for name in ("src", "handwritten"):
+        shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=left_out)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """Python of an environment without compilers, with dxgemm and a few kernels from wheels."""
@@ -131,7 +142,7 @@ def installed(tmp_path_factory):
 
     few = ("--arch", arch, "--dtype", "float32", "--implementation", "coalesced", "--jobs", "1")
     run(sys.executable, ROOT / "tools" / "kernel_wheel.py", *few, "--wheel-dir", wheels)
-    run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, ROOT)
+    run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, copy_of_the_project(root / "project"))
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin" / "python"
     (site,) = environment.glob("lib/python*/site-packages")

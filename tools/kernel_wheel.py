@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,6 @@ from dxgemm.compiler import CompiledKernel, build_kernels
 from dxgemm.compiler.wheels import package_name, write_kernels
 from dxgemm.problem.dtypes import RESULT_DTYPES
 
-BUILD = Path(__file__).resolve().parents[1] / "build" / "kernels"
 PROJECT = """\
 [build-system]
 requires = ["setuptools>=77"]
@@ -49,15 +48,15 @@ SETUP = "[bdist_wheel]\nplat_name = manylinux_2_17_{machine}\n"
 def make_wheel(arch: str, kernels: Mapping[str, CompiledKernel], wheels: Path) -> Path:
     """Make the wheel of the kernels of one architecture, by key; return its path."""
     package = package_name(arch)
-    project = BUILD / package
-    shutil.rmtree(project, ignore_errors=True)
-    write_kernels(project / package, arch, kernels)
     name = package.replace("_", "-")
     text = PROJECT.format(name=name, package=package, arch=arch, version=__version__)
-    (project / "pyproject.toml").write_text(text)
-    (project / "setup.cfg").write_text(SETUP.format(machine=os.uname().machine))
     command = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
-    subprocess.run([*command, "--wheel-dir", wheels, project], check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder)
+        write_kernels(project / package, arch, kernels)
+        (project / "pyproject.toml").write_text(text)
+        (project / "setup.cfg").write_text(SETUP.format(machine=os.uname().machine))
+        subprocess.run([*command, "--wheel-dir", wheels, project], check=True)
     (path,) = wheels.glob(f"{package}-{__version__}-*.whl")
     return path
 
