@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -108,35 +108,31 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def gemm_arguments(dtype: str, implementation: str) -> list[str]:
+def gemm_arguments(library: str, dtype: str, implementation: str) -> list[str]:
     """Arguments of `fresh_process.py` for the first gemm, by a kernel or the choice."""
     named = [f"--implementation={implementation}"] if implementation != AUTOMATIC else []
-    return ["gemm", f"--dtype={dtype}", f"--size={SIZE}", *named]
+    return ["gemm", f"--library={library}", f"--dtype={dtype}", f"--size={SIZE}", *named]
 
 
-@pytest.mark.parametrize("implementation", FIRST_CALLS)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "library, dtype, implementation",
+    [
+        *product(["cupy"], DTYPES, FIRST_CALLS),
+        ("torch", "float32", AUTOMATIC),
+        ("numpy", "float32", AUTOMATIC),  # no CUDA context is there before
+    ],
+)
 def bench_first_call_with_wheel(
-    benchmark: Any, tmp_path: Path, wheel: Path, dtype: str, implementation: str
+    benchmark: Any, tmp_path: Path, wheel: Path, library: str, dtype: str, implementation: str
 ) -> None:
     """The first gemm as below; its kernel comes from a wheel, and the cache stays empty."""
-    arguments = gemm_arguments(dtype, implementation)
+    pytest.importorskip(library)
+    arguments = gemm_arguments(library, dtype, implementation)
     samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(UNCOUNTED + ROUNDS)]
     problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
-    report(benchmark, "first call, wheels", samples[UNCOUNTED:], **problem)
+    step = "first call, wheels" + (f", {library}" if library != "cupy" else "")
+    report(benchmark, step, samples[UNCOUNTED:], **problem)
     assert not samples[-1]["loaded"] and not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("library", ["torch", "numpy"])
-def bench_first_call_of_other_arrays(
-    benchmark: Any, tmp_path: Path, wheel: Path, library: str
-) -> None:
-    """The same for arrays of torch, and of NumPy, where no CUDA context is there before."""
-    pytest.importorskip(library)
-    arguments = [*gemm_arguments("float32", AUTOMATIC), f"--library={library}"]
-    samples = [run_fresh(tmp_path, *arguments, path=wheel) for _ in range(UNCOUNTED + ROUNDS)]
-    problem = {"dtype": "float32", "implementation": AUTOMATIC, "m": SIZE, "n": SIZE, "k": SIZE}
-    report(benchmark, f"first call, wheels, {library}", samples[UNCOUNTED:], **problem)
 
 
 @pytest.mark.parametrize("implementation", FIRST_CALLS)
@@ -147,8 +143,7 @@ def bench_first_call(
 ) -> None:
     """`import dxgemm` and the first gemm, after CuPy, its context and the operands."""
     caches = (tmp_path / (str(index) if cache == "cold" else "warm") for index in count())
-    arguments = gemm_arguments(dtype, implementation)
-    arguments += [f"--library={'numpy' if SMOKE else 'cupy'}"]
+    arguments = gemm_arguments("numpy" if SMOKE else "cupy", dtype, implementation)
     samples = [run_fresh(next(caches), *arguments) for _ in range(UNCOUNTED + ROUNDS)]
     problem = {"dtype": dtype, "implementation": implementation, "m": SIZE, "n": SIZE, "k": SIZE}
     report(benchmark, f"first call, {cache} cache", samples[UNCOUNTED:], **problem)
