@@ -256,7 +256,8 @@ def test_a_gpu_that_the_driver_does_not_describe_is_refused(fake, monkeypatch):
     monkeypatch.setattr(device, "require_gpu", lambda: None)
     fake.results["cuDeviceGetAttribute"] = 0
     fake.fails = {"cuDeviceGetAttribute": NOT_INITIALIZED}
-    with pytest.raises(errors.GpuUnavailableError, match=r"cuDeviceGetAttribute.*INITIALIZED"):
+    refusal = r"the GPU cannot be used: cuDeviceGetAttribute gave CUDA_ERROR_NOT_INITIALIZED\."
+    with pytest.raises(errors.GpuUnavailableError, match=refusal):
         device.device_facts.__wrapped__(0)
 
 
