@@ -9,6 +9,9 @@ from typing import Any, ClassVar
 
 from dxgemm.handwritten.parts.triangle import tile_count
 
+# Largest size that kernels index in 32 bits, with room for a tile beyond it; blocks of a grid.
+MOST_INDEX, MOST_BLOCKS = 2**31 - 2**12, 2**31 - 1
+
 
 class Reductions(Enum):
     """Reductions of the result that a kernel computes itself."""

@@ -25,7 +25,7 @@ from dxgemm.gpu.facts import SIMULATED_DEVICE, DeviceFacts
 from dxgemm.gpu.occupancy import sm_limits
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import add_slices, align_rows, complex_sum
-from dxgemm.handwritten.parts.kernel import Kernel, Reductions
+from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, Kernel, Reductions
 from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
 from dxgemm.problem.define import LAYOUTS, contiguous_problem
 from dxgemm.problem.dtypes import (
@@ -217,6 +217,10 @@ class Implementation(ABC):
     def tile_count(self, config: Any, problem: Problem) -> int:
         """Tiles of the result, more than blocks for a persistent kernel; 0 if it does not tell."""
         return 0
+
+    def fits_grid(self, config: Any, problem: Problem) -> bool:
+        """True if a grid has a block for each tile of the result."""
+        return self.tile_count(config, problem) <= MOST_BLOCKS
 
     def built_record(self, config: Any, problem: Problem, arch: str) -> KernelRecord | None:
         """Record of the kernel if it is in memory or on disk; None if it is not built."""

@@ -40,6 +40,7 @@ from dxgemm.choice.tables import Speed, Table, forget_tables, is_of_chip, table_
 from dxgemm.errors import UnknownImplementationError, UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.roofline import tile_efficiency
+from dxgemm.handwritten.parts.kernel import MOST_BLOCKS
 from dxgemm.problem.problem import Problem, stored_problem
 
 UNMEASURED = 0.5  # fraction of the peak, times the tile's efficiency, for want of any table
@@ -231,13 +232,17 @@ def _time(
 ) -> Times:
     columns, residual = _candidates(problem.dtype, device, tuple(implementations), may_slice)
     config, given_slices = only or (None, None)
-    if only is not None or problem.mask_block:
+    is_large = problem.batch * problem.m * problem.n > MOST_BLOCKS
+    if only is not None or problem.mask_block or is_large:
         few = [
             place
             for place, row in enumerate(columns.rows)
             if (only is None or (row.config == config and not row.fill))
             and fits_mask(row.implementation, row.config, problem)
         ]
+        if is_large:
+            fits = [row.implementation.fits_grid(row.config, problem) for row in columns.rows]
+            few = [place for place in few if fits[place]] or few  # the launch refuses what is left
         columns = columns.take(few)
         residual = residual.take(few) if residual else None
     if device.is_simulated:

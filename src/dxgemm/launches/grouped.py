@@ -20,7 +20,7 @@ from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import NO_STRIDES
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.binding import Launch, launch_kernel, refuse_large
 from dxgemm.runtime.device import device_facts
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -172,6 +172,8 @@ def _table(
     configs = file.table_configs(first.dtype, compute_capability(device.arch), variant)
     config = choose_config(configs, file.share, m, n, k, device)
     tiles = -(-m // config.tile_m) * -(-n // config.tile_n)
+    spec = _spec(config, first.dtype, variant)
+    refuse_large(spec, int(tiles.sum()), int(rows[:, :3].max()))
     first_tiles = np.cumsum(tiles) - tiles
     table = np.concatenate([first_tiles, rows.ravel()])
     scalars = [(member.alpha, member.beta) for member in members]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dxgemm.compiler import KernelSpec, find_kernel, obtain_kernel
-from dxgemm.errors import LaunchError
+from dxgemm.errors import LaunchError, UnsupportedProblemError
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import launch_is_captured
 from dxgemm.runtime.nvtx import RangedLaunch, ranges_enabled
@@ -58,9 +59,25 @@ def launch_kernel(
     Raises:
         BuildError: the kernel does not compile.
         LaunchError: the kernel is not loaded yet, and the launch is under capture.
+        UnsupportedProblemError: the kernel cannot index the problem, or the grid has no such size.
     """
+    refuse_large(spec, blocks, problem.m, problem.n, problem.k, problem.batch)
     launch = _bind(spec, problem, blocks, arch, ordinal, maps)
     return RangedLaunch(launch, spec, problem) if ranges_enabled() else launch
+
+
+def refuse_large(spec: KernelSpec, blocks: int, *sizes: int) -> None:
+    """Refuse sizes that a kernel's 32-bit indices do not reach, and grids that wrap around.
+
+    Raises:
+        UnsupportedProblemError: a size or the number of blocks is too large.
+    """
+    if max(sizes) > MOST_INDEX or blocks > MOST_BLOCKS:
+        raise UnsupportedProblemError(
+            f"gemm: {spec.implementation} {spec.config} is for sizes up to {MOST_INDEX} and up to "
+            f"{MOST_BLOCKS} blocks, but a step of this call takes {', '.join(map(str, sizes))} and "
+            f"{blocks} blocks; call it for parts of the operands."
+        )
 
 
 def _bind(
