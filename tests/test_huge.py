@@ -139,6 +139,33 @@ def test_a_batch_of_more_elements_than_32_bits_count(name, dtype, cupy):
         del a, out
 
 
+@pytest.mark.parametrize("cut", ["m", "n", "k", "batch"])
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int8"]
+)
+def test_more_rows_columns_k_and_matrices_than_32_bits_count(dtype, cut, cupy):
+    """Kernels index none of them: these products are computed in pieces."""
+    size = 2**31 + 128
+    item_size, out_dtype = ITEM_SIZES[dtype], "int32" if dtype == "int8" else dtype
+    out_size = 1 if cut == "k" else size * ITEM_SIZES[out_dtype]
+    with memory(cupy, size * (item_size + 1) + 2 * out_size + 2**30):
+        lines = (np.arange(PERIOD) % 5 - 2).astype(numpy_dtype(dtype))
+        long = cupy.empty(size, numpy_dtype(dtype))
+        if cut == "k":
+            long[...] = 0
+            places = [0, 5, 2**30 - 1, 2**30, 2**31 - 1, 2**31, size - 1]
+            long[places] = 3
+            found = dxgemm.gemm(long[None], cupy.full((size, 1), 1, long.dtype))
+            assert complex(found[0, 0]) == 3 * len(places)
+            return
+        fill(long, cupy.asarray(lines))
+        a = {"m": long[:, None], "n": long[None], "batch": long[:, None, None]}[cut]
+        factor = cupy.full((1, 1), 3, long.dtype)
+        found = dxgemm.gemm(*((factor, a) if cut == "n" else (a, factor)))
+        assert repeats(found.ravel(), cupy.asarray((3 * lines).astype(numpy_dtype(out_dtype))))
+        del a, long, found
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_group_with_a_huge_problem(dtype, cupy):
     extent, item_size = huge_extent(dtype), ITEM_SIZES[dtype]

@@ -109,8 +109,8 @@ def test_a_batch_that_shares_a_factor_is_one_product_where_its_rows_lie_evenly(h
                 places = {place, out_place, *([c_place] if beta else [])}
                 explained = dxgemm.explain(a_sent, b_sent, *addend, out=out)
                 text = f"4 matrices that share b: one product of {4 * a.shape[1]} rows"
-                assert explained.flattened == (None if places & {*UNEVEN} else text)
-                assert (explained.flattened is None) == (explained.batch == 4)
+                assert explained.computed_as == (None if places & {*UNEVEN} else text)
+                assert (explained.computed_as is None) == (explained.batch == 4)
                 assert not explained.is_transposed
                 dxgemm.gemm(a_sent, b_sent, *addend, out=out)
                 np.testing.assert_array_equal(home.fetch(out.copy()), expected)
@@ -120,7 +120,7 @@ def test_a_batch_that_shares_a_factor_is_one_product_where_its_rows_lie_evenly(h
                 addend = () if beta is None else (c_turned, 1.0, beta)
                 explained = dxgemm.explain(b_sent.T, a_turned, *addend, out=turned)
                 text = f"4 matrices that share a: one product of {4 * a.shape[1]} columns"
-                assert explained.flattened == (None if places & {*UNEVEN} else text)
+                assert explained.computed_as == (None if places & {*UNEVEN} else text)
                 assert explained.is_transposed
                 dxgemm.gemm(b_sent.T, a_turned, *addend, out=turned)
                 np.testing.assert_array_equal(home.fetch(out.copy()), expected)
@@ -191,7 +191,7 @@ def test_epilogues_of_a_batch_that_shares_b(home, m, epilogue, shapes, is_flatte
         np.testing.assert_array_equal(home.fetch(out.copy()), expected)
     if not epilogue.takes_pairs:
         reduced = bound | reductions.sum(axis=1)
-        assert dxgemm.explain(a_sent, b_sent, epilogue=reduced).flattened is None
+        assert dxgemm.explain(a_sent, b_sent, epilogue=reduced).computed_as is None
 
 
 def test_matrices_side_by_side_are_one_product_of_all_columns(home):
@@ -202,7 +202,7 @@ def test_matrices_side_by_side_are_one_product_of_all_columns(home):
     explained = dxgemm.explain(*operands, out=out.swapaxes(0, 1))
     assert (explained.m, explained.n, explained.batch) == (3, 4 * N, 1)
     assert not explained.is_transposed
-    assert explained.flattened == f"4 matrices that share a: one product of {4 * N} columns"
+    assert explained.computed_as == f"4 matrices that share a: one product of {4 * N} columns"
     dxgemm.gemm(*operands, out=out.swapaxes(0, 1))
     np.testing.assert_array_equal(home.fetch(out), (a @ b.reshape(K, -1)).reshape(out.shape))
     # With an epilogue, columns are left as they are.
@@ -216,13 +216,13 @@ def test_only_rows_are_flattened_where_columns_decide_on_the_arithmetic(home):
     out = home.send(np.zeros((4, 3, N), "float32"))
     turned = b.T, a.swapaxes(1, 2)
     for options in ({"batch_invariant": True}, {"precision": "emulated"}, {}):
-        assert dxgemm.explain(a, b, out=out, **options).flattened
+        assert dxgemm.explain(a, b, out=out, **options).computed_as
         explained = dxgemm.explain(*turned, out=out.swapaxes(1, 2), **options)
-        assert (explained.flattened is None) is bool(options)
+        assert (explained.computed_as is None) is bool(options)
     # A single row counts as the first of several without gaps.
-    assert dxgemm.explain(a[:, :1], b, batch_invariant=True).flattened is None
-    assert dxgemm.explain(a[:, :1], b).flattened
-    assert dxgemm.explain(a[0, :, None], b, batch_invariant=True).flattened
+    assert dxgemm.explain(a[:, :1], b, batch_invariant=True).computed_as is None
+    assert dxgemm.explain(a[:, :1], b).computed_as
+    assert dxgemm.explain(a[0, :, None], b, batch_invariant=True).computed_as
 
 
 def test_symmetric_results_of_a_batch_are_left_as_they_are(home):

@@ -83,12 +83,14 @@ def bind(decided: Decided, candidate: Candidate) -> Launch:
 
 def _bind_product(decided: Decided, candidate: Candidate) -> Launch:
     problem, arch, ordinal = decided.problem, decided.device.arch, decided.ordinal
-    if candidate.uses_workspace:
-        return SlicedLaunch(problem, candidate, arch, ordinal)
     if problem.reduction is not None:
         return ReducedLaunch(problem, candidate, decided.results, arch, ordinal)
     part = candidate.part_of(problem)
-    return bind_product(candidate.implementation, part, candidate.config, arch, ordinal)
+    product = bind_product(candidate.implementation, part, candidate.config, arch, ordinal)
+    if not candidate.uses_workspace:
+        return product
+    triangle = "" if candidate.triangle == "whole" else problem.triangle
+    return SlicedLaunch(problem, part, product, arch, ordinal, triangle)
 
 
 def bind_first(decided: Decided, best: Candidate) -> tuple[Candidate, Launch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, step_flops
 from dxgemm.problem.layout import MAX_ALIGNMENT
+from dxgemm.problem.pieces import Piece, pieces_of
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.device import device_facts
 
@@ -46,8 +48,8 @@ class Explanation:
 
     Attributes:
         m, n, k, batch: sizes of the kernel's problem; m and n are exchanged if is_transposed.
-        flattened: matrices of the call, if one product computes all their rows, or columns; None if
-            they are computed as they are.
+        computed_as: one matrix of the rows, or columns, of a whole batch, or pieces; None if the
+            matrices are computed as they are.
         dtype: dtype of a and b.
         out_dtype: dtype of c and out.
         precision: arithmetic that the call permits instead of the dtype's own; None for no other.
@@ -111,7 +113,7 @@ class Explanation:
     n: int
     k: int
     batch: int
-    flattened: str | None
+    computed_as: str | None
     dtype: str
     out_dtype: str
     precision: str | None
@@ -184,8 +186,8 @@ class Explanation:
         ]
         if self.is_named_gpu:
             lines.insert(1, "  gpu             facts from its datasheet; all times are predicted")
-        if self.flattened is not None:
-            lines.append(f"  batch           {self.flattened}")
+        if self.computed_as is not None:
+            lines.append(f"  computed as     {self.computed_as}")
         if self.epilogue is not None:
             lines.append(f"  epilogue        {self.epilogue}")
         if self.reduction is not None:
@@ -339,7 +341,7 @@ def explain_route(route: Route) -> Explanation:
         route.candidate,
         route.host_operands,
         route.epilogue,
-        flattened=_flattening_text(route),
+        computed_as=_flattening_text(route),
         complex_form=route.on_device.complex_form,
     )
 
@@ -352,13 +354,19 @@ def _symmetry_text(problem: Problem, candidate: Candidate) -> str | None:
 
 
 def _flattening_text(route: Route) -> str | None:
-    """Describe the batch of a call that is computed as one matrix."""
+    """Describe a batch that is computed as one matrix, or a product that is computed in pieces."""
+    if route.on_device.pieces:
+        return _pieces_text(route.on_device.pieces)
     problem, (*batch, m, _) = route.on_device.asked, route.shape
     if not batch or batch[0] == problem.batch:
         return None
     rows, cols = (problem.n, problem.m) if problem.is_transposed else (problem.m, problem.n)
     shared, lines = ("b", f"{rows} rows") if rows > m else ("a", f"{cols} columns")
     return f"{batch[0]} matrices that share {shared}: one product of {lines}"
+
+
+def _pieces_text(pieces: Sequence[Piece]) -> str | None:
+    return f"{len(pieces)} pieces; this is the first" if pieces else None
 
 
 def _reduction_text(
@@ -410,6 +418,9 @@ def explain_shape(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
     )
     device = device_facts(0) if gpu is None else find_card(gpu).facts
+    pieces = pieces_of(problem)
+    if pieces:
+        problem = pieces[0].problem
     form = None
     if dtype in COMPLEX_PARTS:
         asked = BatchInvariant(implementation) if batch_invariant else implementation
@@ -418,7 +429,14 @@ def explain_shape(
     ranking = (rank_for_any_rows if batch_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
     return _explain(
-        problem, device, ranking, chosen, (), is_named_gpu=is_named_gpu, complex_form=form
+        problem,
+        device,
+        ranking,
+        chosen,
+        (),
+        is_named_gpu=is_named_gpu,
+        computed_as=_pieces_text(pieces),
+        complex_form=form,
     )
 
 
@@ -430,7 +448,7 @@ def _explain(
     copied: tuple[str, ...],
     epilogue: BoundEpilogue | None = None,
     is_named_gpu: bool = False,
-    flattened: str | None = None,
+    computed_as: str | None = None,
     complex_form: ComplexForm | None = None,
 ) -> Explanation:
     implementation, config = candidate.implementation, candidate.config
@@ -463,7 +481,7 @@ def _explain(
         n=problem.n,
         k=problem.k,
         batch=problem.batch,
-        flattened=flattened,
+        computed_as=computed_as,
         dtype=problem.dtype,
         out_dtype=problem.out_dtype,
         precision=problem.precision,

@@ -42,12 +42,15 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.triangle import OTHER
+from dxgemm.launches.piecewise import PiecewiseLaunch
 from dxgemm.launches.reduced import ResultArray, result_array
+from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
+from dxgemm.problem.pieces import needs_sums, pieces_of, summed_problem
 from dxgemm.problem.problem import Problem, flattened, oriented, stored_problem
 from dxgemm.runtime.arrays import HOST, Library
 from dxgemm.runtime.binding import Launch
@@ -106,6 +109,8 @@ class Route:
         implementation: implementation that the caller asked for.
         candidate: candidate that the launch runs.
         on_device: the route on the GPU: this one, or the route of the copies of host operands.
+        pieces: pieces in which a very large problem is computed, each by a launch of its own; the
+            problem and the candidate are those of the first.
         launch: launch of the candidate; None if nothing is launched, or a `HostLaunch` is.
         awaited: unfinished builds of better candidates; when one ends, the route is decided again.
         a_near, b_near, c_near: range in bytes. An operand's extent meets the result's if the
@@ -180,7 +185,11 @@ class Route:
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
-        self.is_transposed = self.problem.is_transposed
+        whole = self.problem
+        self.is_transposed = whole.is_transposed
+        self.pieces = pieces_of(whole, is_symmetric=triangle not in ("", "either"))
+        if self.pieces:
+            self.problem, triangle = self.pieces[0].problem, ""
         self.complex_form: ComplexForm | None = None
         reduced: Problem | None = None
         if is_complex:
@@ -191,7 +200,8 @@ class Route:
                 stored, layouts, triangle, implementation, self.device.arch
             )
             self.problem = self.complex_form.product
-            self.is_transposed = self.complex_form.problem.is_transposed
+            if not self.pieces:
+                self.is_transposed = self.complex_form.problem.is_transposed
         elif triangle:
             self.problem = self._with_triangle(triangle, adds_transpose)
         self.least_scalar, self.largest_scalar = _scalar_range(self.sums)
@@ -225,23 +235,13 @@ class Route:
             self.candidate = self.on_device.candidate
             self.awaited = self.on_device.awaited
             return
-        if isinstance(implementation, BatchInvariant):
-            self.candidate = self.ranking.candidates[0]
-        else:
-            self.candidate = choose(self.problem, self.device, implementation)
-        if not self.is_empty or self.results:
-            decided = Decided(
-                self.problem,
-                self.complex_form,
-                reduced,
-                self._result_arrays(),
-                self.device,
-                self.ordinal,
-                lambda: self.ranking,
-                self.awaited,
-                _forget_awaiting,
+        self.candidate = self._choose(self.problem)
+        if self.pieces:
+            self.launch = self._bind_pieces(whole)
+        elif not self.is_empty or self.results:
+            self.candidate, self.launch = self._bind(
+                self.problem, self.complex_form, reduced, self.candidate
             )
-            self.candidate, self.launch = bind_first(decided, self.candidate)
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
             size = " x ".join(map(str, (*self.shape, self.k)))
             dtype, chosen = layouts["a"].dtype, f"{self.candidate}, {self.candidate.reason}"
@@ -255,12 +255,59 @@ class Route:
     @cached_property
     def ranking(self) -> Ranking:
         """All candidates, and the refusals of the other implementations."""
-        if self.on_device is not self:
-            return self.on_device.ranking
+        return self._rank(self.problem) if self.on_device is self else self.on_device.ranking
+
+    def _rank(self, problem: Problem) -> Ranking:
         asked = self.implementation
         if isinstance(asked, BatchInvariant):
-            return rank_for_any_rows(self.problem, self.device, asked.implementation)
-        return rank(self.problem, self.device, asked)
+            return rank_for_any_rows(problem, self.device, asked.implementation)
+        return rank(problem, self.device, asked)
+
+    def _choose(self, problem: Problem) -> Candidate:
+        if isinstance(self.implementation, BatchInvariant):
+            return self._rank(problem).candidates[0]
+        return choose(problem, self.device, self.implementation)
+
+    def _bind(
+        self,
+        problem: Problem,
+        form: ComplexForm | None,
+        reduced: Problem | None,
+        candidate: Candidate,
+    ) -> tuple[Candidate, Launch]:
+        """Bind a candidate, or one that takes its place; see `Decided`."""
+        decided = Decided(
+            problem,
+            form,
+            reduced,
+            self._result_arrays(),
+            self.device,
+            self.ordinal,
+            lambda: self._rank(problem),
+            self.awaited,
+            _forget_awaiting,
+        )
+        return bind_first(decided, candidate)
+
+    def _bind_pieces(self, whole: Problem) -> Launch:
+        """Bind each piece of a problem; those of equal sizes share a launch."""
+        bound: dict[Problem, tuple[Launch, bool]] = {}
+        for problem in dict.fromkeys(piece.problem for piece in self.pieces):
+            form, computed = None, problem
+            is_transposed = problem.is_transposed
+            if problem.dtype in COMPLEX_PARTS:
+                form = form_of_call(
+                    problem, self.layouts, "", self.implementation, self.device.arch
+                )
+                computed, is_transposed = form.product, form.problem.is_transposed
+            _, launch = self._bind(computed, form, None, self._choose(computed))
+            bound[problem] = launch, is_transposed != whole.is_transposed
+        pieces = [(piece, *bound[piece.problem]) for piece in self.pieces]
+        if not needs_sums(whole):
+            return PiecewiseLaunch(whole, pieces, self.ordinal)
+        sums = summed_problem(whole)
+        product = PiecewiseLaunch(sums, pieces, self.ordinal)
+        return SlicedLaunch(whole, sums, product, self.device.arch, self.ordinal)
 
     def _with_triangle(self, triangle: str, adds_transpose: bool) -> Problem:
         """Problem of a symmetric result, in which `Problem.triangle` is set.

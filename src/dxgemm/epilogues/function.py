@@ -148,8 +148,16 @@ class Epilogue(FunctionHolder):
     @cached_property
     def uses_row(self) -> bool:
         """True if the result may depend on the row itself, beside the operands' elements there."""
+        return self._uses("row")
+
+    @cached_property
+    def uses_col(self) -> bool:
+        """True if the result may depend on the column itself, like `uses_row`."""
+        return self._uses("col")
+
+    def _uses(self, index: str) -> bool:
         leading = PAIR_LEADING if self.takes_pairs else LEADING
-        return names_parameter(self.function, leading.index("row"))
+        return names_parameter(self.function, leading.index(index))
 
     def make_function(
         self,

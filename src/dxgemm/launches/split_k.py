@@ -9,36 +9,40 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.choice.implementation import adding_spec
-from dxgemm.choice.legality import Candidate
-from dxgemm.launches.product import bind_product
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.complex_form import in_parts, result_in_parts
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import launch_kernel
+from dxgemm.runtime.binding import Launch, launch_kernel
 
 
 class SlicedLaunch(LaunchSeries):
     """Launch of split-K: sums of all slices, then their total with alpha, beta and the epilogue."""
 
-    def __init__(self, problem: Problem, candidate: Candidate, arch: str, ordinal: int) -> None:
-        """Build the missing kernels and bind them.
+    def __init__(
+        self,
+        problem: Problem,
+        sliced: Problem,
+        product: Launch,
+        arch: str,
+        ordinal: int,
+        triangle: str = "",
+    ) -> None:
+        """Build the kernel that adds, if it is missing, and bind it.
 
         Args:
             problem: the problem to compute.
-            candidate: the candidate that computes the slices.
+            sliced: the problem of the slices' sums.
+            product: the bound launch that computes them.
             arch, ordinal: architecture and ordinal of the GPU.
+            triangle: triangles of the result that are written; "" for the whole result.
         """
         super().__init__(ordinal)
-        sliced = candidate.part_of(problem)
-        self._product = bind_product(
-            candidate.implementation, sliced, candidate.config, arch, ordinal
-        )
+        self._product = product
         sheets = sliced.batch * sliced.out.batch  # elements of a slice's matrices
         self._sums = self._take(sliced.slices * sheets * ITEM_SIZES[sliced.out_dtype])
         sums = Strides(sliced.out.batch, sliced.out.row, sheets)
-        triangle = "" if candidate.triangle == "whole" else problem.triangle
         adding = replace(problem, k=sliced.slices, a=sums, b=Strides(0, 0, 0), triangle=triangle)
         spec = adding_spec(adding, sliced.slices)
         if problem.dtype in COMPLEX_PARTS:
