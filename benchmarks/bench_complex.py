@@ -28,7 +28,6 @@ from dxgemm.tuning import sampling
 CASE_S = 0.1  # of timing a case, unless fewest rounds take longer
 MOST_SETS = 4  # of operands, which are large
 OWN, CUBLAS, PLAIN = "automatic", "cublas", "plain"
-PIPELINE = "pipeline_complex"
 
 pytestmark = pytest.mark.benchmark(timer=replay_clock)
 
@@ -65,13 +64,6 @@ def list_cases() -> list[Case]:
     return cases + others
 
 
-def list_pipeline_cases() -> list[Case]:
-    if SMOKE:
-        return [Case("complex64", 3, 4, 5)]
-    cases = product(COMPLEX_PARTS, SQUARES, ARRANGEMENTS)
-    return [Case(dtype, n, n, n, arrangement) for dtype, n, arrangement in cases]
-
-
 # Each epilogue, and the same on whole arrays; both are given a vector.
 CHAINS = {
     "bias": (epilogues.bias, lambda values, vector: values + vector),
@@ -102,9 +94,9 @@ def operands(case: Case, rng: Any, is_small: bool) -> list[Any]:
     return arrays
 
 
-def plans_of(case: Case, arrays: list[Any], name: str | None = None) -> dict[str, Any]:
+def plans_of(case: Case, arrays: list[Any]) -> dict[str, Any]:
     a, b, out = arrays
-    plans = {OWN: dxgemm.plan(a, b, out=out, precision=case.precision, implementation=name)}
+    plans = {OWN: dxgemm.plan(a, b, out=out, precision=case.precision)}
     if not SMOKE:
         plans[CUBLAS] = dxgemm.plan(a, b, out=out, implementation="cublas")
     return plans
@@ -117,26 +109,14 @@ def timer() -> Timer:
 
 @pytest.mark.parametrize("case", list_cases(), ids=str)
 def bench_complex(benchmark: Any, timer: Timer, case: Case) -> None:
-    check_and_measure(benchmark, timer, case)
-
-
-@pytest.mark.parametrize("case", list_pipeline_cases(), ids=str)
-def bench_complex_pipeline(benchmark: Any, timer: Timer, case: Case) -> None:
-    check_and_measure(benchmark, timer, case, PIPELINE)
-
-
-def check_and_measure(
-    benchmark: Any, timer: Timer, case: Case, implementation: str | None = None
-) -> None:
     rng = xp.random.default_rng(0)
     small = operands(case, rng, is_small=True)
     exact = xp.matmul(*(array.astype("complex128") for array in small[:2])).astype(case.dtype)
-    own = plans_of(case, small, implementation)[OWN]
+    own = plans_of(case, small)[OWN]
     if not bool((own() == exact).all()):
         pytest.fail(f"a wrong result for {case}", pytrace=False)
     del small, exact
-    calls_of = partial(plans_of, case, name=implementation)
-    measure(benchmark, timer, case, rng, own, calls_of)
+    measure(benchmark, timer, case, rng, own, partial(plans_of, case))
 
 
 def measure(

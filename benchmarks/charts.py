@@ -28,7 +28,6 @@ COLORS = {
     "emulated_float64_tile": ("#7d5fd0", "#bda8ff"),
     "pipeline": ("#b57b00", "#e6b23c"),
     "pipeline_tma": ("#a8558a", "#d98cbc"),
-    "pipeline_complex": ("#8a6d1d", "#d9bd63"),
     "thread_tile_2d": ("#4a9cc9", "#8fd0f5"),
     "naive": ("#b03030", "#f07070"),
     "coalesced": ("#8a8a00", "#d6cf4a"),

@@ -19,7 +19,7 @@ from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
 from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
-from dxgemm.cublasdx import function_store, library, mathdx, pipeline, pipeline_tma, warp_turns
+from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
 from dxgemm.problem.define import contiguous_problem
@@ -113,7 +113,6 @@ def test_clearing_the_cache_takes_device_functions_along(store):
         ({"stages": 0}, "positive"),
         ({"alignment": 4}, "8 to 16 bytes"),
         ({"alignment": 3}, "8 to 16 bytes"),
-        ({"dtype": "complex128", "accumulator": "complex128", "alignment": 8}, "16 to 16 bytes"),
     ],
 )
 def test_descriptors_are_checked(change, message):
@@ -453,41 +452,10 @@ def test_the_sums_of_a_pipeline_stay_in_registers(kernel):
     assert kernel["smem_bytes"] <= 227 * 1024 // 2
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex64", "complex128"])
-def test_complex_numbers_are_asked_for_by_their_type(device_libraries, dtype):
-    """Their precision is that of their parts, and the value type of matrices is complex."""
-    descriptor = dataclasses.replace(DESCRIPTOR, dtype=dtype, accumulator=dtype)
-    operators = mathdx._operators(device_libraries, descriptor)
-    kind, precision = device_libraries.CublasdxType, device_libraries.CommondxPrecision
-    is_complex = dtype != "float64"
-    assert operators["TYPE"] == [kind.COMPLEX if is_complex else kind.REAL]
-    assert operators["PRECISION"] == 3 * [precision.F32 if dtype == "complex64" else precision.F64]
-
-
-BUILD_COMPLEX = """
-import json, sys
-from dxgemm.choice.registry import find_implementation
-from dxgemm.compiler import compile_kernel
-implementation, dtype = find_implementation("pipeline_complex"), sys.argv[1]
-(config,) = implementation.configs(dtype)
-record = compile_kernel(implementation.common_specs((dtype,))[0], "sm_90a").record
-print(json.dumps([config.blocks_per_sm, record.registers, record.stack_bytes, record.smem_bytes]))
-"""
-
-
-@pytest.mark.long_build
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_the_sums_of_a_complex_pipeline_stay_in_registers(run_python, device_libraries, dtype):
-    blocks, registers, stack_bytes, smem_bytes = json.loads(run_python(BUILD_COMPLEX, dtype))
-    assert stack_bytes <= 48, "tokens of barriers, and two sums of complex64"
-    assert blocks * registers * 128 <= 65536
-    assert blocks * (smem_bytes + 1024) <= 228 * 1024
-
-
 def test_pipelines_are_built_ahead_for_what_they_are_chosen_for(configs_of_a_gpu):
     def pipelines(dtype, arch):
         specs = kernel_specs((dtype,), arch=arch)
-        names = {"pipeline", "pipeline_tma", "pipeline_complex"}
+        names = {"pipeline", "pipeline_tma"}
         return {spec.implementation for spec in specs} & names
 
     assert pipelines("int8", ARCH) == {"pipeline_tma"}

@@ -14,7 +14,6 @@ from dxgemm.errors import BuildError, MissingPackageError
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.launches.complex_product import (
     ComplexLaunch,
-    ConjugatedLaunch,
     DirectLaunch,
     SummedLaunch,
     complex_cublas,
@@ -67,9 +66,7 @@ def bind(decided: Decided, candidate: Candidate) -> Launch:
         return complex_cublas(form, ordinal)
     product = _bind_product(decided, candidate)
     launch: Launch
-    if form.is_direct and form.copies:
-        launch = ConjugatedLaunch(form, product, arch, ordinal)
-    elif form.is_direct:
+    if form.is_direct:
         launch = DirectLaunch(product)
     elif form.products:
         launch = SummedLaunch(form, product, arch, ordinal)

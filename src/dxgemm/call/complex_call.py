@@ -23,11 +23,9 @@ from dxgemm.problem.complex_form import (
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
 
-# Kernels that read complex elements as they lie, and those of them that copy a conjugated operand;
-# that for batches of small matrices and, by dtype, those for larger ones.
-_DIRECT = [i for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct)]
-DIRECT = tuple(i.name for i in _DIRECT)
-COPYING = tuple(i.name for i in _DIRECT if i.copies_conjugate)
+# Kernels that read complex elements as they lie: that for batches of small matrices and, by dtype,
+# those for larger ones.
+DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
 SMALL = "complex_batch"
 LARGE = {"complex64": "complex_tile", "complex128": "complex_tensor_core"}
 
@@ -136,7 +134,7 @@ def form_of_problem(
                 f"gemm_symmetric: implementation {name!r} cannot compute this: a Hermitian "
                 "result is made of real products."
             )
-        return direct_form(problem, conjugates, copies_one=name in COPYING)
+        return direct_form(problem, conjugates)
     if implementation is None and _is_direct(problem, arch):
         return direct_form(problem, conjugates)
     is_any = not is_invariant and implementation != "cublas"

@@ -469,13 +469,7 @@ class Handwritten(KernelFile):
 
 
 class ComplexProduct(KernelFile):
-    """Kernel file that multiplies complex elements.
-
-    Attributes:
-        copies_conjugate: True if it conjugates both operands or none: of one it reads a copy.
-    """
-
-    copies_conjugate: ClassVar[bool] = False
+    """Kernel file that multiplies complex elements."""
 
     def common_specs(self, dtypes: tuple[str, ...]) -> list[KernelSpec]:
         """Specs for complex dtypes, named themselves or by their parts, without conjugates."""
@@ -529,12 +523,6 @@ class Pipelined(KernelFile):
             return None
         spec = self.spec_for(config, problem)
         return None if find_kernel(spec, arch) else spec
-
-
-class PipelinedComplex(ComplexProduct, Pipelined):
-    """Kernel file on top of device functions of cuBLASDx that multiplies complex elements."""
-
-    copies_conjugate = True
 
 
 @dataclass(frozen=True, eq=False)

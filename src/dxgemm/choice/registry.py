@@ -14,7 +14,6 @@ from dxgemm.choice.implementation import (
     Implementation,
     KernelFile,
     Pipelined,
-    PipelinedComplex,
     Role,
     adding_spec,
     launchable,
@@ -137,12 +136,6 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
         "cuBLASDx: TMA and wgmma of Hopper",
         candidate_for=("int8",),
         multiplies=TENSOR,
-    ),
-    PipelinedComplex(
-        "pipeline_complex",
-        "cuBLASDx: complex elements as they lie, cp.async",
-        candidate_for=(),
-        multiplies={"complex128": "float64"},
     ),
     Cublas("cublas", "NVIDIA cuBLAS through CuPy, the baseline", role=Role.BASELINE),
 )

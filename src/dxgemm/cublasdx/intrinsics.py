@@ -83,19 +83,18 @@ class Intrinsics(NamedTuple):
 
 
 def make_intrinsics(
-    functions: DeviceFunctions, element: Any, dtype: str, start: int = 0, parts: int = 1
+    functions: DeviceFunctions, element: Any, dtype: str, start: int = 0
 ) -> Intrinsics:
     """Make the intrinsics for one build of device functions.
 
     Args:
         functions: the device functions.
-        element: numba's type of the sums; of complex ones, that of their parts.
+        element: numba's type of the sums.
         dtype: dtype of a and b, for `add_products`.
         start: offset of the pipeline in the block's shared memory, in bytes.
-        parts: real numbers of an element: 2 for complex ones, whose parts are neighbours.
     """
     count = functions.fragment_size
-    sums = types.UniTuple(element, count * parts)
+    sums = types.UniTuple(element, count)
     is_integer = isinstance(element, types.Integer)
 
     def frame(builder: Any, storage: Storage) -> Any:
@@ -144,9 +143,8 @@ def make_intrinsics(
         call(builder, "copy", accumulator, fragment)
         call(builder, "destroy", tile)
         elements = builder.bitcast(registers, context.get_value_type(element).as_pointer())
-        numbers = range(count * parts)
         return pack_array(
-            builder, [builder.load(builder.gep(elements, [_int32(i)])) for i in numbers]
+            builder, [builder.load(builder.gep(elements, [_int32(i)])) for i in range(count)]
         )
 
     @intrinsic
@@ -261,17 +259,15 @@ def make_intrinsics(
 
         def put(i: int, row: Any, col: Any) -> None:
             offset = builder.add(
-                builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes * parts))
+                builder.mul(row, _int32(pitch)), builder.mul(col, _int32(item_bytes))
             )
-            first = builder.inttoptr(builder.add(smem, offset), pointer)
-            for part in range(parts):
-                target = builder.gep(first, [_int32(part)]) if part else first
-                value = builder.extract_value(acc, parts * i + part)
-                if adds:
-                    value = multiplied_and_added(builder, alpha, value, builder.load(target))
-                else:
-                    value = multiplied(builder, alpha, value)
-                builder.store(value, target)
+            target = builder.inttoptr(builder.add(smem, offset), pointer)
+            value = builder.extract_value(acc, i)
+            if adds:
+                value = multiplied_and_added(builder, alpha, value, builder.load(target))
+            else:
+                value = multiplied(builder, alpha, value)
+            builder.store(value, target)
 
         def put_most() -> None:
             for i in range(count):

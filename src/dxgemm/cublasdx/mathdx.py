@@ -32,8 +32,6 @@ _TYPES = {
     "float64": ("F64", "R_64F", 8),
     "int8": ("I8", "R_8I", 1),
     "int32": ("I32", "R_32I", 4),
-    "complex64": ("F32", "C_32F", 8),
-    "complex128": ("F64", "C_64F", 16),
 }
 ITEM_BYTES = {dtype: size for dtype, (_, _, size) in _TYPES.items()}
 
@@ -283,14 +281,13 @@ def _operators(lib: Any, descriptor: Descriptor) -> dict[str, list[int]]:
         "row": lib.CublasdxArrangement.ROW_MAJOR,
         "col": lib.CublasdxArrangement.COL_MAJOR,
     }
-    is_complex = descriptor.dtype.startswith("complex")
     return {
         "API": [lib.CublasdxApi.TENSORS],
         "SIZE": [descriptor.tile_m, descriptor.tile_n, descriptor.tile_k],
         "PRECISION": [lib.CommondxPrecision[_TYPES[dtype][0]] for dtype in precision],
         "FUNCTION": [lib.CublasdxFunction.MM],
         "EXECUTION": [lib.CommondxExecution.BLOCK],
-        "TYPE": [lib.CublasdxType.COMPLEX if is_complex else lib.CublasdxType.REAL],
+        "TYPE": [lib.CublasdxType.REAL],
         "SM": _target(lib, descriptor.arch),
         "BLOCK_DIM": [descriptor.threads, 1, 1],
         "STATIC_BLOCK_DIM": [1],

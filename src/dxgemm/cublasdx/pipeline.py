@@ -38,8 +38,6 @@ SUMS = {
     "float16": "float32",
     "bfloat16": "float32",
     "int8": "int32",
-    "complex64": "complex64",  # of `pipeline_complex`
-    "complex128": "complex128",
 }
 BARRIER_BYTES = 16  # bytes of a stage beside its tiles
 TENSOR_MEMORY_BYTES = 4  # bytes beside the stages that cuBLASDx wants on compute capability 10.x

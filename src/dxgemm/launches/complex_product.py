@@ -66,24 +66,6 @@ class DirectLaunch:
         return self._product.fixed(a, b, c, out, alpha.real, alpha.imag, operands)
 
 
-class ConjugatedLaunch(LaunchSeries):
-    """Launch of the conjugated copy of an operand, then of a kernel of complex elements."""
-
-    def __init__(self, form: ComplexForm, product: Launch, arch: str, ordinal: int) -> None:
-        """Bind the kernels, building missing ones; see `ComplexLaunch`."""
-        super().__init__(ordinal)
-        ((self._name, copy),) = form.copies.items()
-        self._copy = bind_copy(copy, arch, ordinal)
-        self._product = DirectLaunch(product)
-        self._place = self._take(copy.size * ITEM_SIZES[copy.problem.dtype])
-
-    def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
-        arrays, copied = dict(zip("ab", call, strict=False)), base + self._place
-        copy = _call(self._copy, arrays[self._name], copied, 1.0)
-        sources = arrays | {self._name: copied}
-        return [copy, Call(self._product, (*sources.values(), *call[2:]), operands)]
-
-
 class ComplexLaunch(LaunchSeries):
     """Launch of the copies that a complex problem needs, and of its real product.
 

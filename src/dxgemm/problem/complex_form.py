@@ -146,29 +146,16 @@ def with_parts_of_beta(epilogue: Fusion | None, dtype: str) -> Fusion:
     return replace(epilogue, operands=(*epilogue.operands, *parts))
 
 
-def direct_form(problem: Problem, conjugates: str, *, copies_one: bool = False) -> ComplexForm:
+def direct_form(problem: Problem, conjugates: str) -> ComplexForm:
     """Form of a complex problem for one kernel: see `with_parts_of_beta`.
 
     Args:
         problem, conjugates: as `real_forms` takes them.
-        copies_one: True if the kernel conjugates both operands or none: of one it reads a
-            conjugated copy.
     """
-    names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
     epilogue = with_parts_of_beta(problem.epilogue, problem.dtype)
-    product = replace(problem, epilogue=epilogue)
-    copies = {}
-    if copies_one and len(names) == 1:
-        name, names = names, ""
-        if problem.k > 0:
-            rows, columns = (problem.m, problem.k) if name == "a" else (problem.k, problem.n)
-            real = COMPLEX_PARTS[problem.dtype]
-            target, copy = _copied(real, getattr(problem, name), rows, columns, problem.batch)
-            copies[name] = replace(copy, conjugates=True)
-            own = Strides(target.batch // 2, target.row // 2, 1)
-            changes = {name: own, f"{name}_alignment": MAX_ALIGNMENT}
-            product = replace(product, **changes)  # type: ignore[arg-type]
-    return ComplexForm(problem, replace(product, conjugates=names), conjugates, copies)
+    names = "".join(sorted(conjugates))  # one kernel for "ab" and "ba"
+    product = replace(problem, epilogue=epilogue, conjugates=names)
+    return ComplexForm(problem, product, conjugates, {})
 
 
 def real_form(problem: Problem, conjugates: str, *, is_any: bool = True) -> ComplexForm:
