@@ -1,4 +1,8 @@
-"""Launches of a GEMM with operands in host memory."""
+"""Launches of a GEMM with operands in host memory.
+
+A copy that is written goes back whole. So it is uploaded first wherever a launch may leave elements
+as they are: one rule for the result and for what an epilogue writes (`HostLaunch._is_uploaded`).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,9 @@ class HostLaunch:
             epilogue: epilogue of the call; None without one.
         """
         on_host = list(route.host_operands)
-        self._target = "c" if arrays["out"] is None else "out"
+        result = "c" if arrays["out"] is None else "out"
+        # A reduction stores its matrix in `out` alone.
+        self._target = None if route.reduction and result == "c" else result
         for name, array in arrays.items():
             if array is None or name in route.layouts:
                 continue
@@ -68,22 +74,17 @@ class HostLaunch:
                 f"gemm: the stream is under capture, but {names} in host memory cannot be copied; "
                 "pass an array on the GPU."
             )
-        route = self._route
-        target = None if route.reduction and self._target == "c" else self._target
-        reads = {"a": route.k > 0, "b": route.k > 0, "c": route.asked.reads_c}
-        if route.asked.keeps_elements:
-            reads[self._target] = True
+        route, target = self._route, self._target
         with ExitStack() as stack:
             pointers = dict(self._pointers)
-            copies: dict[str, DeviceCopy] = {}
-            outputs: list[DeviceCopy] = []
+            written_copies: list[DeviceCopy] = []
             for name, view in self._host_views.items():
-                copies[name] = stack.enter_context(DeviceCopy(view, route.ordinal, stream))
-                pointers[name] = copies[name].pointer
-                if self._is_output(name):
-                    outputs.append(copies[name])
-                elif reads.get(name, name not in ("c", "out")):
-                    copies[name].upload()
+                copy = stack.enter_context(DeviceCopy(view, route.ordinal, stream))
+                pointers[name] = copy.pointer
+                if self._is_uploaded(name):
+                    copy.upload()
+                if self._is_written(name):
+                    written_copies.append(copy)
             first, second = ("b", "a") if route.is_transposed else ("a", "b")
             written = 0 if target is None else pointers[target]
             addend = pointers["c"] if route.reads_separate_c else written
@@ -94,15 +95,26 @@ class HostLaunch:
             route.launch(
                 pointers[first], pointers[second], addend, written, alpha, beta, stream, operands
             )
-            if target in copies:
-                copies[target].download()
-            for copy in outputs:
+            for copy in written_copies:
                 copy.download()
 
-    def _is_output(self, name: str) -> bool:
-        if self._epilogue is None or name not in self._epilogue.shape.labels:
-            return False
-        return self._epilogue.shape.is_output(name)
+    def _is_written(self, name: str) -> bool:
+        """True if the launch writes an operand: the result, or what the epilogue returns."""
+        epilogue = self._epilogue
+        if epilogue is not None and name in epilogue.shape.labels:
+            return epilogue.shape.is_output(name)
+        return name == self._target
+
+    def _is_uploaded(self, name: str) -> bool:
+        """True if the launch reads an operand, or may leave elements of it as they are."""
+        asked = self._route.asked
+        if self._is_written(name) and asked.keeps_elements:
+            return True
+        if name in ("a", "b"):
+            return self._route.k > 0
+        if name == "c":
+            return asked.reads_c
+        return not self._is_written(name)
 
     def fixed(
         self,
