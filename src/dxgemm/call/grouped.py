@@ -22,7 +22,7 @@ from dxgemm.errors import (
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.grouped import GroupMember, GroupTable, needs_later
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
-from dxgemm.problem.layout import share_elements
+from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.capture import is_captured, launching_on
@@ -30,25 +30,29 @@ from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.upload import upload, upload_now
 from dxgemm.runtime.workspace import Workspace, borrowed
 
+# Problems of a call and the shapes of their results, by the identities of their layouts, which are
+# shared, and their factors.
+_Defined = dict[tuple[Any, ...], tuple[Problem, tuple[int, ...]]]
+
 
 class _Member(NamedTuple):
     """Problem of the call, in the kernels' orientation, with its operands."""
 
     problem: Problem
     operands: dict[str, Operand]
+    target: Operand
     alpha: float | complex
     beta: float | complex
-
-    @property
-    def target(self) -> Operand:
-        return self.operands.get("out") or self.operands["c"]
 
     @property
     def read(self) -> list[Operand]:
         """Operands that are read, and must not be written by any problem."""
         names = ["a", "b"] if self.problem.k else []
-        if self.problem.reads_c and "out" in self.operands and "c" in self.operands:
-            names.append("c")
+        if self.problem.reads_c:
+            c, target = self.operands["c"], self.target
+            # Where c has the addresses of the result, it is read element for element: in place.
+            if (c.pointer, c.layout.strides) != (target.pointer, target.layout.strides):
+                names.append("c")
         return [self.operands[name] for name in names]
 
     @property
@@ -86,10 +90,11 @@ class GroupOfLists(Group):
         count = len(arrays["a"])
         alphas, betas = _scalars("alpha", alpha, count), _scalars("beta", beta, count)
         members: list[_Member] = []
+        defined: _Defined = {}
         try:
             for index in range(count):
                 operands = {name: inspected(name, of_all[index]) for name, of_all in arrays.items()}
-                members.append(_member(operands, alphas[index], betas[index]))
+                members.append(_member(operands, alphas[index], betas[index], defined))
         except DxgemmError as error:
             raise reworded(len(members), error) from None
         self.result = [member.target.array for member in members]
@@ -181,17 +186,33 @@ def _scalars(name: str, value: Any, count: int) -> list[float | complex]:
     return numbers
 
 
-def _member(operands: dict[str, Operand], alpha: float | complex, beta: float | complex) -> _Member:
-    """Define a problem, and allocate its result if the call has none."""
-    layouts = {name: operand.layout for name, operand in operands.items()}
-    for name, layout in layouts.items():
-        if len(layout.shape) != 2:
-            raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
-    problem, shape = define(layouts, alpha, beta, takes_complex=True)
+def _member(
+    operands: dict[str, Operand],
+    alpha: float | complex,
+    beta: float | complex,
+    defined: _Defined,
+) -> _Member:
+    """Define a problem like one before if it can, and allocate its result if the call has none."""
+    key = (
+        *(id(operand.layout) for operand in operands.values()),
+        type(alpha),
+        alpha,
+        type(beta),
+        beta,
+    )
+    found = defined.get(key)
+    if found is None:
+        layouts = {name: operand.layout for name, operand in operands.items()}
+        for name, layout in layouts.items():
+            if len(layout.shape) != 2:
+                raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
+        found = defined[key] = define(layouts, alpha, beta, takes_complex=True)
+    problem, shape = found
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
         operands["out"] = inspected("out", a.library.empty(shape, problem.out_dtype, a.array))
-    return _Member(problem, operands, alpha, beta)
+    target = operands["out"] if "out" in operands else operands["c"]
+    return _Member(problem, operands, target, alpha, beta)
 
 
 def _check_alike(members: Sequence[_Member]) -> None:
@@ -221,44 +242,22 @@ def _check_alike(members: Sequence[_Member]) -> None:
 
 
 def _check_overlaps(members: Sequence[_Member]) -> None:
-    """Refuse a result that shares elements with any other array of the call.
-
-    The extents are sorted by their first byte. Only an extent that ends after the beginning of a
-    later one can meet it, so elements are compared for these pairs alone.
-    """
-    used: list[tuple[int, Operand, bool]] = []
-    for index, member in enumerate(members):
-        if member.is_launched:
-            used.append((index, member.target, True))
-            used += [(index, operand, False) for operand in member.read]
-    if not used:
+    """Refuse a result that shares elements with any other array of the call."""
+    used = [
+        (index, operand)
+        for index, member in enumerate(members)
+        if member.is_launched
+        for operand in (member.target, *member.read)
+    ]
+    uses = [(x.pointer, x.layout, x is members[index].target) for index, x in used]
+    found = find_overlap(uses)
+    if found is None:
         return
-    extents = np.array([operand.extent for _, operand, _ in used], np.uint64)
-    order = np.argsort(extents[:, 0], kind="stable")
-    firsts, ends = extents[order].T
-    written = np.array([is_written for _, _, is_written in used])[order]
-    nowhere = np.zeros(1, np.uint64)
-    reach = np.maximum.accumulate(np.concatenate([nowhere, ends]))[:-1]
-    reach_written = np.where(written, ends, 0)
-    reach_written = np.maximum.accumulate(np.concatenate([nowhere, reach_written]))[:-1]
-    suspects = (firsts < reach_written) | (written & (firsts < reach))
-    for later in np.flatnonzero(suspects):
-        meets = (ends[:later] > firsts[later]) & (written[:later] | written[later])
-        for earlier in np.flatnonzero(meets):
-            pair = used[order[earlier]], used[order[later]]
-            _check_pair(*(pair if pair[0][2] else pair[::-1]))
-
-
-def _check_pair(target: tuple[int, Operand, bool], other: tuple[int, Operand, bool]) -> None:
-    (index, result, _), (other_index, operand, is_written) = target, other
-    is_own_c = index == other_index and operand.name == "c"
-    is_same = result.pointer == operand.pointer and result.layout.strides == operand.layout.strides
-    if is_own_c and is_same:
-        return  # element for element: in place after all
-    if share_elements(result.pointer, result.layout, operand.pointer, operand.layout):
-        label, other_label = f"{result.name}[{index}]", f"{operand.name}[{other_index}]"
-        use = "written too" if is_written else f"read while {label} is written"
-        raise OverlapError(
-            f"gemm_grouped: {label} shares memory with {other_label}, which is {use}; pass a copy "
-            "of one of them."
-        )
+    first, second = sorted(found, key=lambda place: (not uses[place][2], place))
+    (index, result), (other_index, operand) = used[first], used[second]
+    label, other_label = f"{result.name}[{index}]", f"{operand.name}[{other_index}]"
+    use = "written too" if uses[second][2] else f"read while {label} is written"
+    raise OverlapError(
+        f"gemm_grouped: {label} shares memory with {other_label}, which is {use}; pass a copy "
+        "of one of them."
+    )
