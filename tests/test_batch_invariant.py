@@ -10,16 +10,18 @@ from functools import partial
 import numpy as np
 import pytest
 from contract import misfit
-from known_devices import H200
+from known_devices import A100, H200
 
 import dxgemm
 from dxgemm import epilogues, errors, reductions
+from dxgemm.call.route import clear_routes
 from dxgemm.choice import batch_invariant, legality, registry
 from dxgemm.choice.batch_invariant import rank_for_any_rows
 from dxgemm.choice.registry import find_implementation
 from dxgemm.choice.selection import choose, rank, time_candidates
 from dxgemm.compiler import kernel_store
 from dxgemm.gpu.status import probe, simulator_enabled
+from dxgemm.problem import problem as problem_module
 from dxgemm.problem.define import contiguous_problem, define_problem
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout
@@ -52,14 +54,14 @@ def problem_of(kind, m, n, k, batch=1, transposed=False):
     return problem
 
 
-def chosen(problem, implementation=None):
-    (candidate,) = rank_for_any_rows(problem, H200, implementation).candidates
+def chosen(problem, implementation=None, device=H200):
+    (candidate,) = rank_for_any_rows(problem, device, implementation).candidates
     return candidate.implementation.name, candidate.config, candidate.slices
 
 
-def order_of(problem):
+def order_of(problem, device=H200):
     """Order of sums of the chosen config, which has no split-K."""
-    name, config, slices = chosen(problem)
+    name, config, slices = chosen(problem, device=device)
     assert slices == 1
     return find_implementation(name).order_of_sums(config)
 
@@ -72,6 +74,75 @@ def test_the_order_depends_neither_on_rows_nor_on_the_batch(configs_of_a_gpu, ki
     assert len(orders) == 1
     transposed = {order_of(problem_of(kind, m, n, k, transposed=True)) for m in ROWS[1::16]}
     assert len(transposed) == 1
+
+
+LARGEST = 2**33  # bytes of an operand, and rows
+EDGES = (2**20, 2**30, 2**31 - 513, 2**31 - 1, 2**31, 2**31 + 128, 2**32 + 1, LARGEST)
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=["H200", "A100"])
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_neither_bytes_nor_rows_nor_matrices_change_the_order(configs_of_a_gpu, kind, device):
+    item_size = ITEM_SIZES[KINDS[kind].dtype]
+    for n, k in ((1, 2048), (3, 9), (64, 5000), (4096, 4095), (4096, 4096)):
+        bytes_of_rows = [size // (k * item_size) for size in (2**30, 2**30 + 2**20, LARGEST)]
+        rows = [16, 1000, *(edge + more for edge in bytes_of_rows for more in (-1, 1)), *EDGES]
+        for transposed in (False, True):
+            problems = [problem_of(kind, m, n, k, transposed=transposed) for m in rows]
+            batches = (
+                2,
+                LARGEST // (33 * k * item_size),
+                LARGEST // (k * n * item_size) + 1,
+                2**32,
+            )
+            problems += [problem_of(kind, 33, n, k, b, transposed=transposed) for b in batches]
+            assert len({order_of(problem, device) for problem in problems}) == 1, (n, k)
+
+
+def strided(problem, **changes):
+    """A problem with other strides of a, in elements; those of one matrix if it has no batch."""
+    return replace(problem, a=problem.a._replace(**changes))
+
+
+@pytest.mark.parametrize("kind", ["tf32", "float16", "float32"])
+def test_strides_that_depend_on_rows_do_not_change_the_order(configs_of_a_gpu, kind):
+    """Windows that overlap, columns of any length, and matrices in reverse order."""
+    layouts = {
+        "windows": lambda m: strided(problem_of(kind, m, 512, 64), row=8),
+        "windows of columns": lambda m: strided(problem_of(kind, m, 512, 64), row=1, col=16),
+        "columns": lambda m: strided(problem_of(kind, m, 512, 64), row=1, col=-(-m // 16) * 16),
+        "misaligned columns": lambda m: strided(problem_of(kind, m, 512, 64), row=1, col=m | 1),
+        "reversed rows": lambda m: strided(problem_of(kind, m, 512, 64), row=-64),
+    }
+    for name, make in layouts.items():
+        orders = {order_of(make(m)) for m in (2, 8, 15, 16, 100, 8192, 2**20, 2**24 + 1)}
+        assert len(orders) == 1, name
+    straight = problem_of(kind, 33, 512, 64, 3)
+    assert order_of(strided(straight, batch=-straight.a.batch)) == order_of(straight)
+    assert order_of(strided(straight, batch=straight.a.batch + 1)) == order_of(straight)
+
+
+def test_a_copy_is_made_whatever_its_size():
+    problem = problem_of("float16", 2**20, 4096, 4095)
+    assert problem.aligned.a == problem.a
+    copied = batch_invariant.for_any_rows(problem).aligned
+    assert copied.a.row == 4096 and copied.padded == "a"
+
+
+def test_operands_that_no_kernel_of_the_order_takes_are_refused(configs_of_a_gpu, monkeypatch):
+    """Another order is never taken in silence."""
+    problem = problem_of("float32", 64, 512, 512)
+    name, _, _ = chosen(problem)
+    samples = {batch_invariant._with_rows(batch_invariant.for_any_rows(problem), rows)
+               for rows in batch_invariant.TYPICAL_ROWS}  # fmt: skip
+    whole = legality.refusal
+
+    def refuse(implementation, asked, device):
+        return whole(implementation, asked, device) if asked in samples else "too long a stride"
+
+    monkeypatch.setattr(legality, "refusal", refuse)
+    with pytest.raises(errors.UnsupportedProblemError, match=f"{name}: too long a stride"):
+        chosen(problem)
 
 
 @pytest.mark.parametrize("kind", FLOAT_KINDS)
@@ -308,6 +379,28 @@ def test_a_row_has_the_same_bits_alone_and_in_batches(home, kind, n):
         shared = compute(a[:count], b[0])
         assert shared[0].tobytes() == alone[0].tobytes(), count
         assert shared[1].tobytes() == compute(a[1], b[0]).tobytes(), count
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "tf32"])
+def test_copies_of_any_size_keep_the_bits(home, cupy, monkeypatch, kind):
+    """Rows are copied to aligned ones beyond the bytes that are copied elsewhere, and windows."""
+    monkeypatch.setattr(problem_module, "MOST_COPIED_BYTES", 2**12)
+    clear_routes()
+    wanted, rng = KINDS[kind], np.random.default_rng(0)
+    line, b = rng.standard_normal(300 * 1001), rng.standard_normal((1001, 264))
+    line, b = (home.send(x.astype(numpy_dtype(wanted.dtype))) for x in (line, b))
+    windows = cupy.lib.stride_tricks.as_strided(
+        line, (300, 1000), (8 * line.itemsize, line.itemsize)
+    )
+    options = {"precision": wanted.precision, "batch_invariant": True}
+    for a, right in ((line.reshape(300, 1001), b), (windows, b[:1000]), (windows.copy(), b[:1000])):
+        rows = home.fetch(dxgemm.gemm(a, right, **options))
+        for m in (2, 16, 299):
+            assert home.fetch(dxgemm.gemm(a[:m], right, **options)).tobytes() == rows[:m].tobytes()
+    apart = home.fetch(dxgemm.gemm(windows.copy(), b[:1000], **options))
+    assert home.fetch(dxgemm.gemm(windows, b[:1000], **options)).tobytes() == apart.tobytes()
+    clear_routes()
 
 
 SHAPES = [(264, 520, 3000), (1, 4096, 4096), (64, 64, 30_000)]  # whole, few rows, split-K slices

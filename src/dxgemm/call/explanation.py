@@ -9,7 +9,7 @@ from typing import Any
 
 from dxgemm.call.complex_call import form_of_problem
 from dxgemm.call.route import Route
-from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
+from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows, rank_for_any_rows
 from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
@@ -417,6 +417,8 @@ def explain_shape(
     problem = contiguous_problem(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
     )
+    if batch_invariant:
+        problem = for_any_rows(problem)
     device = device_facts(0) if gpu is None else find_card(gpu).facts
     pieces = pieces_of(problem)
     if pieces:

@@ -28,7 +28,7 @@ from dxgemm.call.epilogue import (
     refuse_with_mask,
     takes_flattened_rows,
 )
-from dxgemm.choice.batch_invariant import BatchInvariant, rank_for_any_rows
+from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows, rank_for_any_rows
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild
@@ -160,6 +160,8 @@ class Route:
             takes_complex=True,
             is_real=epilogue is not None and epilogue.is_real,
         )
+        if isinstance(implementation, BatchInvariant):
+            self.problem = for_any_rows(self.problem)
         if is_complex:
             is_reduced = self.reduction is not None
             check_complex(self.problem, layouts, is_reduced, triangle, adds_transpose)

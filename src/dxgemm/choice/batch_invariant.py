@@ -3,7 +3,9 @@
 The order in which a kernel adds follows from k and its config alone, except with split-K or where
 the operands' values decide on the arithmetic; and kernels may share it (`order_of_sums`). So one
 order serves every number of rows and every batch: the one with the smallest worst-case slowdown.
-For each number of rows the quickest config of that order is taken.
+For each number of rows the quickest config of that order is taken. No size of an operand changes
+the order: aligned copies are made of any (`for_any_rows`), and where no kernel of the order can
+index all rows or matrices, the config is that of their pieces.
 Source: H. He et al., "Defeating Nondeterminism in LLM Inference", 2025, for batch invariance.
 """
 
@@ -60,6 +62,7 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
         )
     if problem.scalar_dtype == "int32":
         return rank(problem, device, implementation)  # exact in any order
+    problem = for_any_rows(problem)
     considered, wish = IMPLEMENTATIONS, "batch invariant"
     if implementation is not None:
         ranking = rank(problem, device, implementation)
@@ -73,19 +76,8 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
             raise UnsupportedProblemError(f"gemm: {asked} is not batch invariant: {refusal}.")
         considered, wish = (asked.implementation,), "asked for by name, batch invariant"
     rejected = {other.name: f"{wish}: another fits all sizes better" for other in IMPLEMENTATIONS}
-    fitting = []
-    for candidate in considered:
-        refusals = [legality.refusal(candidate, problem, device), _refusal(candidate, problem)]
-        is_automatic = candidate.is_automatic(problem.dtype, device.arch)
-        if implementation is None and not is_automatic:
-            refusals.append("used only when named")
-        refusal = next(filter(None, refusals), None)
-        if refusal is None:
-            fitting.append(candidate)
-        else:
-            rejected[candidate.name] = refusal
     samples = tuple(_with_rows(problem, rows) for rows in TYPICAL_ROWS)
-    found, refused = _best_for_all(tuple(fitting), samples, device)
+    found, refused = _best_for_all(considered, samples, device, implementation is not None)
     rejected.update(refused)
     if found is None:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in rejected.items())
@@ -99,9 +91,17 @@ def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any
     return Ranking((best,), rejected)
 
 
+def for_any_rows(problem: Problem) -> Problem:
+    """Problem of a batch-invariant call: operands of any size are copied to aligned lines."""
+    return problem if problem.copies_any_size else replace(problem, copies_any_size=True)
+
+
 @lru_cache(maxsize=1024)
 def _best_for_all(
-    implementations: tuple[Implementation, ...], samples: tuple[Problem, ...], device: DeviceFacts
+    implementations: tuple[Implementation, ...],
+    samples: tuple[Problem, ...],
+    device: DeviceFacts,
+    is_named: bool,
 ) -> tuple[tuple[Hashable, tuple[Implementation, ...], float] | None, dict[str, str]]:
     """Find the best order of sums, the kernels that have it and its slowdown; refusals by name.
 
@@ -111,15 +111,24 @@ def _best_for_all(
         implementations: the kernels to compare.
         samples: the problem with each of `TYPICAL_ROWS`.
         device: the GPU.
+        is_named: True if the caller named the kernel.
     """
     refused: dict[str, str] = {}
     fitting = []
-    for implementation in implementations:
-        refusal = next(filter(None, map(implementation.supports, samples)), None)
+    for candidate in implementations:
+        refusals = [
+            legality.refusal(candidate, samples[0], device),
+            _refusal(candidate, samples[0]),
+        ]
+        if not is_named and not candidate.is_automatic(samples[0].dtype, device.arch):
+            refusals.append("used only when named")
+        if not any(refusals):
+            refusals += map(candidate.supports, samples)
+        refusal = next(filter(None, refusals), None)
         if refusal is None:
-            fitting.append(implementation)
+            fitting.append(candidate)
         else:
-            refused[implementation.name] = refusal
+            refused[candidate.name] = refusal
     if not fitting:
         return None, refused
     times: dict[Hashable, list[float]] = defaultdict(lambda: [math.inf] * len(samples))
@@ -138,8 +147,26 @@ def _best_for_all(
 def _best_of_order(
     problem: Problem, device: DeviceFacts, implementations: Sequence[Implementation], order: Any
 ) -> tuple[Times, int]:
-    """Predict the times of some kernels, and find the quickest config that has an order of sums."""
-    (times,) = time_candidates(problem, device, implementations)
+    """Predict the times of some kernels, and find the quickest config that has an order of sums.
+
+    Where none of the kernels can index all rows or matrices, those that compute pieces are taken.
+
+    Raises:
+        UnsupportedProblemError: none of the kernels computes pieces of the problem, either.
+    """
+    refusals: dict[str, str] = {}
+    for part in (problem, _piece(problem)):
+        refusals = {i.name: legality.refusal(i, part, device) or "" for i in implementations}
+        fitting = [i for i in implementations if not refusals[i.name]]
+        if fitting:
+            break
+    else:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        raise UnsupportedProblemError(
+            "gemm: no kernel that adds in the batch-invariant order of this n, k and layout takes "
+            f"the operands; copy them to contiguous arrays. {reasons}"
+        )
+    (times,) = time_candidates(problem, device, fitting)
     places = [
         place
         for place, row in enumerate(times.columns.rows)
@@ -148,10 +175,22 @@ def _best_of_order(
     return times, min(places, key=lambda place: times.us[place])
 
 
+def _piece(problem: Problem) -> Problem:
+    """Some rows of one matrix of a problem, as they are."""
+    rows = "n" if _rows_are_columns(problem) else "m"
+    most = min(getattr(problem, rows), TYPICAL_ROWS[-1])
+    return replace(problem, batch=1, **{rows: most})
+
+
+def _rows_are_columns(problem: Problem) -> bool:
+    """True if the rows of the caller's matrix are the columns of the problem."""
+    return problem.is_transposed or problem.n == 1  # several rows of one column are transposed
+
+
 def _with_rows(problem: Problem, rows: int) -> Problem:
     """Replace the caller's number of rows, in a single matrix; one row gets the stride of many."""
     a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
-    if problem.is_transposed or problem.n == 1:  # several rows of one column are transposed
+    if _rows_are_columns(problem):
         b = b if problem.n > 1 else b._replace(col=problem.k)
         b, alignment = _typical(b, problem.b_alignment, problem, rows)
         out = Strides(0, rows, 1)

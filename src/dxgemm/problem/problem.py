@@ -78,6 +78,8 @@ class Problem:
             "a", "b" or "ab".
         padded: names of the operands whose contiguous lines are filled up to whole vectors of 16
             bytes, which may be read: "", "a", "b" or "ab".
+        copies_any_size: True if aligned copies are made of operands of any size, and of all that
+            TMA cannot read: those of a batch-invariant call, whose rows shall not decide.
     """
 
     dtype: str
@@ -103,6 +105,7 @@ class Problem:
     adds_transpose: bool = False
     conjugates: str = ""
     padded: str = ""
+    copies_any_size: bool = False
 
     @property
     def reduction(self) -> FusedReduction | None:
@@ -298,7 +301,7 @@ def _aligned_operand(
 ) -> Strides | None:
     """Strides of an aligned copy of an operand, along m or n and along k; None to read it as it is.
 
-    An operand of more than 1 GiB is not copied.
+    An operand of more than 1 GiB is not copied, but for `Problem.copies_any_size`.
 
     Args:
         problem: the problem.
@@ -308,14 +311,17 @@ def _aligned_operand(
         takes_any: True if it may be MN-major.
     """
     item_size, k = ITEM_SIZES[problem.dtype], problem.k
-    if along * k * (problem.batch if strides.batch else 1) * item_size > MOST_COPIED_BYTES:
+    copied_bytes = along * k * (problem.batch if strides.batch else 1) * item_size
+    if copied_bytes > MOST_COPIED_BYTES and not problem.copies_any_size:
         return None
     is_k_major = strides.col == 1 or k == 1
     has_neighbours = is_k_major or (takes_any and (strides.row == 1 or along == 1))
     # A stride along an extent of 1 is never taken.
     line, lines = (strides.row, along) if is_k_major else (strides.col, k)
     starts = (strides.batch | line * (lines > 1)) * item_size | alignment
-    if has_neighbours and starts % MAX_ALIGNMENT == 0:
+    is_apart = strides.batch >= 0 and (lines <= 1 or abs(line) >= (k if is_k_major else along))
+    is_taken = is_apart or not problem.copies_any_size
+    if has_neighbours and starts % MAX_ALIGNMENT == 0 and is_taken:
         return None
     width = SECTOR_BYTES // item_size
     copies_rows = not takes_any or abs(strides.col) <= abs(strides.row)
