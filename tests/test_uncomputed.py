@@ -256,6 +256,17 @@ def test_a_group_of_lists(draw):
         assert_only(True, out, before, x @ y)
 
 
+def test_torch_tensors_in_host_memory(host_copies):
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16):
+        a, b = torch.ones((66, 4), dtype=dtype), torch.ones((4, 3), dtype=dtype)
+        out, kept = (torch.full((3, 66), 7.0, dtype=dtype).T for _ in range(2))
+        mask = torch.tensor([[False], [True]])
+        dxgemm.gemm(a, b, out=out, mask=mask, epilogue=keep(kept=kept))
+        for found in (out, kept):
+            assert (found[:64] == 7).all() and (found[64:] == 4).all()
+
+
 FIRST_CONFIGS = [
     pytest.param(implementation, kind, id=f"{implementation.name}-{kind}")
     for implementation in dxgemm.implementations()
