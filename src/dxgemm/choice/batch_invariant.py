@@ -188,14 +188,14 @@ def _rows_are_columns(problem: Problem) -> bool:
 
 
 def _with_rows(problem: Problem, rows: int) -> Problem:
-    """Replace the caller's number of rows, in a single matrix; one row gets the stride of many."""
+    """Replace the caller's number of rows, in one matrix; a row without a stride gets one."""
     a, b = problem.a._replace(batch=0), problem.b._replace(batch=0)
     if _rows_are_columns(problem):
-        b = b if problem.n > 1 else b._replace(col=problem.k)
+        b = b if problem.n > 1 or b.col else b._replace(col=problem.k)
         b, alignment = _typical(b, problem.b_alignment, problem, rows)
         out = Strides(0, rows, 1)
         return replace(problem, n=rows, batch=1, a=a, b=b, b_alignment=alignment, c=out, out=out)
-    a = a if problem.m > 1 else a._replace(row=problem.k)
+    a = a if problem.m > 1 or a.row else a._replace(row=problem.k)
     a, alignment = _typical(a, problem.a_alignment, problem, rows)
     out = Strides(0, problem.n, 1)
     return replace(problem, m=rows, batch=1, a=a, b=b, a_alignment=alignment, c=out, out=out)
