@@ -40,7 +40,7 @@ from dxgemm.epilogues.function import (
     epilogue,
     find_epilogue,
     joined_shape,
-    record,
+    refreshed,
 )
 from dxgemm.epilogues.kinds import (
     ColumnVector,
@@ -90,7 +90,7 @@ __all__ = [
     "names_parameter",
     "normal_cdf",
     "phase",
-    "record",
+    "refreshed",
     "relu",
     "residual",
     "scale",

@@ -15,13 +15,13 @@ import numpy as np
 
 from dxgemm.epilogues.host import apply_on_host, check_returned
 from dxgemm.epilogues.kinds import OUTPUT, Parameter, checked_number, epilogue_error, kind_of
-from dxgemm.epilogues.literals import compiled_function, copied_function
+from dxgemm.epilogues.literals import compiled_function, record
 from dxgemm.epilogues.reads import (
     FunctionHolder,
-    Read,
+    are_outdated,
     cell_value,
     check_unchanged,
-    examine,
+    digest_of,
     names_parameter,
 )
 from dxgemm.epilogues.reduction import Reduction
@@ -41,10 +41,11 @@ class Epilogue(FunctionHolder):
 
     Attributes:
         function: the function that was decorated.
+        recorded: the copy of it that is compiled, with all that it depends on.
         parameters: its parameters after value, row and col; or after both values of a pair.
         outputs: the matrices that it writes besides the result.
         operands: `parameters`, then `outputs`.
-        digest: sha256 of everything the function depends on, as hexadecimal text.
+        digest: sha256 of `recorded`, as hexadecimal text.
         key: text that stands for the epilogue: see `find_epilogue`.
         shape: `BoundEpilogue.shape` of a chain of this epilogue alone.
         takes_pairs: True if it makes one value of two neighbouring columns.
@@ -55,50 +56,52 @@ class Epilogue(FunctionHolder):
         self,
         function: FunctionType,
         parameters: tuple[Parameter, ...],
-        outputs: tuple[Parameter, ...],
-        digest: str,
+        outputs: tuple[Parameter, ...] = (),
         takes_pairs: bool = False,
         returns_real: bool = False,
-        reads: tuple[Read, ...] = (),
     ) -> None:
         update_wrapper(self, function)
-        super().__init__(function)
+        self.function = function
         self.name = function.__name__
+        self.recorded, self.reads, self.sources = record(function, self.name)
+        self.digest = digest_of(self.recorded, self.name)
         self.parameters, self.outputs = parameters, outputs
         self.operands = parameters + outputs
-        self.digest = digest
         self.takes_pairs, self.returns_real = takes_pairs, returns_real
         self._names = [entry.name for entry in self.operands]
         # Number of operands that need no check; -1 if there are numbers, outputs or variables.
-        needs_checks = any(entry.is_number for entry in parameters) or outputs or reads
+        needs_checks = any(entry.is_number for entry in parameters) or outputs or self.reads
         self._array_count = -1 if needs_checks else len(parameters)
         self._arguments = len(PAIR_LEADING if takes_pairs else LEADING) + len(parameters)
-        self._reads = reads
+        self._code = self.sources[0].code
+        self._successor: Epilogue | None = None
         self._stages = (self,)
         self.shape = _shape_of(self._stages, None)
         kinds = ", ".join(f"{entry.name}: {entry.kind}" for entry in self.operands)
-        self.key = f"{self.name}({kinds}) {digest}" + (" real" if returns_real else "")
-        _by_key[self.key] = self
+        self.key = f"{self.name}({kinds}) {self.digest}" + (" real" if returns_real else "")
+        # Kept, so that the key is known as long as one of equal epilogues is alive.
+        self._found_by_key = _by_key.setdefault(self.key, self)
 
     def __repr__(self) -> str:
         return f"<epilogue {self.name}({', '.join(self._names)})>"
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Epilogue) and self._identity == other._identity)
+        return self is other or (isinstance(other, Epilogue) and self.identity == other.identity)
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     @property
-    def _identity(self) -> tuple[Any, ...]:
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for equal epilogues; it keeps none alive."""
         counts = len(self.parameters), len(self.outputs)
         return self.digest, *counts, self.takes_pairs, self.returns_real
 
     def __reduce__(self) -> tuple[Any, ...]:
         from numba.cloudpickle import dumps, loads
 
-        parts = self.recorded, self.parameters, self.outputs, self.digest
-        return _restored, (loads, dumps((*parts, self.takes_pairs, self.returns_real)))
+        parts = self.recorded, self.parameters, self.outputs, self.takes_pairs, self.returns_real
+        return _restored, (loads, dumps(parts))
 
     def __call__(self, /, *operands: Any, **named: Any) -> Any:
         """Bind operands; or call the function, if value, row and col come before them.
@@ -117,11 +120,14 @@ class Epilogue(FunctionHolder):
                 variable that the function reads has changed since it was decorated.
             ScalarError: a `Scalar` or `Integer` is bound to something else.
         """
-        if len(operands) == self._array_count and not named:
+        is_plain = len(operands) == self._array_count and not named
+        if is_plain and self.function.__code__ is self._code:
             return BoundEpilogue(self._stages, operands, None, self.shape)
         if len(operands) == self._arguments and not named:
             return self.function(*operands)
-        record(self)
+        current = refreshed(self)
+        if current is not self:
+            return current(*operands, **named)
         return BoundEpilogue(self._stages, self._bind(operands, named), None, self.shape)
 
     def __or__(self, other: Any) -> BoundEpilogue:
@@ -137,13 +143,20 @@ class Epilogue(FunctionHolder):
         bound: BoundEpilogue = self()
         return bound
 
-    @cached_property
-    def recorded(self) -> Any:
-        """Copy of the function that holds its globals and closure variables as they are now.
+    def current(self) -> Epilogue:
+        """Epilogue of the function as its code is now: this one, unless that was replaced.
 
-        A kernel that is compiled later then agrees with the digest.
+        Editors of running programs, such as IPython's %autoreload, replace code in place. A
+        variable with another value, in contrast, is refused: it would compile a kernel per value.
         """
-        return copied_function(self.function)
+        if not are_outdated(self.sources):
+            return self
+        if self._successor is None or self._successor.current() is not self._successor:
+            outputs = tuple(output.name for output in self.outputs)
+            self._successor = _epilogue_of(
+                self.function, outputs, self.takes_pairs, self.returns_real
+            )
+        return self._successor
 
     @cached_property
     def uses_row(self) -> bool:
@@ -157,7 +170,7 @@ class Epilogue(FunctionHolder):
 
     def _uses(self, index: str) -> bool:
         leading = PAIR_LEADING if self.takes_pairs else LEADING
-        return names_parameter(self.function, leading.index(index))
+        return names_parameter(self.recorded, leading.index(index))
 
     def make_function(
         self,
@@ -234,6 +247,7 @@ class BoundEpilogue:
         values: the numbers and arrays that were passed, one for each of `operands`. A `shape` has
             no values, and its reduction has None for each array.
         reduction: the reduction that ends the chain; None to store the result.
+        attached: of a shape, what others keep for as long as an equal epilogue lives, by name.
     """
 
     def __init__(
@@ -248,6 +262,7 @@ class BoundEpilogue:
         self.values = values
         self.reduction = reduction
         if shape is None:
+            self.attached: dict[str, Any] = {}
             self._check_stages()
         else:
             self.shape = shape
@@ -404,8 +419,7 @@ class BoundEpilogue:
         return apply_on_host(self.stages, self.values, values, dtype)
 
 
-# The last epilogue that was made of each key.
-_by_key: dict[str, Epilogue] = {}
+_by_key: WeakValueDictionary[str, Epilogue] = WeakValueDictionary()
 _shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
 # Shapes of chains, by the shapes of their parts.
 _joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
@@ -416,8 +430,9 @@ def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> Boun
     has_results = reduction is not None and bool(reduction.out)
     if reduction is not None and has_results:
         reduction = replace(reduction, out=(None,) * len(reduction.out))
-    # Epilogues may be equal with parameters of other names and kinds.
-    key = stages, tuple(stage.operands for stage in stages), reduction, has_results
+    # Epilogues may be equal with parameters of other names and kinds. The key holds no epilogue,
+    # which would keep the shape, and with it this entry.
+    key = tuple((stage.identity, stage.operands) for stage in stages), reduction, has_results
     shape = _shapes.get(key)
     if shape is None:
         shape = _shapes.setdefault(key, BoundEpilogue(stages, (), reduction))
@@ -434,18 +449,24 @@ def joined_shape(left: BoundEpilogue, right: BoundEpilogue) -> BoundEpilogue | N
     return shape
 
 
-def record(stage: Epilogue) -> None:
-    """Copy a function while the variables that it reads are known to be as they were.
+def refreshed(stage: Epilogue) -> Epilogue:
+    """Find the epilogue of the function as its code is now.
 
     Raises:
-        EpilogueError: a global or closure variable has another value now.
+        EpilogueError: the code is the same, but a global or closure variable has another value now.
     """
-    check_unchanged(stage._reads, stage.name)
-    _ = stage.recorded
+    current = stage.current()
+    if current is stage:
+        check_unchanged(stage.reads, stage.name)
+    return current
 
 
 def find_epilogue(key: str) -> Epilogue:
-    """Find the epilogue of a key: one with the same behaviour, and operands of the same names."""
+    """Find the epilogue of a key: one with the same behaviour, and operands of the same names.
+
+    Raises:
+        KeyError: there is none any more.
+    """
     return _by_key[key]
 
 
@@ -497,7 +518,8 @@ def epilogue(
     Args:
         function: a Python function that numba-cuda can compile. It may call plain functions and
             other epilogues (`relu(value, row, col)`), and read globals and closure variables that
-            are numbers, strings or tuples of these. They must keep their values.
+            are numbers, strings or tuples of these. They must keep their values. It returns a
+            value on every path. Code that is replaced in place (%autoreload) is read again.
         outputs: names of the matrices, (m, n) or (batch, m, n), that are written besides the
             result: the function then returns the result and a value for each. The arrays are
             bound by name.
@@ -509,8 +531,8 @@ def epilogue(
 
     Raises:
         EpilogueError: function is no plain Python function, lacks value, row or col, or has an
-            operand without such an annotation, or depends on something that could change while a
-            compiled kernel stays the same.
+            operand without such an annotation, can end without a value, or depends on something
+            that could change while a compiled kernel stays the same.
     """
     if function is None:
         return lambda function: _epilogue_of(function, outputs, bool(pairs), bool(real))
@@ -531,8 +553,7 @@ def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool, returns_real: b
         )
     parameters = _parameters(function, PAIR_LEADING if takes_pairs else LEADING)
     written = _outputs(function.__name__, outputs, parameters)
-    digest, reads = examine(function, function.__name__)
-    return Epilogue(function, parameters, written, digest, takes_pairs, returns_real, reads)
+    return Epilogue(function, parameters, written, takes_pairs, returns_real)
 
 
 def _parameters(function: FunctionType, first: tuple[str, ...]) -> tuple[Parameter, ...]:

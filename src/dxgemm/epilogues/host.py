@@ -12,7 +12,7 @@ import numpy as np
 
 from dxgemm.epilogues.kinds import Parameter, epilogue_error, fits, fitting_shapes
 from dxgemm.epilogues.literals import copied_function
-from dxgemm.epilogues.reads import dispatched_function, elementary_name
+from dxgemm.epilogues.reads import elementary_name
 from dxgemm.errors import ShapeError
 
 # Where NumPy's name of a function of `math` is another.
@@ -116,7 +116,8 @@ def check_returned(name: str, value: Any, output_count: int, outputs: str = "") 
         EpilogueError: the function returned something else.
     """
     count = len(value) if isinstance(value, tuple) else 0
-    if count != (1 + output_count if output_count else 0):
+    has_none = value is None or (count > 0 and any(one is None for one in value))
+    if has_none or count != (1 + output_count if output_count else 0):
         wanted = "one value"
         if output_count:
             listed = f": {outputs}" if outputs else ""
@@ -179,8 +180,7 @@ def _host_value(value: Any) -> Any:
         return getattr(_gpu_math(), value.__name__)
     if name := elementary_name(value):
         return _gpu_function(name, value)
-    dispatched = dispatched_function(value)
-    return value if dispatched is None else _host_function(dispatched)
+    return value
 
 
 @cache

@@ -1,22 +1,23 @@
-"""Dependencies of a function besides its arguments: found, checked for change, and hashed.
+"""Dependencies of a function besides its arguments: what it may depend on, and their digest.
 
-A compiled kernel holds the values that globals and closure variables had when it was compiled. So
-each must be of a type that does not change in place. Its value is part of the kernel's identity,
-and is recorded, to be compared when the epilogue is used.
+A compiled kernel holds the values that globals and closure variables had when the function was
+copied for it (`dxgemm.epilogues.literals.record`). So each must be of a type that does not change
+in place, and its value is part of the kernel's identity. The digest is that of the copy.
 """
 
 from __future__ import annotations
 
 import builtins
 import dis
+import math
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
 from hashlib import sha256
 from importlib.util import MAGIC_NUMBER
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
 from types import CellType, CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +33,17 @@ NAMED_MODULE = elementary.__name__
 # Other flags say where a function was defined, not what it does.
 MEANINGFUL_FLAGS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 SIMPLE_TYPES = (type(None), bool, int, float, complex, str, bytes)
+# Numbers that math, cmath and NumPy have; another one there is the caller's, and could change.
+MODULE_CONSTANTS = {
+    name: repr(value) for name, value in vars(math).items() if type(value) is float
+} | {"euler_gamma": repr(np.euler_gamma), "infj": "infj", "nanj": "nanj", "newaxis": "None"}
+# Instructions that no kernel has, and what they do.
+_UNFIT = {
+    "RAISE_VARARGS": "raises an exception",
+    "IMPORT_NAME": "imports a module",
+    "STORE_GLOBAL": "assigns to a global",
+    "DELETE_GLOBAL": "deletes a global",
+}
 
 
 class _Absent:
@@ -43,47 +55,81 @@ ABSENT = _Absent()
 
 
 class FunctionHolder:
-    """A callable that stands for the Python function it holds."""
+    """A callable that stands for the copy of a Python function that it holds.
 
-    def __init__(self, function: FunctionType) -> None:
-        self.function = function
+    Attributes:
+        recorded: the copy, which compilers get.
+        reads: the variables that it was made from.
+        sources: the functions that it was made from.
+    """
+
+    recorded: FunctionType
+    reads: tuple[Read, ...]
+    sources: tuple[Source, ...]
+
+    def current(self) -> FunctionHolder:
+        """Holder of the function as its code is now."""
+        return self
 
 
-@dataclass(frozen=True, eq=False)
 class Read:
-    """A global or closure variable that a function reads, with the value it had when recorded."""
+    """A global, closure variable or keyword default that is copied, with its value now."""
 
-    name: str
-    place: dict[str, Any] | CellType
-    value: Any
+    __slots__ = ("current", "name", "place", "value")
 
-    def current(self) -> Any:
-        if isinstance(self.place, CellType):
-            return cell_value(self.place)
-        return self.place.get(self.name, ABSENT)
+    def __init__(self, name: str, place: dict[str, Any] | CellType) -> None:
+        self.name, self.place = name, place
+        # Bound here, because calls of an epilogue ask for it.
+        self.current: Callable[[], Any] = (
+            partial(cell_value, place)
+            if isinstance(place, CellType)
+            else partial(place.get, name, ABSENT)
+        )
+        self.value = self.current()
 
 
-def examine(function: FunctionType, epilogue: str) -> tuple[str, tuple[Read, ...]]:
-    """Compute the digest of a function, and collect the variables that it reads.
+class Source(NamedTuple):
+    """A function that is copied, with its code and defaults."""
+
+    function: FunctionType
+    code: CodeType
+    defaults: tuple[Any, ...] | None
+    keyword_defaults: dict[str, Any] | None
+
+
+def source_of(function: FunctionType) -> Source:
+    """Read the code and the defaults of a function."""
+    return Source(function, function.__code__, function.__defaults__, function.__kwdefaults__)
+
+
+def are_outdated(sources: tuple[Source, ...]) -> bool:
+    """True if code or defaults were replaced in place, as IPython's %autoreload does."""
+    for function, code, defaults, keyword_defaults in sources:
+        if (
+            function.__code__ is not code
+            or function.__defaults__ is not defaults
+            or function.__kwdefaults__ is not keyword_defaults
+        ):
+            return True
+    return False
+
+
+def digest_of(function: FunctionType, epilogue: str) -> str:
+    """Compute the digest of a copy: sha256 as hexadecimal text.
 
     Equal digests mean equal behaviour in every process of one version of Python: the digest covers
     bytecode, constants, defaults, and the values of the globals and closure variables read.
 
     Args:
-        function: a Python function.
+        function: a copy by `record`, whose globals and closure nobody else has.
         epilogue: the name to use in errors.
-
-    Returns:
-        The digest, sha256 as hexadecimal text, and the globals and closure variables that the
-        function and the functions it calls read.
 
     Raises:
         EpilogueError: a value could change while a compiled kernel stays the same, or is not
-            defined yet, or functions call each other in a circle.
+            defined yet; or the function can end without a value.
     """
-    examination = _Examination(epilogue)
-    described = (MAGIC_NUMBER, examination.describe_function(function))
-    return sha256(repr(described).encode()).hexdigest(), tuple(examination.reads)
+    described = MAGIC_NUMBER, _Description(epilogue).function(function, is_called=False)
+    return sha256(repr(described).encode()).hexdigest()
 
 
 def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
@@ -103,6 +149,7 @@ def check_unchanged(reads: tuple[Read, ...], epilogue: str) -> None:
             )
 
 
+@lru_cache(maxsize=1024)
 def global_names(code: CodeType) -> frozenset[str]:
     """Names of all globals that a function's code reads, nested functions included."""
     return frozenset(
@@ -131,14 +178,29 @@ def cell_value(cell: CellType) -> Any:
 
 
 def python_function(value: Any) -> FunctionType | None:
-    """The function behind a plain function or an epilogue; None for anything else.
+    """The function behind a plain function, an epilogue or a dispatcher of numba; else None.
 
     Functions known by their names, such as those of `cuda.libdevice`, are not plain: the compiler
     knows them.
     """
     if isinstance(value, FunctionHolder):
-        return value.function
-    return value if isinstance(value, FunctionType) and not _qualified_name(value) else None
+        return value.recorded
+    if isinstance(value, FunctionType):
+        return None if _qualified_name(value) else value
+    if not _is_of_numba(value):
+        return None
+    function = getattr(value, "py_func", None)
+    return function if isinstance(function, FunctionType) else None
+
+
+def refused_option(dispatcher: Any) -> str | None:
+    """Option of `cuda.jit` with which a function is more than its Python code; None without."""
+    options = getattr(dispatcher, "targetoptions", None)
+    if options is None:  # of the simulator
+        options = {"device": dispatcher._device, "fastmath": dispatcher._fastmath}
+    if not options.get("device", True):
+        return "device=False"
+    return next((f"{name}=" for name in ("fastmath", "link") if options.get(name)), None)
 
 
 def elementary_name(value: Any) -> str | None:
@@ -147,69 +209,49 @@ def elementary_name(value: Any) -> str | None:
     return value.__name__ if is_one else None
 
 
-def dispatched_function(value: Any) -> FunctionType | None:
-    """Python function of a numba dispatcher, as made by `cuda.jit`; None for anything else."""
-    if type(value).__module__.partition(".")[0] not in ("numba", "numba_cuda"):
-        return None
-    function = getattr(value, "py_func", None)
-    return function if isinstance(function, FunctionType) else None
-
-
-class _Examination:
-    """One walk through a function and all it calls."""
+class _Description:
+    """One walk through a copied function and all it calls."""
 
     def __init__(self, epilogue: str) -> None:
         self.epilogue = epilogue
-        self.reads: list[Read] = []
-        self._active: list[FunctionType] = []
 
-    def describe_function(self, function: FunctionType) -> object:
+    def function(self, function: FunctionType, is_called: bool = True) -> object:
         """Describe what a function does, as nested tuples of text and numbers."""
-        if function in self._active:
-            raise epilogue_error(
-                self.epilogue,
-                f"{function.__qualname__} calls itself, directly or through others; recursion "
-                "cannot be compiled.",
-            )
-        self._active.append(function)
         code, scope = function.__code__, function.__globals__
+        self._check_code(function.__qualname__, code, is_called)
+        attributes = _attribute_names(code)
         keyword_defaults = sorted((function.__kwdefaults__ or {}).items())
-        described = (
+        return (
             _describe_code(code),
-            self.describe(f"the defaults of {function.__qualname__}", function.__defaults__),
+            self.value(f"the defaults of {function.__qualname__}", function.__defaults__),
+            tuple((name, self.value(f"the default {name}", v)) for name, v in keyword_defaults),
             tuple(
-                (name, self.describe(f"the default {name}", value))
-                for name, value in keyword_defaults
+                (name, self._global(name, scope, attributes)) for name in sorted(global_names(code))
             ),
             tuple(
-                (name, self._describe_global(name, scope)) for name in sorted(global_names(code))
-            ),
-            tuple(
-                self._describe_read(Read(name, cell, cell_value(cell)))
+                self._variable(f"closure variable {name}", cell_value(cell), attributes)
                 for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
             ),
         )
-        self._active.pop()
-        return described
 
-    def describe(self, name: str, value: Any) -> object:
+    def value(self, name: str, value: Any, attributes: frozenset[str] = frozenset()) -> object:
         """Describe a value, which must be of a type that does not change in place."""
         if type(value) in SIMPLE_TYPES:
             return type(value).__name__, repr(value)
         if type(value) is tuple:
-            return "tuple", tuple(self.describe(f"{name}[{i}]", v) for i, v in enumerate(value))
+            return "tuple", tuple(self.value(f"{name}[{i}]", v) for i, v in enumerate(value))
         if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
             return type(value).__name__, repr(value)
         if isinstance(value, np.dtype):
             return "dtype", repr(value)
         if isinstance(value, ModuleType):
-            return self._describe_module(name, value)
+            return self._module(name, value, attributes)
         if qualified_name := _qualified_name(value):
             return "named", qualified_name
-        function = python_function(value) or dispatched_function(value)
+        function = python_function(value)
         if function is not None:
-            return "function", self.describe_function(function)
-        if _is_numba_type(value):
+            return "function", self.function(function)
+        if _is_of_numba(value) and ".types" in type(value).__module__:
             return "numba type", repr(value)
         raise epilogue_error(
             self.epilogue,
@@ -217,7 +259,8 @@ class _Examination:
             "kernel; pass it as an operand instead.",
         )
 
-    def _describe_module(self, name: str, module: ModuleType) -> object:
+    def _module(self, name: str, module: ModuleType, attributes: frozenset[str]) -> object:
+        """Describe a module by its name, once what may be read of it is known to be its own."""
         if module.__name__.partition(".")[0] not in NAMED_PACKAGES:
             raise epilogue_error(
                 self.epilogue,
@@ -225,20 +268,85 @@ class _Examination:
                 "compiled kernel; import the names you use: from "
                 f"{module.__name__} import ..., or pass values as operands.",
             )
+        for attribute in attributes & vars(module).keys():
+            value = vars(module)[attribute]
+            is_foreign = isinstance(value, FunctionType) and not _is_named(value.__module__)
+            if type(value) in SIMPLE_TYPES and repr(value) != MODULE_CONSTANTS.get(attribute):
+                is_foreign = True
+            if isinstance(value, ModuleType):
+                self._module(f"{name}.{attribute}", value, attributes - {attribute})
+            if is_foreign:
+                raise epilogue_error(
+                    self.epilogue,
+                    f"{module.__name__}.{attribute} is {value!r}, which is not of that package "
+                    f"and could change; use a name of its own: from {module.__name__} import "
+                    f"{attribute}.",
+                )
         return "module", module.__name__
 
-    def _describe_global(self, name: str, scope: dict[str, Any]) -> object:
+    def _global(self, name: str, scope: dict[str, Any], attributes: frozenset[str]) -> object:
         if name not in scope and hasattr(builtins, name):
-            self.reads.append(Read(name, scope, ABSENT))
             return "builtin"
-        return self._describe_read(Read(name, scope, scope.get(name, ABSENT)))
+        return self._variable(f"global {name}", scope.get(name, ABSENT), attributes)
 
-    def _describe_read(self, read: Read) -> object:
-        name = f"{_place_name(read.place)} {read.name}"
-        if read.value is ABSENT:
+    def _variable(self, name: str, value: Any, attributes: frozenset[str]) -> object:
+        if value is ABSENT:
             raise epilogue_error(self.epilogue, f"{name} has no value yet; define it above.")
-        self.reads.append(read)
-        return self.describe(name, read.value)
+        return self.value(name, value, attributes)
+
+    def _check_code(self, name: str, code: CodeType, is_called: bool) -> None:
+        """Refuse code that may end without a value, or does what no kernel can.
+
+        A function that is called may return nothing at all, if nothing is made of that.
+        """
+        ends, unfit = _ends_of(code)
+        if unfit:
+            raise epilogue_error(self.epilogue, f"{name} {unfit}, which a kernel cannot.")
+        if "none" in ends and ("value" in ends or not is_called):
+            raise epilogue_error(
+                self.epilogue,
+                f"{name} can end without returning a value; return one on every path.",
+            )
+
+
+@lru_cache(maxsize=1024)
+def _ends_of(code: CodeType) -> tuple[frozenset[str], str]:
+    """How a function returns, "value" and "none", and what it does that a kernel cannot."""
+    instructions = list(dis.get_instructions(code))
+    at = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    ends = set()
+    for index, instruction in enumerate(instructions):
+        name, value = instruction.opname, instruction.argval
+        if name in _UNFIT:
+            return frozenset(ends), f"{_UNFIT[name]}"
+        if name in ("STORE_DEREF", "DELETE_DEREF") and value in code.co_freevars:
+            return frozenset(ends), f"assigns to the closure variable {value}"
+        if name == "RETURN_VALUE" and not _loads_none(instructions[index - 1]):
+            ends.add("value")
+        if name == "RETURN_CONST":
+            ends.add("none" if value is None else "value")
+        if _loads_none(instruction):
+            following = instructions[index + 1]
+            while following.opname.startswith("JUMP") and "_IF_" not in following.opname:
+                following = instructions[at[following.argval]]
+            if following.opname == "RETURN_VALUE":
+                ends.add("none")
+    return frozenset(ends), ""
+
+
+def _loads_none(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "LOAD_CONST" and instruction.argval is None
+
+
+@lru_cache(maxsize=1024)
+def _attribute_names(code: CodeType) -> frozenset[str]:
+    """Names of all attributes that a function's code reads, nested functions included."""
+    return frozenset(
+        instruction.argval
+        for part in _nested(code)
+        for instruction in dis.get_instructions(part)
+        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
+    )
 
 
 def _describe_code(code: CodeType) -> object:
@@ -277,28 +385,28 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 def _qualified_name(value: Any) -> str | None:
     """Import path of a value of `NAMED_PACKAGES` or `NAMED_MODULE`; None for all others."""
     module, name = getattr(value, "__module__", None), getattr(value, "__name__", None)
-    if not isinstance(module, str) or not (
-        module == NAMED_MODULE or module.partition(".")[0] in NAMED_PACKAGES
-    ):
+    if not isinstance(module, str) or not _is_named(module):
         return None
     if not isinstance(name, str) or getattr(sys.modules.get(module), name, None) is not value:
         return None
     return f"{module}.{name}"
 
 
-def _is_numba_type(value: Any) -> bool:
-    module = type(value).__module__
-    return module.partition(".")[0] in ("numba", "numba_cuda") and ".types" in module
+def _is_named(module: str) -> bool:
+    return module == NAMED_MODULE or module.partition(".")[0] in NAMED_PACKAGES
+
+
+def _is_of_numba(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] in ("numba", "numba_cuda")
 
 
 def _alike(value: Any, other: Any) -> bool:
     """True if two values mean the same to a kernel."""
     if value is ABSENT or other is ABSENT:
         return False
-    descriptions = _Examination(""), _Examination("")
     try:
-        return descriptions[0].describe("", value) == descriptions[1].describe("", other)
-    except ValueError:
+        return _Description("").value("", value) == _Description("").value("", other)
+    except (ValueError, RecursionError):
         return False
 
 

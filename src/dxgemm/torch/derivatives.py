@@ -71,8 +71,8 @@ def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epil
             raise errors.EpilogueError(
                 f"derivative: {made!r} must have the operands of {of!r}, of the same kinds."
             )
-        reads = 0 if epilogues.names_parameter(made.function, 0) else None
-        _derivatives[of.key, operand] = Derivative(partial(_apply, made), reads)
+        reads = 0 if epilogues.names_parameter(made.recorded, 0) else None
+        _derivatives(of)[operand] = Derivative(partial(_apply, made), reads)
         return made
 
     return register
@@ -121,10 +121,11 @@ def _empty_applied(
 
 
 def _save_applied(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    _, value, ctx.key, operands, ctx.numbers = inputs
+    _, value, key, operands, ctx.numbers = inputs
+    (ctx.stage,) = find_stages(key)  # the caller may drop it before the backward pass
     if any(x is not None and x.requires_grad for x in (value, *operands)):
         raise errors.UnsupportedProblemError(
-            f"dxgemm.torch: {find_stages(ctx.key)[0].name} is a derivative that has none itself; "
+            f"dxgemm.torch: {ctx.stage.name} is a derivative that has none itself; "
             "differentiate once, without create_graph=True."
         )
     ctx.save_for_backward(value, *operands)
@@ -132,7 +133,7 @@ def _save_applied(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> No
 
 def _applied_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     value, *operands = ctx.saved_tensors
-    applied = apply_operator(grad, value, ctx.key, operands, ctx.numbers)
+    applied = apply_operator(grad, value, ctx.stage.key, operands, ctx.numbers)
     # An empty list counts as one of tensors, which has a list of gradients.
     return applied, None, None, [None] * len(operands), None if ctx.numbers else []
 
@@ -164,6 +165,12 @@ def bind(
     return [stage(*share) for stage, share in zip(stages, shares, strict=True)]
 
 
+def _derivatives(of: Epilogue) -> dict[str | None, Derivative]:
+    """Derivatives of an epilogue, by the name of the operand; None for the element."""
+    found: dict[str | None, Derivative] = of.shape.attached.setdefault("derivatives", {})
+    return found
+
+
 def find_derivatives(
     stages: Sequence[Epilogue], is_needed: bool, operands_needed: Iterable[bool]
 ) -> dict[tuple[int, str | None], Derivative]:
@@ -189,14 +196,14 @@ def find_derivatives(
             names.append(None)
         is_needed = bool(names)
         for name in names:
-            if (stage.key, name) not in _derivatives:
+            if name not in _derivatives(stage):
                 arguments = stage.name if name is None else f"{stage.name}, {name!r}"
                 raise errors.UnsupportedProblemError(
                     f"dxgemm.torch: epilogue {stage.name} has no derivative with respect to "
                     f"{name or 'its element'}; register one, @dxgemm.torch.derivative({arguments})"
                     ", or compute under torch.no_grad()."
                 )
-            found[place, name] = _derivatives[stage.key, name]
+            found[place, name] = _derivatives(stage)[name]
     return found
 
 
@@ -237,8 +244,8 @@ _CATALOGUE = (
         Derivative(lambda grad, value, low, high: grad * ((value >= low) & (value <= high)), 0),
     ),
 )
-# By the key of the epilogue, and the name of the operand; None for the element.
-_derivatives = {(stage.key, name): entry for stage, name, entry in _CATALOGUE}
+for _stage, _name, _entry in _CATALOGUE:
+    _derivatives(_stage)[_name] = _entry
 
 
 @derivative(dropout)

@@ -70,12 +70,24 @@ def compute_with_epilogue(
             value = value.reshape(-1)
         operands.append(value)
     keys = "\n".join(stage.key for stage in chain.stages)
+    if torch.compiler.is_compiling():
+        _keep_for_graphs(keys)
     kept = []
     if torch.is_grad_enabled():
         is_needed = any(x is not None and x.requires_grad for x in (a, b, c))
         needed = tuple(operand.requires_grad for operand in operands)
         kept = list(_places_to_keep(keys, is_needed, needed))
     return fused_operator(a, b, c, alpha, beta, keys, operands, numbers, kept, batch_invariant)[0]
+
+
+# Epilogues of graphs, which have their keys alone: nothing tells how long a graph is used.
+_in_graphs: dict[str, list[Epilogue]] = {}
+
+
+@torch.compiler.assume_constant_result
+def _keep_for_graphs(keys: str) -> None:
+    """Keep the epilogues of a chain, and with them their derivatives."""
+    _in_graphs.setdefault(keys, find_stages(keys))
 
 
 @torch.compiler.assume_constant_result
@@ -100,7 +112,7 @@ def _list_arrays(stages: Sequence[Epilogue]) -> list[tuple[int, Parameter]]:
 def _keep_at(place: int) -> Epilogue:
     """Make a stage like `epilogues.keep`, with an output of its own name."""
     output = replace(epilogues.keep.outputs[0], name=f"kept_{place}")
-    return Epilogue(epilogues.keep.function, (), (output,), epilogues.keep.digest)
+    return Epilogue(epilogues.keep.function, (), (output,))
 
 
 @torch.library.custom_op("dxgemm::gemm_epilogue", mutates_args=())
@@ -164,8 +176,8 @@ def _empty_fused(
 
 def _save_fused(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Save a and b, and of the chain's operands and values those that are read."""
-    *product, ctx.keys, operands, ctx.numbers, ctx.kept, batch_invariant = inputs
-    stages = find_stages(ctx.keys)
+    *product, keys, operands, ctx.numbers, ctx.kept, batch_invariant = inputs
+    ctx.stages = stages = find_stages(keys)  # the caller may drop them before the backward pass
     # In forward, ctx.needs_input_grad has no list for the operands, as it has in backward.
     needed = [operand.requires_grad for operand in operands]
     ctx.derivatives = find_derivatives(stages, any(ctx.needs_input_grad[:3]), needed)
@@ -193,7 +205,7 @@ def _fused_backward(
     `grads_kept`, the gradients of the values that were kept, are passed for second derivatives
     only.
     """
-    stages = find_stages(ctx.keys)
+    stages = ctx.stages
     _, _, *saved = ctx.saved_tensors
     shares = share_out(stages, saved, ctx.numbers)
     values = dict(zip(ctx.places, saved[len(ctx.like) :]))
@@ -237,9 +249,9 @@ fused_operator.register_autograd(_fused_backward, setup_context=_save_fused)
 
 
 # In a graph chains are joined without what is for kernels; the operator binds them anew.
-@torch.compiler.substitute_in_graph(epilogues.record)
-def _record_nothing(stage: Epilogue) -> None:
-    return None
+@torch.compiler.substitute_in_graph(epilogues.refreshed)
+def _leave_stage(stage: Epilogue) -> Epilogue:
+    return stage
 
 
 @torch.compiler.substitute_in_graph(epilogues.joined_shape)
