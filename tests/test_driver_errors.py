@@ -169,13 +169,17 @@ def kernel_launch(fake):
     return launch_on(0)
 
 
+def made_up(record, cubin=b""):
+    return SimpleNamespace(cubin=cubin, identity=cubin or b"identity", record=record)
+
+
 def launch_on(ordinal):
     record = SimpleNamespace(
         implementation="tuned", config="64x64", threads=256, dynamic_smem_bytes=0, cluster=1
     )
     problem = contiguous_problem("float32", 4, 5, 6)
-    launch._functions[b"", ordinal] = 1
-    return launch.KernelLaunch(SimpleNamespace(cubin=b"", record=record), problem, 7, ordinal)
+    launch._functions[b"identity", ordinal] = 1
+    return launch.KernelLaunch(made_up(record), problem, 7, ordinal)
 
 
 def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypatch):

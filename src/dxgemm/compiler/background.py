@@ -44,6 +44,7 @@ class BackgroundBuild:
         self.is_reported = False
 
 
+MOST_FAILURES = 256  # that are remembered
 # Builds under way, and failed ones, which are not tried again.
 _builds: dict[tuple[KernelSpec, str], BackgroundBuild] = {}
 _lock = threading.Lock()
@@ -60,6 +61,9 @@ def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -
     with _lock:
         build = _builds.get((spec, arch))
         if build is None:
+            ended = [key for key, other in _builds.items() if other.ended.is_set()]
+            for key in ended[: -MOST_FAILURES + 1]:
+                del _builds[key]
             build = _builds[spec, arch] = BackgroundBuild()
             # A daemon: the interpreter exits without waiting for it, and the worker goes on alone.
             thread = threading.Thread(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,11 @@ class CompiledKernel:
     cubin: bytes
     record: KernelRecord
     ptx: str | None = None
+
+    @cached_property
+    def identity(self) -> bytes:
+        """Digest that stands for the kernel where it is not to be kept."""
+        return hashlib.sha256(repr(self.record).encode() + self.cubin).digest()
 
 
 def compile_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:

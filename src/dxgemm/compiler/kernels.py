@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
 from functools import cache
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
@@ -11,7 +13,11 @@ from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
 from dxgemm.log import logger
 
-_in_memory: dict[tuple[KernelSpec, str], CompiledKernel] = {}
+# Of kernels in memory, the ones that were looked up last; others are read from disk again. Without
+# a bound, a service that makes a new epilogue for each request would keep all their kernels.
+MOST_BYTES = 64 << 20
+_in_memory: OrderedDict[tuple[KernelSpec, str], CompiledKernel] = OrderedDict()
+_lock = threading.Lock()
 
 
 @cache
@@ -22,9 +28,11 @@ def kernel_store() -> KernelStore:
 
 def find_kernel(spec: KernelSpec, arch: str) -> CompiledKernel | None:
     """Find a kernel in memory, in an installed wheel or in the cache; None if it is not built."""
-    kernel = _in_memory.get((spec, arch))
-    if kernel is not None:
-        return kernel
+    with _lock:
+        kernel = _in_memory.get((spec, arch))
+        if kernel is not None:
+            _in_memory.move_to_end((spec, arch))
+            return kernel
     key, wheel = spec.key(arch), kernel_wheel(arch)
     kernel = (wheel.load(key) if wheel else None) or kernel_store().load(key)
     return keep_kernel(spec, arch, kernel) if kernel else None
@@ -48,11 +56,21 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
 
 def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:
     """Keep a kernel in memory, unless it is there already; return the one that is kept."""
-    return _in_memory.setdefault((spec, arch), kernel)
+    with _lock:
+        kernel = _in_memory.setdefault((spec, arch), kernel)
+        total = sum(map(_bytes_of, _in_memory.values()))
+        while total > MOST_BYTES and len(_in_memory) > 1:
+            total -= _bytes_of(_in_memory.popitem(last=False)[1])
+    return kernel
+
+
+def _bytes_of(kernel: CompiledKernel) -> int:
+    return len(kernel.cubin) + len(kernel.ptx or "")
 
 
 def clear_kernels() -> int:
     """Remove every kernel from memory and the cache; return how many were in the cache."""
-    _in_memory.clear()
+    with _lock:
+        _in_memory.clear()
     kernel_wheel.cache_clear()
     return kernel_store().clear()

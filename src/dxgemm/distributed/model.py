@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from dxgemm import explain_shape
 from dxgemm.distributed.schedule import (
@@ -138,7 +138,7 @@ class ShardedProblem:
         return reasons
 
 
-@cache
+@lru_cache(maxsize=4096)
 def gemm_us(m: int, n: int, k: int, dtype: str, gpu: str | None) -> float:
     """Predicted time of one product in microseconds, with its launch."""
     if not m or not n:

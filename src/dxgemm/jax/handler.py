@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Options(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    @cache
+    @lru_cache(maxsize=1024)
     def of(cls, text: bytes) -> Options:
         """Options of a call."""
         return cls(*json.loads(text))

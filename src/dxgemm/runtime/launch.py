@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.errors import LaunchError
@@ -21,8 +22,10 @@ _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
 CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 
-_functions: dict[tuple[bytes, int], int] = {}  # by cubin and GPU
-_shared: dict[tuple[int, int], _Arguments] = {}  # by the kernel's id and GPU
+# By the kernel's identity and GPU. Modules stay loaded, because graphs that were captured may hold
+# their functions; all else of a kernel ends with its last launch.
+_functions: dict[tuple[bytes, int], int] = {}
+_shared: WeakValueDictionary[tuple[bytes, int], _Arguments] = WeakValueDictionary()
 
 
 def kernel_arguments(problem: Problem) -> tuple[int, ...]:
@@ -147,7 +150,7 @@ class KernelLaunch:
         self._blocks, self._slices = blocks, problem.slices
         self._ordinal = ordinal
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
-        key = id(kernel), ordinal
+        key = kernel.identity, ordinal
         arguments = None if is_alone else _shared.get(key)
         if arguments is None:
             maps_size = self._tensor_maps.size if self._tensor_maps else 0
@@ -292,12 +295,12 @@ def _parameter_offset(function: Any, index: int) -> int:
 
 def is_loaded(kernel: CompiledKernel | None, ordinal: int) -> bool:
     """True if a kernel is loaded on a GPU already."""
-    return kernel is not None and (kernel.cubin, ordinal) in _functions
+    return kernel is not None and (kernel.identity, ordinal) in _functions
 
 
 def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
     """Handle of the kernel's function on a GPU: faster to launch than the library's kernel."""
-    key = kernel.cubin, ordinal
+    key = kernel.identity, ordinal
     if key not in _functions:
         _functions[key] = _load(kernel, ordinal)
     return _functions[key]
