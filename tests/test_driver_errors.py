@@ -299,8 +299,8 @@ def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_lau
     [(CAPTURED, SUCCESS), (NOT_CAPTURED, driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)],
 )
 def test_no_kernel_is_built_or_loaded_under_capture(fake, monkeypatch, status, error):
-    kernel = SimpleNamespace(cubin=b"loaded")
-    built = {"loaded": kernel, "built": SimpleNamespace(cubin=b"built")}
+    kernel = made_up(None, b"loaded")
+    built = {"loaded": kernel, "built": made_up(None, b"built")}
     monkeypatch.setattr(binding, "simulator_enabled", lambda: False)
     monkeypatch.setattr(binding, "find_kernel", lambda spec, arch: built.get(spec.implementation))
     monkeypatch.setattr(binding, "obtain_kernel", lambda spec, arch: built[spec.implementation])
@@ -327,7 +327,7 @@ def test_no_kernel_is_built_or_loaded_under_capture(fake, monkeypatch, status, e
 )
 def test_a_kernel_that_cannot_be_loaded_is_named_and_can_be_loaded_later(fake, function):
     record = SimpleNamespace(implementation="tuned", entry="kernel", dynamic_smem_bytes=1 << 20)
-    kernel = SimpleNamespace(cubin=function.encode(), record=record)
+    kernel = made_up(record, function.encode())
     fake.results |= dict.fromkeys(
         ("cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"), 5
     )

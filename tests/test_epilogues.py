@@ -392,14 +392,26 @@ def twofold(value, row, col):
 def threefold(value, row, col):
     return value, value, value
 
+@dxgemm.epilogue
+def sometimes(value, row, col):
+    found = None
+    if value > 0.0:
+        found = value
+    return found
+
+@dxgemm.epilogue(outputs=("kept",))
+def half_told(value, row, col):
+    nothing = None
+    return value, nothing
+
 (spec, *_) = find_implementation("coalesced").common_specs(("float32",))
-for epilogue in (unfit, twofold, threefold):
+for epilogue in (unfit, twofold, threefold, sometimes, half_told):
     operands = (FusedOperand("output", "float32"),) if epilogue.outputs else ()
     try:
         compile_kernel(
             replace(spec, epilogue=Fusion((epilogue,), operands)), "sm_90a"
         )
-    except dxgemm.errors.BuildError as error:
+    except (dxgemm.errors.BuildError, dxgemm.errors.EpilogueError) as error:
         print(error, end="\\n\\n")
 """
 
@@ -408,7 +420,11 @@ def test_what_numba_cannot_compile_says_so_with_the_line(run_python, tmp_path):
     program = tmp_path / "unfit.py"
     program.write_text(COMPILE_UNFIT)
     said = run_python(f"import runpy; runpy.run_path({str(program)!r}, run_name='__main__')")
-    unfit, twofold, threefold = said.strip().split("\n\n")
+    unfit, twofold, threefold, *without_value = said.strip().split("\n\n")
+    assert without_value == [
+        f"epilogue {name}: it may return None; return a value on every path."
+        for name in ("sometimes", "half_told")
+    ]
     assert "nothing_like_that" in unfit and 'unfit.py", line 10:' in unfit
     assert "UniTuple(float32 x 2)" in twofold
     assert "exactly(Literal[int](2), UniTuple(float32 x 3))" in threefold

@@ -21,7 +21,13 @@ from typing import Any
 import numpy as np
 
 from dxgemm.handwritten.parts.elementary import FUNCTIONS, ROUNDED_FUNCTIONS
-from dxgemm.handwritten.parts.intrinsics import device_function, exactly, read_vector, store_vector
+from dxgemm.handwritten.parts.intrinsics import (
+    device_function,
+    exactly,
+    given,
+    read_vector,
+    store_vector,
+)
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.unroll import static_range, unroll
 from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type
@@ -125,7 +131,7 @@ def _make_apply(
                     arguments = arguments + (read[i][column],)
                 if taken > 1 and stage == 0:
                     arguments = (values[taken * column + 1],) + arguments
-                value = functions[stage](value, *arguments)
+                value = given(first + stage, functions[stage](value, *arguments))
                 if output_counts[stage] > 0:
                     returned = exactly(1 + output_counts[stage], value)
                     value, kept = returned[0], kept + returned[1:]

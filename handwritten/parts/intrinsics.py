@@ -22,6 +22,15 @@ from typing import Any
 import numpy as np
 from numba.core import config as _config
 
+
+class NoValueError(Exception):
+    """A function of an epilogue may return None; `stage` is its index in the chain."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__(f"stage {stage} may return None")
+        self.stage = stage
+
+
 if _config.ENABLE_CUDASIM:
     from dxgemm.handwritten.parts import simulated_memory
 
@@ -51,6 +60,9 @@ if _config.ENABLE_CUDASIM:
 
     def exactly(count: int, values: Any) -> Any:
         return values
+
+    def given(stage: int, value: Any) -> Any:
+        return value
 
     def zeros(scalar: Any, count: int) -> Any:
         return (scalar(0),) * count
@@ -242,6 +254,14 @@ else:
         if not isinstance(values, types.BaseTuple) or len(values) != literal(count):
             return None
         return signature(values, count, values), lambda context, builder, sig, args: args[1]
+
+    @intrinsic
+    def given(typing_context, stage, value):
+        """The same value; the kernel does not compile if it may be None, here or in a tuple."""
+        parts = value.types if isinstance(value, types.BaseTuple) else (value,)
+        if any(isinstance(part, types.NoneType | types.Optional) for part in parts):
+            raise NoValueError(literal(stage))
+        return signature(value, stage, value), lambda context, builder, sig, args: args[1]
 
     @intrinsic
     def zeros(typing_context, scalar, count):

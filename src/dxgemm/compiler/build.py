@@ -18,7 +18,7 @@ from dxgemm.compiler.quick_numba import collector_paused, short_builds
 from dxgemm.compiler.reason import numba_reason
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_warnings
-from dxgemm.errors import BuildError, DxgemmError, MissingPackageError
+from dxgemm.errors import BuildError, DxgemmError, EpilogueError, MissingPackageError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.dtypes import scalar_dtype
 from dxgemm.problem.fusion import Fusion
@@ -237,6 +237,8 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
         from numba.cuda.cudadrv.error import CCSupportError
     except ImportError as error:
         raise _missing_package(spec, error) from error
+    from dxgemm.handwritten.parts.intrinsics import NoValueError
+
     capability = divmod(compute_capability(arch), 10)
     element = getattr(types, _ELEMENT_TYPES.get(spec.dtype, spec.dtype))
     scalar = getattr(types, scalar_dtype(spec.dtype))
@@ -257,6 +259,11 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
             f"the toolkit no longer builds for {arch}: {error}; for GPUs before Turing, "
             "pip install 'dxgemm[cu12]'."
         ) from error
+    except NoValueError as error:
+        name = spec.epilogue.stages[error.stage].name if spec.epilogue else ""
+        raise EpilogueError(
+            f"epilogue {name}: it may return None; return a value on every path."
+        ) from None
     except Exception as error:
         stages = spec.epilogue.stages if spec.epilogue else ()
         named = f" ({' | '.join(stage.name for stage in stages)})" if stages else ""
