@@ -28,3 +28,7 @@ if __name__ != "dxgemm.handwritten":
         f"import this package as dxgemm.handwritten, not as {__name__}: a second copy would "
         "compile every kernel again."
     )
+
+from dxgemm.handwritten.parts.sources import keep_sources
+
+keep_sources(f"{folder}{room}" for folder in __path__ for room in ("", "/kernels", "/parts"))

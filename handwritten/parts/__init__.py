@@ -1,6 +1,7 @@
 """Parts that kernels share: instructions, loads, main loops, stores, configs, and the unroller.
 
 kernel, configs                   the record of a kernel, and the configs of rungs
+sources                           texts of kernel files, kept as they are imported
 unroll                            rewriting of kernels: loops, casts, steps, operands
 intrinsics, mma, hopper           instructions that numba lacks
 operands, widening, cached_copy   layouts of operands, conversion of elements, copies through L1

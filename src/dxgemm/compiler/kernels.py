@@ -8,7 +8,7 @@ from collections import OrderedDict
 from functools import cache
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
-from dxgemm.compiler.spec import KernelSpec
+from dxgemm.compiler.spec import KernelSpec, check_sources
 from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
 from dxgemm.log import logger
@@ -49,6 +49,7 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
         if kernel is None:
             start = time.perf_counter()
             kernel = compile_kernel(spec, arch)
+            check_sources(spec)
             logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
             kernel_store().save(key, kernel)
     return keep_kernel(spec, arch, kernel)

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from dxgemm.errors import BuildError
+from dxgemm.handwritten.parts.sources import source_text
 from dxgemm.problem.fusion import Fusion
 
 # Part of every key: raise it when the argument list or the build changes the meaning of a cubin.
@@ -86,11 +87,23 @@ class KernelSpec:
         return " ".join(parts)
 
 
-@cache
-def _source_digest(module: str) -> str:
+def check_sources(spec: KernelSpec) -> None:
+    """Check, after a build, that the kernel was made from the texts that its key stands for.
+
+    Raises:
+        BuildError: a file was edited after the key was computed, or a module was loaded again.
+    """
+    if _compute_source_digest(spec.module) != _source_digest(spec.module):
+        raise BuildError(
+            f"{spec} is not built: its source files changed in this process; restart Python."
+        )
+
+
+def _compute_source_digest(module: str) -> str:
     """Digest of a kernel file and of the files that it imports from its package or `HANDWRITTEN`.
 
-    The files are read as text, not imported: on a cache hit numba must stay unimported.
+    Files are not imported for it: on a cache hit numba must stay unimported. Those that are
+    imported count as they were then.
     """
     packages = {module.rpartition(".")[0], *HANDWRITTEN}
     digest = hashlib.sha256()
@@ -100,12 +113,15 @@ def _source_digest(module: str) -> str:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(f"no kernel file {name}")
-        source = Path(spec.origin).read_text()
+        source = source_text(spec.origin)
         digest.update(f"{name}\0{source}\0".encode())
         imported = sorted(set(_imports(source, packages)))
         pending += [other for other in imported if other not in found]
         found.update(imported)
     return digest.hexdigest()
+
+
+_source_digest = cache(_compute_source_digest)
 
 
 def _imports(source: str, packages: set[str]) -> Iterator[str]:

@@ -50,7 +50,7 @@ class Worker:
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            pickle.dump((spec, arch), self._process.stdin)
+            pickle.dump((spec, arch, spec.key(arch)), self._process.stdin)
             self._process.stdin.flush()
             answer, warned = pickle.load(self._process.stdout)
         except (EOFError, OSError):
@@ -88,19 +88,23 @@ def answer_requests() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not mix with answers
     while True:
         try:
-            spec, arch = pickle.load(sys.stdin.buffer)
+            spec, arch, key = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
         with warnings.catch_warnings(record=True) as caught:
-            answer = _build(spec, arch)
+            answer = _build(spec, arch, key)
         warned = [str(w.message) for w in caught if w.category is RuntimeWarning]
         pickle.dump((answer, warned), answers)
         answers.flush()
 
 
-def _build(spec: KernelSpec, arch: str) -> CompiledKernel | DxgemmError:
-    """Build a kernel, or return an error that names it."""
+def _build(spec: KernelSpec, arch: str, key: str) -> CompiledKernel | DxgemmError:
+    """Build the kernel of a key, or return an error that names it."""
     try:
+        if spec.key(arch) != key:
+            raise BuildError(
+                "its source files are not those of the process that asks for it; restart Python"
+            )
         return obtain_kernel(spec, arch)
     except DxgemmError as error:
         named = str(error) if str(spec) in str(error) else f"{spec} for {arch}: {error}"
