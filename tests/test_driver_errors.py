@@ -5,8 +5,10 @@ Without a GPU the driver's answers are made up; with one the faults are real.
 
 from __future__ import annotations
 
+import gc
 import signal
 import struct
+import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -91,7 +93,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
     monkeypatch.setattr(launch, "device_count", lambda: 1)
     monkeypatch.setattr(launch, "_functions", {})
-    monkeypatch.setattr(launch, "_shared", {})
+    monkeypatch.setattr(launch, "_shared", weakref.WeakValueDictionary())
     return fake
 
 
@@ -180,6 +182,26 @@ def launch_on(ordinal):
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"identity", ordinal] = 1
     return launch.KernelLaunch(made_up(record), problem, 7, ordinal)
+
+
+def test_launches_that_are_dropped_leave_nothing_but_the_modules(fake):
+    problem = contiguous_problem("float32", 4, 5, 6)
+    for number in range(100):
+        record = launch_on(0)._kernel.record
+        identity = b"%d" % number
+        launch._functions[identity, 0] = 1
+        first, again = (
+            launch.KernelLaunch(made_up(record, identity), problem, 7, 0) for _ in range(2)
+        )
+        assert first._arguments is again._arguments, "a kernel that was read again is the same"
+        first(*CALL, stream=0)
+        plan = again.fixed(*CALL)
+        plan(stream=0)
+    assert len(launch._shared) > 0
+    reference = weakref.ref(first)
+    del first, again, plan
+    gc.collect()
+    assert not launch._shared and reference() is None
 
 
 def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypatch):

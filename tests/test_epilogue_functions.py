@@ -635,6 +635,113 @@ def test_outputs_are_new_arrays_in_the_dtype_of_those_bound():
     assert not kept.any() and not before.any()
 
 
+def without_a_return(value, row, col):
+    value + 1.0
+
+
+def with_one_on_a_path(value, row, col):
+    if value > 0.0:
+        return value
+
+
+def with_an_empty_one(value, row, col):
+    if value > 0.0:
+        return
+    return value
+
+
+def after_a_loop(value, row, col):
+    for i in range(3):
+        if value > i:
+            return value
+
+
+def by_a_helper(value, row, col):
+    return with_one_on_a_path(value, row, col)
+
+
+def raising(value, row, col):
+    if value > 0.0:
+        return value
+    raise ValueError
+
+
+def asserting(value, row, col):
+    assert value > 0.0
+    return value
+
+
+@pytest.mark.parametrize(
+    "function, match",
+    [
+        *(
+            (function, "can end without returning a value.*on every path")
+            for function in (
+                without_a_return,
+                with_one_on_a_path,
+                with_an_empty_one,
+                after_a_loop,
+                by_a_helper,
+                lambda value, row, col: None,
+                lambda value, row, col: value if value > 0.0 else None,
+                lambda value, row, col: None if value > 0.0 else value,
+            )
+        ),
+        (raising, "raises an exception"),
+        (asserting, "raises an exception"),
+    ],
+    ids=name_of,
+)
+def test_a_function_that_can_end_without_a_value_is_refused(function, match):
+    with pytest.raises(errors.EpilogueError, match=f"epilogue .*{match}"):
+        dxgemm.epilogue(function)
+
+
+def sometimes(value, row, col):
+    found = None
+    if value > 0.0:
+        found = value
+    return found
+
+
+def in_a_loop(value, row, col):
+    while True:
+        if value > 1.0:
+            return value
+        value = value * 2.0
+
+
+def in_every_case(value, row, col):
+    match row:
+        case 0:
+            return value
+        case _:
+            return -value
+
+
+def ignoring_what_a_helper_returns(value, row, col):
+    without_a_return(value, row, col)
+    return value
+
+
+def test_a_value_that_may_be_none_is_refused_where_it_is_found(home):
+    late, values = dxgemm.epilogue(sometimes), np.float32([[1, -1]])
+    told = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: (value, None))
+    for bound in (late.bound, told(kept=np.zeros((1, 2), np.float32))):
+        with pytest.raises(errors.EpilogueError, match="must return"):
+            bound.on_host(values)
+    out = home.send(np.full((1, 2), 7, np.float32))
+    with pytest.raises(errors.EpilogueError, match="sometimes: .*return"):
+        dxgemm.gemm(home.send(np.float32([[1]])), home.send(-values), out=out, epilogue=late)
+
+
+@pytest.mark.parametrize(
+    "function", [in_a_loop, in_every_case, ignoring_what_a_helper_returns], ids=name_of
+)
+def test_functions_that_return_on_every_path_are_taken(function):
+    assert len(digest(function)) == 64
+
+
 def test_the_number_of_values_returned_must_fit_the_outputs():
     forgetful = dxgemm.epilogue(outputs=("kept",))(lambda value, row, col: value)
     with pytest.raises(errors.EpilogueError, match=r"lambda.*kept"):
