@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from inspect import getclosurevars
+from itertools import count
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,6 +26,7 @@ from dxgemm.choice.implementation import MOST_SLICES
 from dxgemm.choice.registry import find_implementation
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.define import contiguous_problem
+from dxgemm.problem.fusion import Fusion
 from dxgemm.runtime import binding, capture, device, host, launch, workspace
 from dxgemm.testing.inputs import operands
 
@@ -93,7 +95,10 @@ def fake(monkeypatch):
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
     monkeypatch.setattr(launch, "device_count", lambda: 1)
     monkeypatch.setattr(launch, "_functions", {})
-    monkeypatch.setattr(launch, "_shared", weakref.WeakValueDictionary())
+    for name in ("_shared", "_leases"):
+        monkeypatch.setattr(launch, name, weakref.WeakValueDictionary())
+    for name in ("_libraries", "_recent", "_kept", "_unused"):
+        monkeypatch.setattr(launch, name, type(getattr(launch, name))())
     return fake
 
 
@@ -182,6 +187,54 @@ def launch_on(ordinal):
     problem = contiguous_problem("float32", 4, 5, 6)
     launch._functions[b"identity", ordinal] = 1
     return launch.KernelLaunch(made_up(record), problem, 7, ordinal)
+
+
+def with_function(own):
+    """A problem with an epilogue of dxgemm's own, or of the caller's."""
+    fusion = Fusion((SimpleNamespace(is_own=own, operands=()),), ())
+    return replace(contiguous_problem("float32", 4, 5, 6), epilogue=fusion)
+
+
+def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(fake):
+    fake.results |= dict.fromkeys(("cuLibraryGetKernel", "cuKernelGetFunction"), 5)
+    record = launch_on(0)._kernel.record
+    record.entry = "kernel"
+    libraries = count()
+    unloaded = []
+    fake.cuLibraryLoadData = lambda cubin, *_: (SUCCESS, cubin)
+    fake.cuLibraryUnload = lambda library: unloaded.append(library) or (SUCCESS,)
+
+    def bind(own=False):
+        cubin = b"%d" % next(libraries)
+        return launch.KernelLaunch(made_up(record, cubin), with_function(own), 7, 0), cubin
+
+    own = [bind(own=True)[1] for _ in range(launch.MOST_UNUSED)]
+    held, of_held = bind()
+    plan, of_plan = bind()
+    plan = plan.fixed(*CALL)
+    captured, of_capture = bind()
+    planned, of_captured_plan = bind()
+    planned = planned.fixed(*CALL)
+    held(*CALL, stream=5)
+    fake.results["cuStreamIsCapturing"] = CAPTURED
+    captured(*CALL, stream=5)
+    planned(stream=5)
+    fake.results["cuStreamIsCapturing"] = NOT_CAPTURED
+    del captured, planned
+    for _ in range(2 * launch.MOST_UNUSED):
+        launched, cubin = bind()
+        launched(*CALL, stream=0)
+        launched.fixed(*CALL)(stream=0)
+    gc.collect()
+    bind()
+    stay = {*own, of_held, of_plan, of_capture, of_captured_plan, cubin}
+    assert len(unloaded) >= launch.MOST_UNUSED and not stay & set(unloaded)
+    assert len(set(unloaded)) == len(unloaded)
+    assert len(launch._functions) <= len(own) + launch.MOST_UNUSED + len(stay) - len(own) + 2
+    gone = made_up(record, unloaded[0])
+    assert not launch.is_loaded(gone, 0)
+    launch.KernelLaunch(gone, with_function(False), 7, 0)(*CALL, stream=0)
+    assert launch.is_loaded(gone, 0), "it is loaded again"
 
 
 def test_launches_that_are_dropped_leave_nothing_but_the_modules(fake):

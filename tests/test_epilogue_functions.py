@@ -731,7 +731,7 @@ def test_a_value_that_may_be_none_is_refused_where_it_is_found(home):
         with pytest.raises(errors.EpilogueError, match="must return"):
             bound.on_host(values)
     out = home.send(np.full((1, 2), 7, np.float32))
-    with pytest.raises(errors.EpilogueError, match="sometimes: .*return"):
+    with pytest.raises(errors.EpilogueError, match=r"sometimes: .*return"):
         dxgemm.gemm(home.send(np.float32([[1]])), home.send(-values), out=out, epilogue=late)
 
 

@@ -158,6 +158,11 @@ class Epilogue(FunctionHolder):
             )
         return self._successor
 
+    @property
+    def is_own(self) -> bool:
+        """True for an epilogue of dxgemm: there are a few of them, and any number of others."""
+        return self.function.__module__.partition(".")[0] == "dxgemm"
+
     @cached_property
     def uses_row(self) -> bool:
         """True if the result may depend on the row itself, beside the operands' elements there."""

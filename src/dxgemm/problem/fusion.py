@@ -121,6 +121,11 @@ class Fusion:
         return any(stage.returns_real for stage in self.stages)
 
     @property
+    def is_own(self) -> bool:
+        """True if all functions are of dxgemm."""
+        return all(stage.is_own for stage in self.stages)
+
+    @property
     def mask_block(self) -> int:
         """Rows and columns of a block of the block mask, the last operand; 0 without one."""
         return self.operands[-1].block if self.operands else 0

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, finalize
 
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.errors import LaunchError
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.capture import outside_capture
+from dxgemm.runtime.capture import is_captured, launch_is_captured, outside_capture
 from dxgemm.runtime.device import current_device, device_count, driver_api
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
@@ -22,10 +24,21 @@ _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
 CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 
-# By the kernel's identity and GPU. Modules stay loaded, because graphs that were captured may hold
-# their functions; all else of a kernel ends with its last launch.
-_functions: dict[tuple[bytes, int], int] = {}
-_shared: WeakValueDictionary[tuple[bytes, int], _Arguments] = WeakValueDictionary()
+Key = tuple[bytes, int]  # of a loaded kernel: its identity, and the GPU
+_functions: dict[Key, int] = {}
+_libraries: dict[Key, Any] = {}  # that the functions are of
+_shared: WeakValueDictionary[Key, _Arguments] = WeakValueDictionary()
+
+# There may be kernels with a new function of the caller for each request. Of these, the ones bound
+# last stay loaded, and those of graphs and of launches that live. All other kernels stay.
+MOST_UNUSED = 256
+_leases: WeakValueDictionary[Key, _Lease] = WeakValueDictionary()
+_recent: OrderedDict[Key, _Lease] = OrderedDict()
+_kept: set[_Lease] = set()
+_unused: deque[Key] = deque()  # filled by the garbage collector, which must not call the driver
+_loading = threading.RLock()  # held while a kernel is found or loaded, or unloaded
+# The stream 0 cannot be captured, unless it stands for one per thread; -1 stands for none.
+_UNCAPTURED = -1 if os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0" else 0
 
 
 def kernel_arguments(problem: Problem) -> tuple[int, ...]:
@@ -75,6 +88,44 @@ def _launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
     return config, fields
 
 
+class _Lease:
+    """Use of a kernel that can be unloaded."""
+
+    def __init__(self, key: Key) -> None:
+        finalize(self, _unused.append, key).atexit = False
+
+    def note(self, stream: int) -> None:
+        """Take note of a launch: if it becomes part of a graph, the kernel stays loaded."""
+        if stream != _UNCAPTURED and self not in _kept and is_captured(stream):
+            _kept.add(self)
+
+
+def _lease_of(key: Key, is_lasting: bool) -> _Lease | None:
+    """Find or make the lease of a kernel; None of one that stays loaded."""
+    lease = _leases.get(key)
+    if lease is None:
+        lease = _leases[key] = _Lease(key)
+    if is_lasting:
+        _kept.add(lease)
+    if lease in _kept:
+        return None
+    _recent[key] = lease
+    _recent.move_to_end(key)
+    while len(_recent) > MOST_UNUSED:
+        _recent.popitem(last=False)
+    return lease
+
+
+def _unload_unused() -> None:
+    """Unload the kernels that have no lease any more."""
+    while _unused and not launch_is_captured():
+        gone = _unused.popleft()
+        if gone not in _leases and gone in _libraries:
+            del _functions[gone]
+            with current_device(gone[1]), outside_capture():
+                driver_api().cuLibraryUnload(_libraries.pop(gone))
+
+
 class _Arguments:
     """Memory from which the driver takes a kernel's arguments and launch configuration.
 
@@ -90,6 +141,7 @@ class _Arguments:
         config: launch configuration for the driver.
         fields: memory of config, as a C struct.
         owner: the launch that wrote the grid and the arguments that its problem fixes.
+        lease: use of a kernel that can be unloaded; None of one that stays.
     """
 
     def __init__(
@@ -98,7 +150,11 @@ class _Arguments:
         driver = driver_api()
         self.kernel = kernel
         self.lock = threading.Lock()
-        self.function = driver.CUfunction(_function_handle(kernel, ordinal))
+        with _loading:
+            self.function = driver.CUfunction(_function_handle(kernel, ordinal))
+            is_lasting = problem.epilogue is None or problem.epilogue.is_own
+            self.lease = _lease_of((kernel.identity, ordinal), is_lasting)
+            _unload_unused()
         of_call, fixed = _formats(problem.scalar_dtype)
         self.pack = of_call.pack_into
         self.operands = of_call.size + fixed.size
@@ -164,6 +220,7 @@ class KernelLaunch:
         self._buffer, self._pack = arguments.buffer, arguments.pack
         self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
         self._function, self._extra_address = arguments.function, arguments.extra_address
+        self._lease = arguments.lease
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
         self._submit = _submit_on(ordinal)
 
@@ -188,6 +245,8 @@ class KernelLaunch:
         with self._lock:
             self._set_arguments(a, b, c, out, alpha, beta, operands)
             self._fields.stream = stream
+            if self._lease is not None:
+                self._lease.note(stream)
             (error,) = self._submit(self._config, self._function, 0, self._extra_address)
             if error:
                 self._queue_in_context(self._config)
@@ -236,9 +295,12 @@ class KernelLaunch:
         """Function that queues the kernel with its arguments as they are; it looks nothing up."""
         configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
         submit, function, extra_address = self._submit, self._function, self._extra_address
+        lease = self._lease
 
         def queue(stream: int) -> None:
             config = configs.get(stream) or self._config_on(stream, configs)
+            if lease is not None:
+                lease.note(stream)
             (error,) = submit(config, function, 0, extra_address)
             if error:
                 self._queue_in_context(config)
@@ -307,7 +369,7 @@ def _function_handle(kernel: CompiledKernel, ordinal: int) -> int:
 
 
 def _load(kernel: CompiledKernel, ordinal: int) -> int:
-    """Load a cubin for the life of the process, and return its function."""
+    """Load a cubin and return its function."""
     driver = driver_api()
     with current_device(ordinal), outside_capture():
         error, library = driver.cuLibraryLoadData(kernel.cubin, [], [], 0, [], [], 0)
@@ -320,4 +382,5 @@ def _load(kernel: CompiledKernel, ordinal: int) -> int:
             (error,) = driver.cuFuncSetAttribute(function, limit, kernel.record.dynamic_smem_bytes)
     if error:
         raise LaunchError(f"gemm: cannot load {kernel.record.implementation}: {error.name}.")
+    _libraries[kernel.identity, ordinal] = library
     return int(function)
