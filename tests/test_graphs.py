@@ -12,6 +12,8 @@ from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors, reductions
+from dxgemm.call import route
+from dxgemm.runtime import launch
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -131,6 +133,38 @@ def test_a_call_that_would_load_a_kernel_is_refused_and_the_capture_goes_on(libr
     assert_right(c.get(), *FIRST, ALPHA, BETA)
     dxgemm.gemm(a, b, c, epilogue=shift)
     assert_right(c.get() - np.float32(number), *FIRST)
+
+
+def test_a_graph_outlives_the_kernels_that_are_unloaded(cupy, monkeypatch):
+    monkeypatch.setattr(launch, "MOST_UNUSED", 1)
+    a, b, c = map(cupy.asarray, FIRST)
+    numbers = [0.25 + place for place in range(5)]
+
+    def drop():
+        route.clear_routes()
+        gc.collect()
+
+    def result(number):
+        return dxgemm.gemm(a, b, c, epilogue=shift_by(number), implementation="coalesced")
+
+    def expect(number):
+        assert_right(c.get() - np.float32(number), *FIRST)
+
+    result(numbers[0])
+    replay = graph_of("cupy", lambda: result(numbers[0]))
+    drop()
+    before = len(launch._libraries)
+    for number in numbers[1:]:
+        result(number)
+        expect(number)
+        drop()
+    assert len(launch._libraries) < before + len(numbers) - 1, "some were unloaded"
+    c.fill(0)
+    replay()
+    expect(numbers[0])
+    for number in numbers:  # loaded again
+        result(number)
+        expect(number)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -474,6 +474,21 @@ def test_an_epilogue_may_be_dropped_before_the_backward_pass(random):
         assert reference() is None, "nothing else keeps it, nor its derivative"
 
 
+def test_epilogues_of_graphs_are_kept(random):
+    operators = import_module("dxgemm.torch.epilogue_operators")
+
+    @dxgemm.epilogue
+    def more(value, row, col, factors: RowVector):
+        return value * factors + 17.0
+
+    b, factors = random(K, N).detach(), random(N).detach()
+    call = torch.compile(
+        lambda a: dxgemm.torch.gemm(a, b, epilogue=more(factors)), backend="aot_eager"
+    )
+    call(random(M, K).detach())
+    assert operators._in_graphs[more.key] == [more]
+
+
 def test_keys_tell_epilogues_of_the_same_code_apart():
     assert len({entry.key for entry in (epilogues.bias, epilogues.bias_column)}) == 2
 

@@ -32,7 +32,6 @@ def keep_sources(folders: Iterable[str]) -> None:
 
 def source_text(path: str) -> str:
     """Text that a file was imported from; of a file that is not, its text now."""
-    _, modified, *_ = linecache.cache.get(path, (0, 0.0))
-    if modified is None:
-        return "".join(linecache.getlines(path))
-    return Path(path).read_text()
+    entry = linecache.cache.get(path)
+    is_kept = entry is not None and len(entry) == 4 and entry[1] is None
+    return "".join(linecache.getlines(path)) if is_kept else Path(path).read_text()

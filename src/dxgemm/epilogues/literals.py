@@ -179,7 +179,8 @@ class _Copies:
 
     def _global(self, name: str, function: FunctionType) -> Any:
         """Value of a global; `ABSENT` if it has none, or is a builtin of Python's own."""
-        scope, inherited = function.__globals__, function.__builtins__
+        scope = function.__globals__
+        inherited: dict[str, Any] = getattr(function, "__builtins__")  # noqa: B009  # for mypy
         value = self.noted(Read(name, scope))
         if value is not ABSENT:
             return value
@@ -238,7 +239,7 @@ class _Recording(_Copies):
             holder = value.current()
             self.reads += holder.reads
             self.sources += holder.sources
-            return holder.recorded
+            return python_function(holder)
         function = python_function(value)
         if function is None or function is value:
             return function

@@ -63,7 +63,7 @@ class FunctionHolder:
         sources: the functions that it was made from.
     """
 
-    recorded: FunctionType
+    recorded: Any  # a function; its type would make it a method
     reads: tuple[Read, ...]
     sources: tuple[Source, ...]
 
@@ -184,13 +184,14 @@ def python_function(value: Any) -> FunctionType | None:
     knows them.
     """
     if isinstance(value, FunctionHolder):
-        return value.recorded
+        function: FunctionType = value.recorded
+        return function
     if isinstance(value, FunctionType):
         return None if _qualified_name(value) else value
     if not _is_of_numba(value):
         return None
-    function = getattr(value, "py_func", None)
-    return function if isinstance(function, FunctionType) else None
+    called = getattr(value, "py_func", None)
+    return called if isinstance(called, FunctionType) else None
 
 
 def refused_option(dispatcher: Any) -> str | None:
@@ -314,7 +315,7 @@ def _ends_of(code: CodeType) -> tuple[frozenset[str], str]:
     """How a function returns, "value" and "none", and what it does that a kernel cannot."""
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    ends = set()
+    ends: set[str] = set()
     for index, instruction in enumerate(instructions):
         name, value = instruction.opname, instruction.argval
         if name in _UNFIT:
