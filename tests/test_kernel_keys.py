@@ -132,7 +132,7 @@ K = 5.0
 }  # fmt: skip
 
 PROGRAM = """
-import json, sys, types
+import json, pickle, sys, types
 import dxgemm
 from dxgemm import errors
 from dxgemm.choice.registry import find_implementation
@@ -145,7 +145,8 @@ sys.modules["config"] = types.ModuleType("config")
 (plain, *_) = find_implementation("coalesced").common_specs(("float32",))
 
 def compile_kernel(spec, arch):
-    (stage,) = spec.epilogue.stages
+    stage = pickle.loads(pickle.dumps(spec.epilogue.stages[0]))  # as a worker gets it
+    assert stage.digest == spec.epilogue.stages[0].digest
     value = stage.make_function(float, lambda function: function, {})(1.0, 0, 0)
     return made_up_kernel(repr(value).encode(), "coalesced", "", arch)
 
@@ -305,7 +306,7 @@ def test_a_key_is_known_as_long_as_one_of_equal_epilogues_lives():
     assert epilogues.find_epilogue(key) == second
     del second
     gc.collect()
-    with pytest.raises(KeyError):
+    with pytest.raises(errors.EpilogueError, match=r"shifted.*were dropped; keep one"):
         epilogues.find_epilogue(key)
 
 

@@ -17,7 +17,7 @@ from dxgemm.log import logger
 # a bound, a service that makes a new epilogue for each request would keep all their kernels.
 MOST_BYTES = 64 << 20
 _in_memory: OrderedDict[tuple[KernelSpec, str], CompiledKernel] = OrderedDict()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may look kernels up too
 
 
 @cache
@@ -59,7 +59,7 @@ def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> Compiled
     """Keep a kernel in memory, unless it is there already; return the one that is kept."""
     with _lock:
         kernel = _in_memory.setdefault((spec, arch), kernel)
-        total = sum(map(_bytes_of, _in_memory.values()))
+        total = sum(map(_bytes_of, list(_in_memory.values())))
         while total > MOST_BYTES and len(_in_memory) > 1:
             total -= _bytes_of(_in_memory.popitem(last=False)[1])
     return kernel

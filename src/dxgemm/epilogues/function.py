@@ -161,7 +161,7 @@ class Epilogue(FunctionHolder):
     @property
     def is_own(self) -> bool:
         """True for an epilogue of dxgemm: there are a few of them, and any number of others."""
-        return self.function.__module__.partition(".")[0] == "dxgemm"
+        return (self.function.__module__ or "").partition(".")[0] == "dxgemm"
 
     @cached_property
     def uses_row(self) -> bool:
@@ -470,9 +470,15 @@ def find_epilogue(key: str) -> Epilogue:
     """Find the epilogue of a key: one with the same behaviour, and operands of the same names.
 
     Raises:
-        KeyError: there is none any more.
+        EpilogueError: there is none any more.
     """
-    return _by_key[key]
+    found = _by_key.get(key)
+    if found is None:
+        raise EpilogueError(
+            f"epilogue {key.partition('(')[0]}: all with this key were dropped; keep one for as "
+            "long as it is used."
+        )
+    return found
 
 
 def bound_epilogue(value: Any) -> BoundEpilogue:

@@ -188,7 +188,7 @@ def python_function(value: Any) -> FunctionType | None:
         return function
     if isinstance(value, FunctionType):
         return None if _qualified_name(value) else value
-    if not _is_of_numba(value):
+    if not _is_of_numba(value) or _qualified_name(value):
         return None
     called = getattr(value, "py_func", None)
     return called if isinstance(called, FunctionType) else None
