@@ -384,7 +384,7 @@ def test_no_kernel_is_built_or_loaded_under_capture(fake, monkeypatch, status, e
 
     def bind(name):
         spec = SimpleNamespace(implementation=name, config="64x64")
-        return binding.launch_kernel(spec, None, 1, "sm_90a", 0)
+        return binding.launch_kernel(spec, contiguous_problem("float32", 4, 5, 6), 1, "sm_90a", 0)
 
     fake.results["cuStreamIsCapturing"] = status
     fake.fails = {"cuStreamIsCapturing": error}
