@@ -29,7 +29,6 @@ from dxgemm.distributed.schedule import (
     PEER,
     REDUCE,
     SCATTER,
-    make_schedule,
     shards_of,
 )
 from dxgemm.gpu.status import simulator_enabled
@@ -37,9 +36,9 @@ from dxgemm.gpu.status import simulator_enabled
 torch = pytest.importorskip("torch", reason="sharded products need torch: dxgemm[torch]")
 ranks_of_tests = import_module("ranks")
 dist, tensors = import_module("torch.distributed"), import_module("torch.distributed.tensor")
-agreement, calls, peers, products = (
+agreement, calls, meeting, peers, products = (
     import_module(f"dxgemm.distributed.{name}")
-    for name in ("agreement", "calls", "peers", "products")
+    for name in ("agreement", "calls", "meeting", "peers", "products")
 )
 DEVICE, Ranks = ranks_of_tests.DEVICE, ranks_of_tests.Ranks
 Replicate, Shard = tensors.Replicate, tensors.Shard
@@ -356,19 +355,21 @@ def test_moves_between_peers_are_not_captured(mortal):
         assert error[0] == "LaunchError" and "CUDA graph" in error[1]
 
 
-def on_rank_leave(rank):
-    """One rank leaves out a call that was agreed on."""
+def on_rank_stall(rank):
+    """The stream of one rank does not come to a call that its host has launched."""
     a = torch.ones(256, 256, device=DEVICE)
     dxd.all_gather_gemm(a, a, method="peer", timeout=3.0)
     torch.cuda.synchronize()
+    if rank == 1:
+        torch.cuda._sleep(60_000_000_000)
+    dxd.all_gather_gemm(a, a, method="peer", timeout=3.0)
     if rank == 0:
-        dxd.all_gather_gemm(a, a, method="peer", timeout=3.0)
         torch.cuda.synchronize()
 
 
 @on_gpus
 def test_a_gpu_does_not_wait_for_a_peer_forever(mortal):
-    mortal.ask(on_rank_leave, on=range(2))
+    mortal.ask(on_rank_stall, on=range(2))
     left = mortal.processes[0]
     left.join(ranks_of_tests.LONGEST_S)
     assert left.exitcode == -signal.SIGABRT
@@ -383,6 +384,7 @@ class Symmetric:
     So a wait holds up all that its rank would queue after it, on any stream.
     """
 
+    _SymmetricMemory = SimpleNamespace(set_group_info=lambda *_: None)
     CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=SimpleNamespace(value=0))
 
     def __init__(self, size):
@@ -448,11 +450,23 @@ class Event:
         return True
 
 
+class ThreadGroup(agreement.Group):
+    """Group of ranks that are threads."""
+
+    def __init__(self, rank, size, cells):
+        self.rank, self.size, self.agreed, self.memory = rank, size, {}, None
+        self.shared_prefix, self.process_group = "peers", None
+        self.meeting = meeting.Meeting(rank, size, cells)
+
+    def backend(self, device):
+        return "gloo"
+
+
 @pytest.fixture
 def symmetric(monkeypatch):
-    """Makes a `Symmetric` that `peers` uses in place of GPUs."""
+    """Runs a function on ranks that are threads, whose peers are a `Symmetric` in place of GPUs."""
 
-    def symmetric(size):
+    def run(size, chunks, function):
         made, gemms, gemm, queue = Symmetric(size), threading.Lock(), dxgemm.gemm, Queue()
 
         def one_at_a_time(*arguments, **named):
@@ -460,17 +474,33 @@ def symmetric(monkeypatch):
             with gemms:
                 return gemm(*arguments, **named)
 
+        def decide(_):
+            return SimpleNamespace(method=PEER, chunks=chunks)
+
+        groups = [ThreadGroup(*of) for of in zip(range(size), [size] * size, local_cells(size))]
         monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
         monkeypatch.setattr(peers, "symmetric_memory", made)
         monkeypatch.setattr(peers, "driver_api", lambda: made)
+        monkeypatch.setattr(peers.dist, "FileStore", lambda *_: SimpleNamespace(set_timeout=id))
         monkeypatch.setattr(torch.cuda, "Stream", Queue)
         monkeypatch.setattr(torch.cuda, "Event", Event)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: queue)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-        return made
+        monkeypatch.setattr(calls, "choose", lambda problem, method: decide(problem))
+        monkeypatch.setattr(products, "find_group", lambda *_: groups[made.own.rank])
 
-    return symmetric
+        def run_one(rank):
+            made.own.rank = rank
+            return function(rank, groups[rank])
+
+        with ThreadPoolExecutor(size) as pool:
+            return list(pool.map(run_one, range(size)))
+
+    return run
+
+
+local_cells = meeting.LocalCells.make
 
 
 @pytest.mark.skipif(bool(GPUS), reason="GPUs are tested themselves")
@@ -478,34 +508,88 @@ def symmetric(monkeypatch):
 @pytest.mark.parametrize("counts", [(4, 4), (3, 5, 2), (0, 6, 1, 3)], ids=str)
 def test_peers_compute_the_whole_product(symmetric, chunks, counts):
     size, m, n, k = len(counts), sum(counts), 5, 8
-    memory = symmetric(size)
     a, b = integers(m, k, dtype=FLOAT), integers(k, n, dtype=FLOAT, seed=1)
     vector = integers(1, m, dtype=FLOAT, seed=2)[0]
     expected = a @ b + vector[:, None]
     ks = [1] * (size - 1) + [k - size + 1]
 
-    def run(rank):
-        memory.own.rank = rank
-        process_group = SimpleNamespace(group_name="peers")
-        group = SimpleNamespace(rank=rank, size=size, memory=None, process_group=process_group)
+    def run(rank, group):
         rows = slice(*shards_of(counts)[rank])
         for operation in (GATHER, SCATTER, SCATTER, GATHER, GATHER):
-            schedule = make_schedule(operation, PEER, counts, rank, chunks)
-            agreed = calls.Product(counts, PEER, chunks, schedule)
             if operation == GATHER:
                 call = calls.Call(GATHER, a[rows], b, chain=epilogues.bias_column(vector))
-                result, gathered = products._gather(group, agreed, call, keeps_gathered=True)
+                result, gathered, _ = products.compute(None, call, keeps_gathered=True)
                 assert torch.equal(result, expected) and torch.equal(gathered, a)
             else:
-                call = calls.Call(SCATTER, *split_k(a, b, rank, ks))
                 chain = epilogues.bias_column(vector[rows])
-                out = torch.empty(counts[rank], n)
-                result = products._scatter(group, agreed, call, out, chain)
-                assert torch.equal(result, expected[rows])
+                call = calls.Call(SCATTER, *split_k(a, b, rank, ks), counts, chain=chain)
+                assert torch.equal(products.compute(None, call).out, expected[rows])
         return group.memory._calls
 
-    with ThreadPoolExecutor(size) as pool:
-        assert list(pool.map(run, range(size))) == [5] * size
+    assert symmetric(size, chunks, run) == [5] * size
+
+
+@pytest.mark.skipif(bool(GPUS), reason="GPUs are tested themselves")
+@pytest.mark.parametrize("count", range(1, 6))
+@pytest.mark.parametrize(
+    "operation, owner, name",
+    [
+        (GATHER, peers.symmetric_memory, "empty"),
+        (GATHER, peers.PeerMemory, "begin"),
+        (GATHER, peers.PeerMemory, "send"),
+        (GATHER, peers.PeerMemory, "arrive"),
+        (GATHER, peers.GatherPeers, "rows_of"),
+        (GATHER, dxgemm, "gemm"),
+        (GATHER, peers.PeerMemory, "finish"),
+        (SCATTER, peers.ScatterPeers, "part"),
+        (SCATTER, peers.PeerMemory, "send"),
+        (SCATTER, peers.ScatterPeers, "received"),
+        (SCATTER, dxgemm, "gemm"),
+        (SCATTER, products, "apply"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_peer_call_that_fails_may_be_repeated(
+    symmetric, monkeypatch, operation, owner, name, count
+):
+    """The nth time that rank 1 comes to a step, the call fails there; then it is repeated."""
+    a, b = integers(8, 6, dtype=FLOAT), integers(6, 5, dtype=FLOAT, seed=1)
+    failures = []
+
+    def run(rank, group):
+        if rank == 1:
+            found = peers.symmetric_memory if name == "empty" else owner
+            right, seen = getattr(found, name), []
+
+            def fails(*arguments, **named):
+                if threading.current_thread() is own:
+                    seen.append(name)
+                    if len(seen) == count:
+                        failures.append(name)
+                        raise KeyboardInterrupt
+                return right(*arguments, **named)
+
+            own = threading.current_thread()
+            monkeypatch.setattr(found, name, fails)
+        rows = slice(4 * rank, 4 * rank + 4)
+        for factor in (1, 2, 3):
+
+            def call(factor=factor):
+                if operation == GATHER:
+                    return products.compute(None, calls.Call(GATHER, factor * a[rows], b)).out
+                shards = split_k(factor * a, b, rank, [2, 4])
+                return products.compute(None, calls.Call(SCATTER, *shards)).out
+
+            try:
+                result = call()
+            except KeyboardInterrupt:
+                result = call()
+            whole = factor * a @ b
+            assert torch.equal(result, whole if operation == GATHER else whole[rows])
+        return group.memory._calls
+
+    assert symmetric(2, 2, run) == [3, 3]
+    assert failures or name in ("empty", "begin", "finish", "apply", "gemm")
 
 
 @pytest.mark.parametrize("is_over", [True, False])
@@ -524,9 +608,7 @@ def test_a_wait_is_ended_after_its_time(monkeypatch, is_over):
 def test_a_rank_that_waits_for_others_in_vain_ends(monkeypatch, caplog):
     aborted = []
     monkeypatch.setattr(peers.os, "abort", lambda: aborted.append(True))
-    memory = object.__new__(peers.PeerMemory)
-    memory._group = SimpleNamespace(rank=1, size=4)
-    memory._end_process(3.0)
+    peers.end_process(1, 4, 3.0)
     assert aborted and "rank 1 of 4: other ranks did not come within 3 s" in caplog.text
 
 
@@ -793,12 +875,20 @@ def test_a_device_without_a_backend_is_refused(pair):
 
 def on_rank_count(rank):
     """Number of agreements that equal calls need."""
-    group = agreement.find_group("test", None)
-    a, b = torch.ones(3, 4, device=DEVICE), torch.ones(4, 7, device=DEVICE)
-    before = group._calls
-    for _ in range(5):
-        dxd.all_gather_gemm(a, b)
-    return group._calls - before
+    agree, agreements = meeting.Meeting.agree, []
+
+    def counted(*arguments):
+        agreements.append(arguments)
+        return agree(*arguments)
+
+    meeting.Meeting.agree = counted
+    try:
+        a, b = torch.ones(3, 4, device=DEVICE), torch.ones(4, 7, device=DEVICE)
+        for _ in range(5):
+            dxd.all_gather_gemm(a, b)
+    finally:
+        meeting.Meeting.agree = agree
+    return len(agreements)
 
 
 def test_equal_calls_are_agreed_on_once(pair):

@@ -1,37 +1,39 @@
-"""Agreement of the ranks of a process group on a call, before anything is launched.
-
-Each rank leaves a description of its call in the group's store. The first rank reads all of them,
-and leaves its decision there, or an error that all ranks raise. A rank that does not come is named
-within a time limit.
-"""
+"""Process groups of torch as the products use them, each with the meetings of its ranks."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import socket
 import time
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import _get_process_group_store
+from torch.distributed import distributed_c10d
 
 from dxgemm import errors
+from dxgemm.distributed.meeting import Meeting, introduce
 
-Decide = Callable[[list[dict[str, Any]]], dict[str, Any]]
+AGREED = 4096  # calls that a rank remembers
+DIGEST_S = 5.0  # to wait for operands that a digest is made of
+DIGEST_BYTES = 1 << 24  # that are copied to the host at once
 
 
 class Group:
-    """Process group as the products use it.
+    """Process group as the products use it. It ends with the process group.
 
     Attributes:
         process_group: the group of torch.
         rank, size: this rank in the group, and the number of ranks.
         agreed: what the ranks agreed on, by this rank's arguments.
         memory: memory that peers write to; None until it is needed.
+        shared_prefix: path that files in memory which all ranks share begin with; None if they
+            share none.
+        meeting: meetings of the ranks; None before their first call.
     """
 
     def __init__(self, process_group: Any) -> None:
@@ -40,107 +42,108 @@ class Group:
         self.size = dist.get_world_size(process_group)
         self.agreed: dict[Any, Any] = {}
         self.memory: Any = None
-        self._calls = 0
+        self.shared_prefix: str | None = None
+        self.meeting: Any = None
+
+    def introduce(self, call: str, timeout_s: float) -> Meeting:
+        """Find the meetings of the ranks; in the first call, introduce them to each other."""
+        if self.meeting is None:
+            store = _get_store(self.process_group)
+            cells, self.shared_prefix = introduce(
+                call,
+                dist.PrefixStore("dxgemm", store),
+                lambda prefix: dist.PrefixStore(f"dxgemm/{prefix}", store),
+                self.rank,
+                self.size,
+                timeout_s,
+            )
+            finalize(self, cells.close).atexit = False
+            self.meeting = Meeting(self.rank, self.size, cells)
+        meeting: Meeting = self.meeting
+        return meeting
+
+    def remember(self, key: Any, product: Any) -> None:
+        """Remember what the ranks agreed on, and forget what is the oldest."""
+        while len(self.agreed) >= AGREED:
+            del self.agreed[next(iter(self.agreed))]
+        self.agreed[key] = product
 
     def backend(self, device: torch.device) -> str | None:
         """Find the group's backend for a device."""
         config = dist.get_backend_config(self.process_group)
         return dict(part.split(":") for part in config.split(",")).get(device.type)
 
-    def agree(
-        self,
-        call: str,
-        description: dict[str, Any],
-        decide: Decide,
-        timeout_s: float,
-    ) -> dict[str, Any]:
-        """Exchange descriptions of a call, and take over the first rank's decision.
 
-        Args:
-            call: name of the function, for errors.
-            description: what JSON holds. "error" has type and text of an error of this rank's
-                arguments.
-            decide: makes a decision of all descriptions, or raises; the first rank calls it.
-            timeout_s: seconds to wait for the other ranks.
-
-        Returns:
-            The decision.
-
-        Raises:
-            DxgemmError: the error that a rank described, or that `decide` raised; the same one on
-                all ranks.
-            RankError: a rank did not come in time, or the store cannot be reached.
-        """
-        self._calls += 1
-        deadline = time.monotonic() + timeout_s
-        store = dist.PrefixStore("dxgemm", _get_process_group_store(self.process_group))
-        names = [f"{self._calls}/{rank}" for rank in range(self.size)]
-        decision = f"{self._calls}/decision"
-        try:
-            store.set(names[self.rank], json.dumps(description))
-            self._wait(call, store, dict(enumerate(names)), deadline, timeout_s)
-            if self.rank == 0:
-                found = [json.loads(store.get(name)) for name in names]
-                store.set(decision, json.dumps(_decided(found, decide)))
-            self._wait(call, store, {0: decision}, deadline, timeout_s)
-            decided = json.loads(store.get(decision))
-            # All have come to this call, so nobody reads what was left for the one before.
-            store.delete_key(f"{self._calls - 1}/{self.rank}")
-        except (dist.DistStoreError, dist.DistNetworkError) as error:
-            raise errors.RankError(
-                f"{call}: the group's store cannot be reached ({_first_line(error)}); the process "
-                "that holds it has ended."
-            ) from error
-        if "error" in decided:
-            name, text = decided["error"]
-            raise getattr(errors, name)(text)
-        return decided
-
-    def _wait(
-        self, call: str, store: Any, keys: dict[int, str], deadline: float, timeout_s: float
-    ) -> None:
-        """Wait until each rank has left its key."""
-        left_s = max(deadline - time.monotonic(), 0.001)
-        try:
-            store.wait([*keys.values()], timedelta(seconds=left_s))
-        except dist.DistStoreError as error:
-            late = [rank for rank, key in keys.items() if not store.check([key])]
-            if not late:
-                return
-            ranks = "rank" if len(late) == 1 else "ranks"
-            raise errors.RankError(
-                f"{call}: {ranks} {', '.join(map(str, late))} of {self.size} did not call it "
-                f"within {timeout_s:g} s; every rank of the group must, with equal arguments as "
-                "often as the others."
-            ) from error
-
-
-def _decided(found: list[dict[str, Any]], decide: Decide) -> dict[str, Any]:
-    """Decision as JSON holds it: what `decide` returns, or an error's type and text."""
-    for rank, description in enumerate(found):
-        if "error" in description:
-            name, text = description["error"]
-            return {"error": [name, f"rank {rank}: {text}"]}
+@contextmanager
+def store_reported(call: str) -> Iterator[None]:
+    """Turn the errors of a store into `RankError`."""
     try:
-        return decide(found)
-    except errors.DxgemmError as error:
-        return {"error": describe_error(error)}
+        yield
+    except (dist.DistStoreError, dist.DistNetworkError) as error:
+        text = str(error).partition("\n")[0]
+        raise errors.RankError(
+            f"{call}: the group's store cannot be reached ({text}); the process that holds it has "
+            "ended."
+        ) from error
 
 
-def describe_error(error: errors.DxgemmError) -> list[str]:
-    """Type and text of an error, for a description."""
-    return [type(error).__name__, str(error)]
+def _get_store(process_group: Any) -> Any:
+    return distributed_c10d._get_process_group_store(process_group)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+def machine_name() -> str:
+    """Name that processes of one machine share, and those of no other: hosts may share theirs."""
+    boot = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{socket.gethostname()} {boot}"
 
 
-def host_name() -> str:
-    """Name that GPUs of one host share."""
-    return socket.gethostname()
+def digest(tensors: list[torch.Tensor], ready: Any) -> bytes | None:
+    """Digest of the values of tensors; None if they are not there in time, or cannot be read.
+
+    Args:
+        tensors: of one device.
+        ready: event after which they may be read; None for all that the current stream has to do.
+    """
+    found = hashlib.blake2b()
+    try:
+        if not tensors[0].is_cuda:
+            _feed(found, tensors)
+            return found.digest()
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        # A stream of its own, because the current one may wait for a rank that waits for this one.
+        stream, end = torch.cuda.Stream(), torch.cuda.Event()
+        if ready is None:
+            stream.wait_stream(torch.cuda.current_stream())
+        else:
+            stream.wait_event(ready)
+        end.record(stream)
+        deadline = time.monotonic() + DIGEST_S
+        while not end.query():
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(1e-4)
+        with torch.cuda.stream(stream):
+            _feed(found, tensors)
+    except Exception:  # such as no memory: then there is no digest
+        return None
+    return found.digest()
 
 
+def _feed(found: Any, tensors: list[torch.Tensor]) -> None:
+    """Feed a hash with the bytes of tensors, some rows at a time."""
+    for tensor in tensors:
+        rows = tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach()
+        row_bytes = max(1, rows[:1].numel() * rows.element_size())
+        for part in rows.split(max(1, DIGEST_BYTES // row_bytes)):
+            values = part.resolve_conj().resolve_neg().contiguous().cpu()
+            found.update(values.view(-1).view(torch.uint8).numpy())
+
+
+# By the store object that torch keeps until a group is destroyed, and nobody else has: groups
+# themselves may be kept by the program.
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
 
@@ -157,7 +160,14 @@ def find_group(call: str, group: Any) -> Group:
     process_group = dist.group.WORLD if group is None else group
     if process_group == dist.GroupMember.NON_GROUP_MEMBER:
         raise errors.RankError(f"{call}: this process is not in the group that was passed.")
-    found = _groups.get(process_group)
+    try:
+        store = _get_store(process_group)
+    except (KeyError, TypeError):
+        raise errors.RankError(
+            f"{call}: group is {process_group!r}, which is no process group, or was destroyed; "
+            "pass one of torch.distributed.new_group."
+        ) from None
+    found = _groups.get(store)
     if found is None:
-        found = _groups[process_group] = Group(process_group)
+        found = _groups[store] = Group(process_group)
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import permutations
 from typing import Any
 
 import torch
 
 from dxgemm import errors
-from dxgemm.distributed.agreement import Group, describe_error, host_name
+from dxgemm.distributed.agreement import Group, digest, machine_name, store_reported
+from dxgemm.distributed.meeting import Description, describe_error
 from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
 from dxgemm.distributed.schedule import (
     GATHER,
@@ -26,8 +28,6 @@ from dxgemm.torch.operands import check_devices, check_operands, list_shapes
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}  # by type of device
 
-Description = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Product:
@@ -37,12 +37,14 @@ class Product:
         row_counts: rows of A, or of the result, that each rank has.
         method: how it is computed.
         schedule: this rank's schedule; None for one collective before or after one product.
+        token: number of the call in which they agreed.
     """
 
     row_counts: tuple[int, ...]
     method: str
     chunks: int
     schedule: Schedule | None
+    token: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Call:
         method: method that the caller named; None for the choice.
         timeout_s: seconds to wait for other ranks.
         needs: whether gradients of a, b and the epilogue's operands are needed.
+        error: error that this rank's arguments have, found before.
     """
 
     operation: str
@@ -69,6 +72,7 @@ class Call:
     method: str | None = None
     timeout_s: float = 300.0
     needs: tuple[bool, bool, bool] = (False, False, False)
+    error: errors.DxgemmError | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -80,6 +84,11 @@ class Call:
             None if chain is None else (chain.shape, tuple(map(_layout, chain.values))),
             self.rows, self.method, self.needs,
         )  # fmt: skip
+
+    def digest(self, ready: Any) -> bytes | None:
+        """Digest of the operands that are read; None if they cannot be read by now."""
+        read = [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
+        return digest(read, ready)
 
     def _overlaps(self, out: torch.Tensor) -> bool:
         """True if out lies in the memory of what is read."""
@@ -102,6 +111,8 @@ class Call:
     def describe(self, group: Group) -> Description:
         """Describe the call to the other ranks, or the error that the arguments have."""
         try:
+            if self.error is not None:
+                raise self.error
             self._check(group)
         except errors.DxgemmError as error:
             return {"error": describe_error(error)}
@@ -116,7 +127,7 @@ class Call:
             "method": self.method,
             "needs": list(self.needs),
             "is_splittable": not _uses_row(self.chain),
-            "place": [host_name(), self.a.device.type, self.a.device.index],
+            "place": _place(group, self.a.device),
         }
 
     def _check(self, group: Group) -> None:
@@ -173,26 +184,51 @@ def _uses_row(chain: BoundEpilogue | None) -> bool:
     return chain is not None and any(stage.uses_row for stage in chain.stages)
 
 
-def agreed_product(group: Group, call: Call) -> Product:
-    """Find what the ranks agreed on for such a call; the first time, agree on it.
+@contextmanager
+def met(group: Group, call: Call) -> Iterator[Product]:
+    """Meet the other ranks for a call, with what they agreed on, and once it is launched.
 
     Raises:
         DxgemmError: the arguments of the ranks do not fit together; the same error on all ranks.
-        RankError: a rank did not come within the call's time.
+        RankError: the call failed on another rank, or a rank did not come within the call's time.
     """
-    key = call.key
-    product = group.agreed.get(key)
-    if product is None:
-        decided = group.agree(call.operation, call.describe(group), decide, call.timeout_s)
-        rows, method, chunks = tuple(decided["rows"]), decided["method"], decided["chunks"]
-        schedule = None
-        if method != PLAIN:
-            schedule = make_schedule(call.operation, method, rows, group.rank, chunks)
-        elif call.operation == SCATTER and (len(set(rows)) > 1 or not call.a.is_cuda):
-            # Collectives of torch scatter even shards only, and gloo's add in an order of its own.
-            schedule = make_schedule(call.operation, method, rows, group.rank, 1)
-        product = group.agreed[key] = Product(rows, method, chunks, schedule)
-    return product
+    with store_reported(call.operation):
+        meeting = group.introduce(call.operation, call.timeout_s)
+        key = None if call.error is not None else call.key
+        product = group.agreed.get(key)
+
+        def digest() -> bytes | None:
+            memory = group.memory
+            begun = memory is not None and memory.number == meeting.number
+            return call.digest(memory.begun if begun else None)
+
+        try:
+            token = 0 if product is None else product.token
+            with meeting.call(call.operation, call.timeout_s, key, token, digest) as is_agreed:
+                if product is None or not is_agreed:
+                    decided = meeting.agree(call.describe(group), decide)
+                    product = _product(group, call, decided, meeting.number)
+                    group.remember(key, product)
+                yield product
+        except BaseException:
+            if group.memory is not None and meeting.refusal is not None:
+                with suppress(Exception):
+                    group.memory.release()
+            raise
+        if group.memory is not None and group.memory.number == meeting.number:
+            group.memory.watch()
+
+
+def _product(group: Group, call: Call, decided: Description, token: int) -> Product:
+    """What a decision means for this rank."""
+    rows, method, chunks = tuple(decided["rows"]), decided["method"], decided["chunks"]
+    schedule = None
+    if method != PLAIN:
+        schedule = make_schedule(call.operation, method, rows, group.rank, chunks)
+    elif call.operation == SCATTER and (len(set(rows)) > 1 or not call.a.is_cuda):
+        # Collectives of torch scatter even shards only, and gloo's add in an order of its own.
+        schedule = make_schedule(call.operation, method, rows, group.rank, 1)
+    return Product(rows, method, chunks, schedule, token)
 
 
 def decide(found: list[Description]) -> dict[str, Any]:
@@ -256,11 +292,35 @@ def _check_arrays(rank: int, description: Description, m: int) -> None:
             )
 
 
-def _link_between(places: list[tuple[str, str, int | None]]) -> Link:
-    """Find the slowest link between the places of the ranks: host, type of device, its index."""
-    hosts = {host for host, _, _ in places}
-    gpus = {index or 0 for _, kind, index in places if kind == "cuda"}
-    if len(hosts) > 1 or len(gpus) < len(places):
-        return NETWORK
-    reach = torch.cuda.can_device_access_peer
-    return NVLINK if all(reach(*pair) for pair in permutations(sorted(gpus), 2)) else NETWORK
+def _place(group: Group, device: torch.device) -> Description:
+    """Describe where a rank computes, and which GPUs it can copy to."""
+    place: Description = {"machine": machine_name(), "is_shared": group.shared_prefix is not None}
+    if device.type == "cuda":
+        visible = {index: _uuid(index) for index in range(torch.cuda.device_count())}
+        place["index"], place["gpu"] = device.index, visible[device.index]
+        place["reaches"] = [
+            uuid
+            for index, uuid in visible.items()
+            if index != device.index and torch.cuda.can_device_access_peer(device.index, index)
+        ]
+    return place
+
+
+def _uuid(index: int) -> str:
+    """Name that no other GPU has: each process numbers those that it sees."""
+    return str(torch.cuda.get_device_properties(index).uuid)
+
+
+def _link_between(places: Sequence[Description]) -> Link:
+    """Find the slowest link between the places of the ranks."""
+    gpus = [place.get("gpu") for place in places]
+    is_near = (
+        None not in gpus
+        and len({place["machine"] for place in places}) == 1
+        and all(place["is_shared"] for place in places)
+        and len({*gpus}) == len(places)
+        # torch's symmetric memory tells the ranks' GPUs apart by their indices.
+        and len({place["index"] for place in places}) == len(places)
+        and all({*gpus} <= {place["gpu"], *place["reaches"]} for place in places)
+    )
+    return NVLINK if is_near else NETWORK

@@ -6,7 +6,7 @@ Rows move as bytes, because not every backend knows every dtype. They work betwe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from dxgemm import errors
 from dxgemm.distributed.agreement import Group
+from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.schedule import Add, Message, Move, Multiply, count_of, pieces_of
 
 # Their names from torch 2.13 on, else those before.
@@ -51,9 +52,10 @@ def gather_rows(
     most = max(row_counts)
     if not most * shard.shape[1]:
         return shard.new_empty((sum(row_counts), shard.shape[1]))
-    received = shard.new_empty((group.size, most, shard.shape[1]))
+    received, rows = shard.new_empty((group.size, most, shard.shape[1])), padded(shard, most)
+    group.meeting.commit(COLLECTS)
     with reported(call):
-        all_gather(as_bytes(received), as_bytes(padded(shard, most)), group=group.process_group)
+        all_gather(as_bytes(received), as_bytes(rows), group=group.process_group)
     if min(row_counts) == most:
         return received.view(-1, shard.shape[1])
     return torch.cat([part[:count] for part, count in zip(received, row_counts)])
@@ -69,7 +71,10 @@ def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 
 class Rounds:
-    """Collectives that run beside the products, by the message that each one is."""
+    """Collectives that run beside the products, by the message that each one is.
+
+    Their memory is there before the first one begins.
+    """
 
     def __init__(self, call: str, group: Group) -> None:
         self._call, self._group = call, group
@@ -87,6 +92,17 @@ class Rounds:
         for message in [*self._works]:
             self.arrive(message)
 
+    def move(self, move: Move) -> None:
+        """Begin the collective of a move."""
+        raise NotImplementedError
+
+    def abandon(self, moves: Sequence[Move]) -> None:
+        """Take part in the moves that are left, because the others wait in theirs."""
+        with suppress(Exception):
+            for move in reversed(moves):
+                self.move(move)
+            self.finish()
+
 
 class GatherRounds(Rounds):
     """Chunks of A, gathered round by round."""
@@ -95,21 +111,21 @@ class GatherRounds(Rounds):
         self, call: str, group: Group, shard: torch.Tensor, row_counts: Sequence[int], chunks: int
     ) -> None:
         super().__init__(call, group)
-        self._shard, self._pieces = shard, pieces_of(row_counts, chunks)
-        self._received: dict[int, torch.Tensor] = {}
+        self._pieces = pieces_of(row_counts, chunks)
+        first = self._pieces[group.rank][0][0]
+        self._sent, self._received = [], []
+        for chunk, (begin, end) in enumerate(self._pieces[group.rank]):
+            most = max(count_of(pieces[chunk]) for pieces in self._pieces)
+            self._sent.append(padded(shard[begin - first : end - first], most))
+            self._received.append(shard.new_empty((group.size, most, shard.shape[1])))
 
     def move(self, move: Move) -> None:
-        chunk = move.message.chunk
-        most = max(count_of(pieces[chunk]) for pieces in self._pieces)
-        shard_first = self._pieces[self._group.rank][0][0]
-        rows = self._shard[move.rows[0] - shard_first : move.rows[1] - shard_first]
-        received = rows.new_empty((self._group.size, most, rows.shape[1]))
-        self._received[chunk] = received
+        received = self._received[move.message.chunk]
         if received.numel():
             with reported(self._call):
                 self._works[move.message] = all_gather(
                     as_bytes(received),
-                    as_bytes(padded(rows, most)),
+                    as_bytes(self._sent[move.message.chunk]),
                     group=self._group.process_group,
                     async_op=True,
                 )
@@ -127,41 +143,31 @@ class ScatterRounds(Rounds):
     ) -> None:
         """Make the rounds of sums that have the columns and the dtype of `like`."""
         super().__init__(call, group)
-        self._like, self._pieces = like, pieces_of(row_counts, chunks)
-        self._sent: dict[int, torch.Tensor] = {}
-        self._received: dict[int, torch.Tensor] = {}
-
-    def _counts(self, chunk: int) -> list[int]:
-        """Rows that this rank sends to each in one round."""
-        counts = [count_of(pieces[chunk]) for pieces in self._pieces]
-        counts[self._group.rank] = 0
-        return counts
-
-    def _buffer(self, chunk: int) -> torch.Tensor:
-        """Rows of one round, those of all ranks one after the other."""
-        if chunk not in self._sent:
-            shape = sum(self._counts(chunk)), self._like.shape[1]
-            self._sent[chunk] = self._like.new_empty(shape)
-        return self._sent[chunk]
+        pieces, columns = pieces_of(row_counts, chunks), like.shape[1]
+        self._row_bytes = columns * like.element_size()
+        # Rows that this rank sends to each in a round, and those of all ranks one after the other.
+        self._counts = [[count_of(piece) for piece in of_round] for of_round in zip(*pieces)]
+        self._sent, self._received = [], []
+        for counts in self._counts:
+            own, counts[group.rank] = counts[group.rank], 0
+            self._sent.append(like.new_empty((sum(counts), columns)))
+            self._received.append(like.new_empty((group.size - 1, own, columns)))
 
     def part(self, step: Multiply) -> torch.Tensor:
         """Memory for the rows that a step computes for another rank."""
-        return self._buffer(step.chunk).split(self._counts(step.chunk))[step.owner]
+        return self._sent[step.chunk].split(self._counts[step.chunk])[step.owner]
 
     def move(self, move: Move) -> None:
-        chunk, group, own = move.message.chunk, self._group, count_of(move.rows)
-        received = self._like.new_empty((group.size - 1, own, self._like.shape[1]))
-        self._received[chunk] = received
-        row_bytes = self._like.shape[1] * self._like.element_size()
-        expected = [own * row_bytes] * group.size
+        chunk, group = move.message.chunk, self._group
+        expected = [count_of(move.rows) * self._row_bytes] * group.size
         expected[group.rank] = 0
-        if row_bytes:
+        if self._row_bytes:
             with reported(self._call):
                 self._works[move.message] = dist.all_to_all_single(
-                    as_bytes(received),
-                    as_bytes(self._buffer(chunk)),
+                    as_bytes(self._received[chunk]),
+                    as_bytes(self._sent[chunk]),
                     expected,
-                    [count * row_bytes for count in self._counts(chunk)],
+                    [count * self._row_bytes for count in self._counts[chunk]],
                     group=group.process_group,
                     async_op=True,
                 )

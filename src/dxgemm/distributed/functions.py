@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 import torch
 
+from dxgemm import errors
 from dxgemm.distributed.calls import Call
 from dxgemm.distributed.gradients import compute_with_gradients
-from dxgemm.distributed.schedule import GATHER, REDUCE, SCATTER
+from dxgemm.distributed.schedule import GATHER, METHODS, REDUCE, SCATTER
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
 from dxgemm.torch.operands import check_tensor
 
@@ -36,8 +38,7 @@ def all_gather_gemm(
             columns of a sharded matrix do.
         group: process group of torch, with NCCL for CUDA tensors or gloo for CPU tensors; None for
             the default one.
-        rows: row counts of all ranks. Pass them if they change from call to call; None for those
-            that the ranks had when they first made a call with these shapes.
+        rows: row counts of all ranks; None for those of their shards.
         out: (m, n), dtype and device of a; None for a new tensor.
         epilogue: as `dxgemm.gemm` takes it, of C. Reductions and pairs of columns are not taken.
         method: None to choose; "plain", "chunked" or "peer" for exactly that.
@@ -49,11 +50,13 @@ def all_gather_gemm(
     Raises:
         DxgemmError: the arguments of a rank are wrong, or those of the ranks do not fit together:
             the same error on all ranks, before anything is launched.
-        RankError: a rank did not come in time or has ended, or there is no process group.
+        RankError: the call failed on another rank, or an earlier one did; a rank did not come in
+            time or has ended; or there is no process group.
 
     Notes:
-        All ranks must call it, in the same order. Runs on torch's current stream and does not
-        synchronise, but for the first call with new shapes, on which the ranks agree.
+        All ranks must call it, in the same order. Runs on torch's current stream and does not wait
+        for the GPU. The hosts wait for each other: a call returns once all ranks have launched it.
+        A rank on which it fails may repeat it with equal operands, within 10 seconds and `timeout`.
         Results are bit-equal over repeats. Differentiable in backward mode without an epilogue:
         gradients are those of the sum of all ranks' losses.
     """
@@ -140,15 +143,41 @@ def _product(
     method: str | None,
     timeout: float,
 ) -> torch.Tensor:
-    """Compute one of the operations."""
+    """Compute one of the operations, or tell all ranks that the arguments of this one are wrong."""
+    try:
+        call = _call(operation, a, b, rows, out, epilogue, method, timeout)
+    except errors.DxgemmError as error:
+        call = Call(operation, a, b, error=error)
+    return compute_with_gradients(group, call)
+
+
+def _call(
+    operation: str,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    rows: Sequence[int] | None,
+    out: torch.Tensor | None,
+    epilogue: Any,
+    method: str | None,
+    timeout: float,
+) -> Call:
+    """Make a call of arguments that have the right types."""
+    if not isinstance(timeout, int | float) or not timeout > 0:
+        raise errors.SettingError(f"{operation}: timeout is {timeout!r}; pass seconds above 0.")
+    if not isinstance(method, str | None):
+        raise errors.UnsupportedProblemError(
+            f"{operation}: method is {method!r}; pass one of {', '.join(METHODS)}, or None."
+        )
     for label, operand in (("a", a), ("b", b), ("out", a if out is None else out)):
         check_tensor(f"{operation}: {label}", operand)
-    counts = None if rows is None else tuple(int(count) for count in rows)
+    try:
+        counts = None if rows is None else tuple(map(index, rows))
+    except TypeError:
+        raise errors.ShapeError(f"{operation}: rows is {rows!r}; pass integers.") from None
     chain = None if epilogue is None else bound_epilogue(epilogue)
     needs = (False, False, False)
     if torch.is_grad_enabled():
         values = () if chain is None else chain.values
         in_chain = any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
         needs = a.requires_grad, b.requires_grad, in_chain
-    call = Call(operation, a, b, counts, out, chain, method, timeout, needs)
-    return compute_with_gradients(group, call)
+    return Call(operation, a, b, counts, out, chain, method, timeout, needs)

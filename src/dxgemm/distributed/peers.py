@@ -7,7 +7,8 @@ symmetric memory maps the memory of all ranks. NVLink multicast is not used.
 
 Calls take the two halves of the memory in turn. In each call a rank awaits flags of all others, so
 that they have come to that call and have read what the call before brought: the next one may
-overwrite it at once.
+overwrite it at once. A call that is repeated after a failure has its number and its half again, and
+sends the same rows.
 
 Source: CUDA Driver API, "Stream Memory Operations".
 """
@@ -18,12 +19,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
 from typing import Any
+from weakref import finalize
 
 import torch
+import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
 from dxgemm.distributed.agreement import Group
+from dxgemm.distributed.meeting import (
+    BUILD_S,
+    MAPPED_FLAGS,
+    MAPPED_ROWS,
+    MAPS_FLAGS,
+    MAPS_ROWS,
+    Meeting,
+)
 from dxgemm.distributed.schedule import (
     CHUNKS,
     Add,
@@ -46,35 +60,46 @@ ALIGNMENT = 256  # bytes, of the halves
 class PeerMemory:
     """Memory of a group's ranks that all of them can write to, and flags.
 
-    A flag holds the number of the call in which its source wrote it last. Each rank has a flag of
-    every source for its chunks.
+    A flag holds the number of the call in which its source wrote it last, of those that moved rows
+    here. Each rank has a flag of every source for its chunks.
+
+    Attributes:
+        number: number of the group's call that began last.
+        begun: event at its beginning.
     """
 
     def __init__(self, group: Group, device: torch.device) -> None:
-        self._group, self._device, self._driver = group, device, driver_api()
+        # Not the group itself, which has this memory and ends with it.
+        self._rank, self._size, self._prefix = group.rank, group.size, group.shared_prefix
+        self._meeting: Meeting = group.meeting
+        self._device, self._driver = device, driver_api()
         self._handle: Any = None
         self._buffer: Any = None  # kept, or its memory would be given to others
         self._addresses: list[int] = []  # of all ranks' memory
         self._half = 0  # offset of this call's half, in bytes
-        self._calls = 0
+        self._calls = self._mapped = 0
+        self.number = 0
         self._copies = torch.cuda.Stream(device, priority=-1)
         self._stream: Any = None  # of this call
-        self._computed, self._ended = torch.cuda.Event(), torch.cuda.Event()
+        self.begun, self._computed, self._ended = (torch.cuda.Event() for _ in range(3))
+        self._timeout_s = 0.0
         self._flag_buffer = symmetric_memory.empty(
             group.size * FLAGS * FLAG_BYTES, dtype=torch.uint8, device=device
         )
         self._flag_buffer.zero_()
         torch.cuda.synchronize(device)
-        self._flags = self._meet(self._flag_buffer)  # kept, like the buffer
+        # Kept, like the buffer.
+        self._flags = self._map(self._flag_buffer, MAPS_FLAGS, MAPPED_FLAGS)
         self._flag_addresses = self._addresses_of(self._flags)
-        self._watch = Watch(self._end_process)
+        self._watch = Watch(partial(end_process, self._rank, self._size))
+        finalize(self, self._watch.stop)
 
     def begin(self, count: int, timeout_s: float) -> None:
         """Begin a call, with the half of the memory that the call before did not use.
 
         Args:
-            count: bytes that are needed, the same on all ranks, who meet if they are more than
-                before.
+            count: bytes that are needed, the same on all ranks, who map new memory together if
+                they are more than before.
             timeout_s: seconds after which waiting for other ranks is ended.
 
         Raises:
@@ -87,27 +112,45 @@ class PeerMemory:
             )
         if self._handle is None or len(self._buffer) < 2 * count:
             size = 2 * -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
-            self._buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
-            self._handle = self._meet(self._buffer)
-            self._addresses = self._addresses_of(self._handle)
+            buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
+            handle = self._map(buffer, MAPS_ROWS, MAPPED_ROWS)
+            self._addresses = self._addresses_of(handle)
+            self._buffer, self._handle = buffer, handle
         if self._stream is not None and self._stream != current:
             current.wait_stream(self._stream)
         self._stream, self._timeout_s = current, timeout_s
-        self._calls += 1
+        if self.number != self._meeting.number:
+            self._calls += 1
+        self.begun.record(current)
+        self.number = self._meeting.number
         self._half = self._calls % 2 * len(self._buffer) // 2
 
-    def _meet(self, buffer: torch.Tensor) -> Any:
-        """Map a buffer of all ranks, who meet for it."""
-        return symmetric_memory.rendezvous(buffer, self._group.process_group.group_name)
+    def _map(self, buffer: torch.Tensor, begins: int, ends: int) -> Any:
+        """Map a buffer of all ranks, once each has its own.
+
+        torch keeps the name and the store for good, so both are of this mapping alone.
+        """
+        self._meeting.commit(begins)
+        self._mapped += 1
+        name = f"{self._prefix}-{self._mapped}"
+        store = dist.FileStore(name, self._size)
+        store.set_timeout(timedelta(seconds=BUILD_S))
+        symmetric_memory._SymmetricMemory.set_group_info(name, self._rank, self._size, store)
+        handle = symmetric_memory.rendezvous(buffer, name)
+        self._meeting.settle(ends)
+        if self._rank == 0:
+            with suppress(OSError):
+                os.unlink(name)
+        return handle
 
     def _addresses_of(self, handle: Any) -> list[int]:
         """Addresses of all ranks' parts of a buffer."""
-        ranks = range(self._group.size)
+        ranks = range(self._size)
         return [handle.get_buffer(rank, (1,), torch.uint8).data_ptr() for rank in ranks]
 
     def view(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """View the beginning of this rank's memory, of this call's half, as a tensor."""
-        return self._handle.get_buffer(self._group.rank, shape, dtype, self._half // dtype.itemsize)
+        return self._handle.get_buffer(self._rank, shape, dtype, self._half // dtype.itemsize)
 
     def send(self, rows: torch.Tensor, offset: int, message: Message) -> None:
         """Copy contiguous rows into a peer's memory, once they are computed, and flag them.
@@ -124,13 +167,13 @@ class PeerMemory:
         target = self._addresses[message.target] + self._half + offset
         if rows.numel():
             self._check(driver.cuMemcpyDtoDAsync(target, rows.data_ptr(), rows.nbytes, copies))
-        flag = self._flag(message.target, self._group.rank, message.chunk)
+        flag = self._flag(message.target, self._rank, message.chunk)
         self._check(driver.cuStreamWriteValue32(copies, flag, self._calls % 2**32, 0))
 
     def arrive(self, message: Message) -> None:
         """Let what is launched from now on wait for a message."""
         assert message.source is not None
-        flag = self._flag(self._group.rank, message.source, message.chunk)
+        flag = self._flag(self._rank, message.source, message.chunk)
         wait = self._driver.cuStreamWaitValue32
         # Cyclic: the number may go on beyond 2**32.
         greater = self._driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ.value
@@ -140,7 +183,22 @@ class PeerMemory:
         """Let what is launched from now on wait for all copies of this rank."""
         self._stream.wait_stream(self._copies)
         self._ended.record(self._stream)
+
+    def abandon(self, moves: Sequence[Move]) -> None:
+        """Let what is launched from now on wait for the copies of a call that failed."""
+        self._stream.wait_stream(self._copies)
+
+    def watch(self) -> None:
+        """Watch the call that all ranks have launched."""
         self._watch.expect(self._ended, self._timeout_s)
+
+    def release(self) -> None:
+        """Let this rank's streams wait no longer, because the group's calls are refused."""
+        stream = torch.cuda.Stream(self._device).cuda_stream
+        for source in range(self._size):
+            for chunk in range(FLAGS):
+                flag = self._flag(self._rank, source, chunk)
+                self._check(self._driver.cuStreamWriteValue32(stream, flag, self._calls % 2**32, 0))
 
     def _flag(self, rank: int, source: int, flag: int) -> int:
         """Address of a source's flag in a rank's memory."""
@@ -150,15 +208,16 @@ class PeerMemory:
         if returned[0]:
             raise LaunchError(f"the driver refused a peer's copy or flag: {returned[0].name}.")
 
-    def _end_process(self, timeout_s: float) -> None:
-        """End this process, as NCCL's watchdog does: nothing else ends the wait of a stream."""
-        logger.error(
-            "rank %d of %d: other ranks did not come within %g s; ending this process",
-            self._group.rank,
-            self._group.size,
-            timeout_s,
-        )
-        os.abort()
+
+def end_process(rank: int, size: int, timeout_s: float) -> None:
+    """End this process, as NCCL's watchdog does: nothing else ends the wait of a stream."""
+    logger.error(
+        "rank %d of %d: other ranks did not come within %g s; ending this process",
+        rank,
+        size,
+        timeout_s,
+    )
+    os.abort()
 
 
 class Watch(threading.Thread):
@@ -171,6 +230,7 @@ class Watch(threading.Thread):
         super().__init__(daemon=True, name="dxgemm watch")
         self._give_up = give_up
         self._expected: Any = None
+        self._stopped = threading.Event()
 
     def expect(self, event: Any, timeout_s: float) -> None:
         """Expect an event within a time; the last one that is expected counts."""
@@ -178,9 +238,12 @@ class Watch(threading.Thread):
         if not self.ident:
             self.start()
 
+    def stop(self) -> None:
+        """Watch no more, and end the thread."""
+        self._stopped.set()
+
     def run(self) -> None:
-        while True:
-            time.sleep(self.INTERVAL_S)
+        while not self._stopped.wait(self.INTERVAL_S):
             expected = self._expected
             if expected is None:
                 continue
@@ -221,7 +284,8 @@ class GatherPeers:
         self._shape = sum(row_counts), shard.shape[1]
         self._row_bytes = shard.shape[1] * shard.element_size()
         self._memory.begin(self._shape[0] * self._row_bytes, timeout_s)
-        self.arrive, self.finish = self._memory.arrive, self._memory.finish
+        memory = self._memory
+        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
 
     def move(self, move: Move) -> None:
         begin, end = move.rows
@@ -252,7 +316,8 @@ class ScatterPeers:
         self._parts: dict[tuple[int, int], torch.Tensor] = {}
         self._row_bytes = like.shape[1] * like.element_size()
         self._memory.begin((group.size - 1) * max(row_counts) * self._row_bytes, timeout_s)
-        self.arrive, self.finish = self._memory.arrive, self._memory.finish
+        memory = self._memory
+        self.arrive, self.finish, self.abandon = memory.arrive, memory.finish, memory.abandon
 
     def part(self, step: Multiply) -> torch.Tensor:
         """Memory for the rows that a step computes for another rank."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import dxgemm
 from dxgemm.distributed.agreement import Group, find_group
-from dxgemm.distributed.calls import Call, Product, agreed_product
+from dxgemm.distributed.calls import Call, Product, met
 from dxgemm.distributed.collectives import (
     GatherRounds,
     ReduceRounds,
@@ -22,6 +22,7 @@ from dxgemm.distributed.collectives import (
     reduce_scatter,
     reported,
 )
+from dxgemm.distributed.meeting import COLLECTS
 from dxgemm.distributed.peers import GatherPeers, ScatterPeers
 from dxgemm.distributed.schedule import (
     GATHER,
@@ -36,9 +37,15 @@ from dxgemm.distributed.schedule import (
 from dxgemm.epilogues import BoundEpilogue
 
 
-def compute(
-    group: Any, call: Call, keeps_gathered: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+class Computed(NamedTuple):
+    """Result of a sharded product, the gathered rows of A if they were kept, and row counts."""
+
+    out: torch.Tensor
+    gathered: torch.Tensor | None
+    row_counts: tuple[int, ...]
+
+
+def compute(group: Any, call: Call, keeps_gathered: bool = False) -> Computed:
     """Compute a sharded product, once the ranks have agreed on it.
 
     Args:
@@ -47,14 +54,17 @@ def compute(
         keeps_gathered: True to return the gathered rows of A beside the result.
     """
     members = find_group(call.operation, group)
-    product = agreed_product(members, call)
-    if call.operation == GATHER:
-        return _gather(members, product, call, keeps_gathered)
-    if call.operation == SCATTER:
-        rows = product.row_counts[members.rank]
-        out = call.a.new_empty((rows, call.b.shape[1])) if call.out is None else call.out
-        return _scatter(members, product, call, out, call.chain), None
-    return _reduce(members, product, call), None
+    with met(members, call) as product:
+        gathered = None
+        if call.operation == GATHER:
+            out, gathered = _gather(members, product, call, keeps_gathered)
+        elif call.operation == SCATTER:
+            rows = product.row_counts[members.rank]
+            out = call.a.new_empty((rows, call.b.shape[1])) if call.out is None else call.out
+            _scatter(members, product, call, out, call.chain)
+        else:
+            out = _reduce(members, product, call)
+        return Computed(out, gathered, product.row_counts)
 
 
 def _gather(
@@ -71,6 +81,7 @@ def _gather(
         transport = GatherPeers(group, shard, counts, product.chunks, call.timeout_s)
     else:
         transport = GatherRounds(call.operation, group, shard, counts, product.chunks)
+        group.meeting.commit(COLLECTS)
 
     gathered = shard.new_empty((sum(counts), shard.shape[1])) if keeps_gathered else None
 
@@ -97,6 +108,7 @@ def _scatter(
     if product.schedule is None:
         partial = dxgemm.gemm(a, b)
         result = out if out.is_contiguous() else torch.empty_like(out).contiguous()
+        group.meeting.commit(COLLECTS)
         if partial.numel():
             with reported(call.operation):
                 reduce_scatter(as_real(result), as_real(partial), group=group.process_group)
@@ -106,6 +118,7 @@ def _scatter(
         transport = ScatterPeers(group, out, counts, product.chunks, call.timeout_s)
     else:
         transport = ScatterRounds(call.operation, group, out, counts, product.chunks)
+        group.meeting.commit(COLLECTS)
     first, _ = shards_of(counts)[group.rank]
 
     def compute_step(step: Multiply | Add) -> None:
@@ -128,12 +141,14 @@ def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
     result = out if out.is_contiguous() else torch.empty_like(out).contiguous()
     if product.schedule is None:
         dxgemm.gemm(a, b, out=result)
+        group.meeting.commit(COLLECTS)
         if result.numel():
             with reported(call.operation):
                 dist.all_reduce(as_real(result), group=group.process_group)
     elif product.method == PEER:
         own = result[slice(*shards_of(counts)[group.rank])]
         _scatter(group, product, call, own, None)
+        group.meeting.commit(COLLECTS)
         if result.numel():
             with reported(call.operation):
                 all_gather(as_bytes(result), as_bytes(own), group=group.process_group)
@@ -142,6 +157,7 @@ def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
         def multiply(step: Multiply) -> None:
             dxgemm.gemm(a[slice(*step.rows)], b, out=result[slice(*step.rows)])
 
+        group.meeting.commit(COLLECTS)
         follow(product.schedule, ReduceRounds(call.operation, group, result), multiply)
     return apply(call.chain, result, out)
 
@@ -149,15 +165,21 @@ def _reduce(group: Group, product: Product, call: Call) -> torch.Tensor:
 def follow(schedule: Schedule, transport: Any, compute_step: Callable[[Any], None]) -> None:
     """Launch the steps and moves of a schedule in their order."""
     moves = list(reversed(schedule.moves))
-    for done, step in enumerate(schedule.steps):
-        while moves and moves[-1].after <= done:
-            transport.move(moves.pop())
-        for message in step.needs:
-            transport.arrive(message)
-        compute_step(step)
-    while moves:
-        transport.move(moves.pop())
-    transport.finish()
+    try:
+        for done, step in enumerate(schedule.steps):
+            while moves and moves[-1].after <= done:
+                transport.move(moves[-1])
+                moves.pop()
+            for message in step.needs:
+                transport.arrive(message)
+            compute_step(step)
+        while moves:
+            transport.move(moves[-1])
+            moves.pop()
+        transport.finish()
+    except BaseException:
+        transport.abandon(moves)
+        raise
 
 
 def rows_of_chain(chain: BoundEpilogue | None, rows: Rows) -> BoundEpilogue | None:
