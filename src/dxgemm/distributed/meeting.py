@@ -197,8 +197,7 @@ class Meeting:
         # Taken for failed until it is done, because an interrupt may come at any time.
         self._failed = key, None, f"{self._name} was interrupted"
         self.number = self._completed + 1
-        if is_new:
-            self._step = ARRIVED
+        self._step = ARRIVED if is_new else min(self._step, DONE - 1)
 
     def _refused(self) -> errors.RankError:
         return errors.RankError(
@@ -232,9 +231,11 @@ class Meeting:
             state = self.cells.read(rank)
             if state is None:
                 return None
-            has_come = state.call > self.number or (
-                state.call == self.number and state.step >= step
-            )
+            if state.call > self.number:
+                return state
+            # A rank that failed later has come to an earlier step, but not to the end.
+            counts = state.status == GOES_ON or (state.status == FAILED and step < DONE)
+            has_come = state.call == self.number and state.step >= step and counts
             return state if has_come else None
 
         return self._wait(self._others, come, limit_s)
