@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +25,8 @@ class Ranks:
     Their store lives in this process, so that it outlives each of them.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, sees_one: bool = False) -> None:
+        """Start them; `sees_one` hides from each rank the GPUs of the others."""
         self.size = size
         self._hangs = ""
         self._store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
@@ -35,7 +37,8 @@ class Ranks:
             process = context.Process(
                 target=_serve, args=(rank, size, self._store.port, other), daemon=True
             )
-            process.start()
+            with _visible(rank) if sees_one else nullcontext():
+                process.start()
             self._pipes.append(own)
             self.processes.append(process)
 
@@ -74,13 +77,28 @@ class Ranks:
             process.join()
 
 
+@contextmanager
+def _visible(rank: int) -> Iterator[None]:
+    """Show one GPU to the processes that are started meanwhile."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = before.split(",") if before else [str(gpu) for gpu in range(rank + 1)]
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[rank]
+    try:
+        yield
+    finally:
+        del os.environ["CUDA_VISIBLE_DEVICES"]
+        if before is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = before
+
+
 def _serve(rank: int, size: int, port: int, pipe: Any) -> None:
     """Join the group, and run what comes through the pipe."""
     store = dist.TCPStore("127.0.0.1", port, None, False)
     options: dict[str, Any] = {"timeout": timedelta(seconds=GROUP_TIMEOUT_S)}
     if DEVICE == "cuda":
-        torch.cuda.set_device(rank)
-        options["device_id"] = torch.device("cuda", rank)
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        options["device_id"] = device
     backend = "nccl" if DEVICE == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, **options)
     torch.set_num_threads(1)

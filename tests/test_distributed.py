@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -36,9 +37,9 @@ from dxgemm.gpu.status import simulator_enabled
 torch = pytest.importorskip("torch", reason="sharded products need torch: dxgemm[torch]")
 ranks_of_tests = import_module("ranks")
 dist, tensors = import_module("torch.distributed"), import_module("torch.distributed.tensor")
-agreement, calls, meeting, peers, products = (
+agreement, calls, collectives, meeting, peers, products = (
     import_module(f"dxgemm.distributed.{name}")
-    for name in ("agreement", "calls", "meeting", "peers", "products")
+    for name in ("agreement", "calls", "collectives", "meeting", "peers", "products")
 )
 DEVICE, Ranks = ranks_of_tests.DEVICE, ranks_of_tests.Ranks
 Replicate, Shard = tensors.Replicate, tensors.Shard
@@ -934,13 +935,265 @@ def test_a_rank_that_has_ended_is_named_in_time(mortal):
     assert error[0] == "RankError" and "rank 0 of 2 did not call" in error[1], error
 
 
-@pytest.mark.skipif(not simulator_enabled(), reason="NCCL's watchdog ends the process")
 def test_a_rank_that_has_ended_between_equal_calls_is_an_error(mortal):
     mortal.run(on_rank_count)
     mortal.processes[1].kill()
     mortal.processes[1].join()
     ((_, error),) = mortal.outcomes(on_rank_count, on=[0])
     assert error[0] == "RankError" and "has ended" in error[1], error
+
+
+# Where a call fails, and how often it comes there.
+STEPS = {
+    "gemm": (dxgemm, "gemm"),
+    "apply": (products, "apply"),
+    "new_empty": (torch.Tensor, "new_empty"),
+    "commit": (meeting.Meeting, "commit"),
+    "padded": (collectives, "padded"),
+    "rounds": (collectives.Rounds, "arrive"),
+    "begin": (peers.PeerMemory, "begin"),
+    "send": (peers.PeerMemory, "send"),
+    "arrive": (peers.PeerMemory, "arrive"),
+    "finish": (peers.PeerMemory, "finish"),
+    "rows_of": (peers.GatherPeers, "rows_of"),
+    "part": (peers.ScatterPeers, "part"),
+    "received": (peers.ScatterPeers, "received"),
+}
+# Operands that a call left in memory do not stand in for those that a failed copy should bring.
+FACTORS = (1, 2, 3, 5)
+
+
+def on_rank_failure(rank, operation, method, step, count, repeats):
+    """Outcomes of four calls, the second of which fails on rank 1 where it comes to a step.
+
+    Rank 1 then repeats it, or goes on.
+    """
+    owner, name = STEPS[step]
+    right, seen = getattr(owner, name), []
+
+    def fails(*arguments, **named):
+        seen.append(name)
+        if len(seen) == count:
+            raise MemoryError("injected")
+        return right(*arguments, **named)
+
+    m, n, k = 8 * SCALE, SCALE * N, SCALE * K
+    a, b = integers(m, k, dtype=FLOAT), integers(k, n, dtype=FLOAT, seed=1)
+    size, kept = dist.get_world_size(), slice(4 * SCALE * rank, 4 * SCALE * (rank + 1))
+    group, found = dist.new_group(), []
+    torch.cuda.synchronize() if DEVICE == "cuda" else None
+    for factor in FACTORS:
+        for attempt in range(2):
+            if (rank, factor, attempt) == (1, 2, 0):
+                setattr(owner, name, fails)
+            x = factor * a[kept] if operation == GATHER else factor * a
+            options = {"method": method, "group": group, "timeout": 5.0}
+            try:
+                result = getattr(dxd, operation)(x, b, **options)
+                whole = factor * (a @ b) * (1 if operation == GATHER else size)
+                expected = whole[kept] if operation == SCATTER else whole
+                found.append("right" if torch.equal(result, expected) else "wrong")
+                break
+            except (MemoryError, dxgemm.errors.RankError) as error:
+                found.append(type(error).__name__)
+                if isinstance(error, dxgemm.errors.RankError) or not repeats:
+                    break
+            finally:
+                setattr(owner, name, right)
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+    dist.destroy_process_group(group)
+    return found
+
+
+def assert_right_or_refused(outcomes, repeats):
+    """Assert that the ranks tell the same about each call, and that no result is wrong."""
+    first, second = outcomes
+    if "MemoryError" in second and repeats:
+        second = [*second]
+        second.remove("MemoryError")
+    assert len(first) == len(second) == len(FACTORS) and first[0] == second[0] == "right"
+    assert {*first, *second} <= {"right", "RankError", "MemoryError"}
+    assert [x == "right" for x in first] == [x == "right" for x in second]
+    assert first[-1] == second[-1] == ("right" if first[1] == "right" else "RankError")
+
+
+@pytest.mark.parametrize("repeats", [True, False], ids=["repeated", "left out"])
+@pytest.mark.parametrize("method", METHODS[:-1])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_call_that_fails_on_one_rank_is_right_or_refused_on_all(pair, operation, method, repeats):
+    of_peers = {"begin", "send", "arrive", "finish", "rows_of", "part", "received"}
+    failed = 0
+    for step in STEPS:
+        if method != "peer" and step in of_peers:
+            continue
+        for count in (1, 2) if step in ("gemm", "new_empty", "send") else (1,):
+            outcomes = pair.run(on_rank_failure, operation, method, step, count, repeats)
+            assert_right_or_refused(outcomes, repeats)
+            failed += "MemoryError" in outcomes[1]
+            if method == "peer" and operation != REDUCE and repeats:
+                assert outcomes[0] == ["right"] * len(FACTORS), (step, count)
+    assert failed >= 3
+
+
+def on_rank_changing(rank, operation):
+    """Repeat calls that the ranks agreed on, in pairs that they did not agree on."""
+    b = integers(4, 3, dtype=FLOAT)
+    found = []
+    for rows in [(4, 4), (4, 5), (4, 4), (6, 4), (6, 5), (4, 5)]:
+        a = [integers(count, 4, dtype=FLOAT, seed=count) for count in rows]
+        try:
+            result = getattr(dxd, operation)(a[rank], b)
+            expected = torch.cat(a) @ b if operation == GATHER else sum(a) @ b
+            assert torch.equal(result, expected)
+            found.append("right")
+        except dxgemm.errors.ShapeError as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("operation", [GATHER, REDUCE])
+def test_ranks_that_repeat_other_calls_than_each_other_are_told(pair, operation):
+    first, second = pair.run(on_rank_changing, operation)
+    assert first == second
+    if operation == GATHER:
+        assert first == ["right"] * 6
+    else:
+        assert [found == "right" for found in first] == [True, False, True, False, False, False]
+        assert "m is 4 on rank 0, 5 on rank 1" in first[1]
+
+
+WRONG_TYPES = {
+    "b": ({"b": 1}, "ArrayTypeError"),
+    "rows": ({"rows": [2.5, 1]}, "ShapeError"),
+    "method": ({"method": ["plain"]}, "UnsupportedProblemError"),
+    "timeout": ({"timeout": "long"}, "SettingError"),
+    "epilogue": ({"epilogue": 5}, "EpilogueError"),
+}
+
+
+def on_rank_wrong_option(rank, options):
+    """Wrong arguments of one rank, then a right call of both."""
+    a = torch.ones(4, 4, device=DEVICE)
+    given = {"b": a} | (options if rank == 1 else {})
+    try:
+        dxd.all_gather_gemm(a, **given)
+    except dxgemm.errors.DxgemmError as error:
+        found = type(error).__name__, str(error)
+    assert (dxd.all_gather_gemm(a, a) == 4).all()
+    return found
+
+
+@pytest.mark.parametrize("case", WRONG_TYPES)
+def test_arguments_of_wrong_types_on_one_rank_are_an_error_on_all(pair, case):
+    options, error = WRONG_TYPES[case]
+    first, second = pair.run(on_rank_wrong_option, options)
+    assert first == second and first[0] == error and first[1].startswith("rank 1: ")
+
+
+def held():
+    """What groups hold: groups themselves, open files, threads, files in memory."""
+    return (
+        len(agreement._groups),
+        len(os.listdir("/proc/self/fd")),
+        [thread.name for thread in threading.enumerate() if "dxgemm" in thread.name],
+        [*Path(meeting.shared_folder()).glob("dxgemm-*")],
+    )
+
+
+def on_rank_groups(rank):
+    """Make and destroy groups, which the program keeps."""
+    a = integers(256, 64, dtype=FLOAT)
+    found, kept = [], []
+    for _ in range(4):
+        group = dist.new_group()
+        kept.append(group)
+        for method in METHODS:
+            dxd.all_gather_gemm(a, a.mT, group=group, method=method)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
+        dist.destroy_process_group(group)
+        time.sleep(2 * peers.Watch.INTERVAL_S)
+        found.append((held(), torch.cuda.memory_reserved() if DEVICE == "cuda" else 0))
+    with pytest.raises(dxgemm.errors.RankError, match="destroyed"):
+        dxd.all_gather_gemm(a, a.mT, group=kept[0])
+    return found
+
+
+def test_what_a_group_holds_ends_with_it(mortal):
+    for found in mortal.run(on_rank_groups):
+        groups, _, threads, files = found[-1][0]
+        assert not groups and not threads and not files
+        if DEVICE == "cpu":  # NCCL opens files of its own
+            assert found[-1] == found[0]
+
+
+def on_rank_again(rank, port):
+    """Destroy the default group and make it anew: its name is the same."""
+    for count in range(3):
+        dist.destroy_process_group()
+        store = dist.PrefixStore(str(count), dist.TCPStore("127.0.0.1", port, None, False))
+        backend = "nccl" if DEVICE == "cuda" else "gloo"
+        dist.init_process_group(backend, store=store, rank=rank, world_size=2)
+        for method in METHODS:
+            a = integers(4 + count * rank, 4, dtype=FLOAT)
+            result = dxd.all_gather_gemm(a, a[:4], method=method)
+            assert len(result) == 8 + count
+    return len(agreement._groups)
+
+
+def test_a_group_of_the_same_name_finds_nothing_of_the_one_before(mortal):
+    assert mortal.run(on_rank_again, mortal._store.port) == [1, 1]
+
+
+def place(machine="one", gpu="A", index=0, reaches="AB", is_shared=True):
+    return {
+        "machine": machine, "gpu": gpu, "index": index, "reaches": [*reaches],
+        "is_shared": is_shared,
+    }  # fmt: skip
+
+
+PLACES = {
+    "two GPUs": ([place(), place(gpu="B", index=1)], "NVLink"),
+    "hosts of one name": ([place(), place("other boot", "B", 1)], "network"),
+    "one GPU": ([place(), place(index=1)], "network"),
+    "GPUs of one index": ([place(reaches=""), place(gpu="B", reaches="")], "network"),
+    "no way between GPUs": ([place(), place(gpu="B", index=1, reaches="")], "network"),
+    "containers": ([place(is_shared=False), place(gpu="B", index=1, is_shared=False)], "network"),
+    "CPUs": ([{"machine": "one", "is_shared": True}] * 2, "network"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_only_gpus_of_one_machine_that_reach_each_other_are_peers(case):
+    places, link = PLACES[case]
+    assert calls._link_between(places).name == link
+
+
+def test_machines_of_one_name_differ_by_their_boot(monkeypatch):
+    name = agreement.machine_name()
+    monkeypatch.setattr(agreement.Path, "read_text", lambda _: "another boot\n")
+    assert agreement.machine_name() != name
+
+
+def on_rank_place(rank):
+    group = agreement.find_group("test", None)
+    group.introduce("test", 20.0)
+    return calls._place(group, torch.device(DEVICE, torch.cuda.current_device()))
+
+
+@on_gpus
+def test_gpus_are_told_apart_by_their_uuid():
+    started = Ranks(2, sees_one=True)
+    try:
+        first, second = started.run(on_rank_place)
+        assert first["index"] == second["index"] and first["gpu"] != second["gpu"]
+        for operation in OPERATIONS:
+            started.run(on_rank_multiply, operation, FLOAT, COUNTS[0], None)
+        for _, error in started.outcomes(on_rank_multiply, GATHER, FLOAT, COUNTS[0], "peer"):
+            assert error[0] == "UnsupportedProblemError"
+    finally:
+        started.close()
 
 
 def test_there_must_be_a_group():

@@ -114,7 +114,7 @@ class LaunchError(DxgemmError, RuntimeError):
 
 
 class RankError(DxgemmError, RuntimeError):
-    """A rank of a process group has ended or did not come in time, or there is no such group."""
+    """A call failed on a rank of a process group, or a rank did not come, or there is no group."""
 
 
 class WrongResultError(DxgemmError, ArithmeticError):

@@ -15,6 +15,7 @@ from dxgemm.distributed.meeting import Description, describe_error
 from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
 from dxgemm.distributed.schedule import (
     GATHER,
+    PEER,
     PLAIN,
     REDUCE,
     SCATTER,
@@ -85,6 +86,11 @@ class Call:
             self.rows, self.method, self.needs,
         )  # fmt: skip
 
+    @property
+    def is_captured(self) -> bool:
+        """True if the current stream is under capture."""
+        return self.a.is_cuda and torch.cuda.is_current_stream_capturing()
+
     def digest(self, ready: Any) -> bytes | None:
         """Digest of the operands that are read; None if they cannot be read by now."""
         read = [self.a, self.b, *(value for label, _, value in self._arrays() if label != "out")]
@@ -127,6 +133,7 @@ class Call:
             "method": self.method,
             "needs": list(self.needs),
             "is_splittable": not _uses_row(self.chain),
+            "is_captured": self.is_captured,
             "place": _place(group, self.a.device),
         }
 
@@ -203,7 +210,8 @@ def met(group: Group, call: Call) -> Iterator[Product]:
             return call.digest(memory.begun if begun else None)
 
         try:
-            token = 0 if product is None else product.token
+            # Under capture the ranks agree anew, because peers refuse it.
+            token = 0 if product is None or call.is_captured else product.token
             with meeting.call(call.operation, call.timeout_s, key, token, digest) as is_agreed:
                 if product is None or not is_agreed:
                     decided = meeting.agree(call.describe(group), decide)
@@ -267,6 +275,11 @@ def decide(found: list[Description]) -> dict[str, Any]:
         is_splittable=all(description["is_splittable"] for description in found),
     )
     choice = choose(problem, method)
+    if choice.method == PEER and any(description["is_captured"] for description in found):
+        raise errors.LaunchError(  # a graph would write the flags of one call
+            f"{operation}: moves between peers cannot be captured in a CUDA graph; pass "
+            'method="plain".'
+        )
     logger.debug("%s", choice)
     return {"rows": given, "method": choice.method, "chunks": choice.chunks}
 

@@ -101,15 +101,8 @@ class PeerMemory:
             count: bytes that are needed, the same on all ranks, who map new memory together if
                 they are more than before.
             timeout_s: seconds after which waiting for other ranks is ended.
-
-        Raises:
-            LaunchError: the stream is under capture: a graph would write the flags of one call.
         """
         current = torch.cuda.current_stream(self._device)
-        if torch.cuda.is_current_stream_capturing():
-            raise LaunchError(
-                'moves between peers cannot be captured in a CUDA graph; pass method="plain".'
-            )
         if self._handle is None or len(self._buffer) < 2 * count:
             size = 2 * -(-max(count, 1) // ALIGNMENT) * ALIGNMENT
             buffer = symmetric_memory.empty(size, dtype=torch.uint8, device=self._device)
