@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import product
@@ -1092,19 +1093,19 @@ def test_arguments_of_wrong_types_on_one_rank_are_an_error_on_all(pair, case):
 
 
 def held():
-    """What groups hold: groups themselves, open files, threads, files in memory."""
+    """What groups hold: open files, threads, files in memory."""
+    files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
     return (
-        len(agreement._groups),
-        len(os.listdir("/proc/self/fd")),
-        [thread.name for thread in threading.enumerate() if "dxgemm" in thread.name],
-        [*Path(meeting.shared_folder()).glob("dxgemm-*")],
+        [path for path in files if "dxgemm-" in path]
+        + [thread.name for thread in threading.enumerate() if "dxgemm" in thread.name]
+        + [*Path(meeting.shared_folder()).glob("dxgemm-*")]
     )
 
 
 def on_rank_groups(rank):
     """Make and destroy groups, which the program keeps."""
-    a = integers(256, 64, dtype=FLOAT)
-    found, kept = [], []
+    a = integers(4 * SCALE, 4, dtype=FLOAT)
+    kept = []
     for _ in range(4):
         group = dist.new_group()
         kept.append(group)
@@ -1112,20 +1113,19 @@ def on_rank_groups(rank):
             dxd.all_gather_gemm(a, a.mT, group=group, method=method)
         if DEVICE == "cuda":
             torch.cuda.synchronize()
+        found = agreement.find_group("test", group)
+        parts = [weakref.ref(found), *map(weakref.ref, filter(None, [found.memory]))]
+        assert held() and len(agreement._groups) == 1
+        del found
         dist.destroy_process_group(group)
         time.sleep(2 * peers.Watch.INTERVAL_S)
-        found.append((held(), torch.cuda.memory_reserved() if DEVICE == "cuda" else 0))
+        assert not held() and not agreement._groups and not any(part() for part in parts)
     with pytest.raises(dxgemm.errors.RankError, match="destroyed"):
         dxd.all_gather_gemm(a, a.mT, group=kept[0])
-    return found
 
 
 def test_what_a_group_holds_ends_with_it(mortal):
-    for found in mortal.run(on_rank_groups):
-        groups, _, threads, files = found[-1][0]
-        assert not groups and not threads and not files
-        if DEVICE == "cpu":  # NCCL opens files of its own
-            assert found[-1] == found[0]
+    mortal.run(on_rank_groups)
 
 
 def on_rank_again(rank, port):
