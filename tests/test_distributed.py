@@ -1093,7 +1093,7 @@ def test_arguments_of_wrong_types_on_one_rank_are_an_error_on_all(pair, case):
 
 
 def held():
-    """What groups hold: open files, threads, files in memory."""
+    """List the open files, threads and files in memory that groups hold."""
     files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
     return (
         [path for path in files if "dxgemm-" in path]

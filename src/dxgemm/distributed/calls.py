@@ -228,7 +228,7 @@ def met(group: Group, call: Call) -> Iterator[Product]:
 
 
 def _product(group: Group, call: Call, decided: Description, token: int) -> Product:
-    """What a decision means for this rank."""
+    """Make the product that a decision means for this rank."""
     rows, method, chunks = tuple(decided["rows"]), decided["method"], decided["chunks"]
     schedule = None
     if method != PLAIN:
