@@ -599,3 +599,48 @@ def test_each_architecture_gets_what_it_can_run(configs_of_a_gpu, monkeypatch):
         assert spec.config.smem_bytes(spec.dtype) <= 99 * 1024 and spec.config.cluster == 1, spec
     with pytest.raises(errors.BuildError, match="no wgmma for sm_80"):
         dxgemm.build(arch="sm_80", implementations=("wgmma",))
+
+
+INTERRUPTING = """
+import counted_builds, os, signal, sys, threading, warnings
+from dxgemm import errors
+from dxgemm.compiler import build_behind, forget_failures, kernels, obtain_kernel
+
+kind, calls = sys.argv[1], []
+
+def interrupt(*_):
+    for build in (
+        lambda: obtain_kernel(counted_builds.spec("one"), counted_builds.ARCH),
+        lambda: obtain_kernel(counted_builds.spec("two"), counted_builds.ARCH),
+        lambda: build_behind(counted_builds.spec("three"), counted_builds.ARCH, print),
+        forget_failures,
+    ):
+        try:
+            build()
+        except errors.BuildError as error:
+            calls.append("interrupts a build" in str(error))
+
+class Dropped:
+    __del__ = interrupt
+
+def compile_kernel(spec, arch):
+    if kind == "signal":
+        signal.raise_signal(signal.SIGALRM)
+    elif kind == "finalizer":
+        Dropped()
+    return counted_builds.compile_counted(spec, arch)
+
+signal.signal(signal.SIGALRM, interrupt)
+kernels.compile_kernel = compile_kernel
+kernel = obtain_kernel(counted_builds.spec("one"), counted_builds.ARCH)
+assert kernel.cubin == b"cubin of one" and calls == [True] * 4, calls
+kind = "neither"
+assert obtain_kernel(counted_builds.spec("two"), counted_builds.ARCH).cubin == b"cubin of two"
+forget_failures()
+"""
+
+
+@pytest.mark.parametrize("kind", ["signal", "finalizer"])
+def test_a_call_that_interrupts_a_build_is_refused(run_python, environment, builds, kind):
+    run_python(INTERRUPTING, kind, **environment)
+    assert names(builds) == ["one", "two"]

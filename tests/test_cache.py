@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import os
+import pwd
 import resource
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from counted_builds import made_up_kernel
 
 import dxgemm
+from dxgemm.choice import tables
 from dxgemm.choice.registry import kernel_specs
-from dxgemm.compiler import KernelStore
+from dxgemm.compiler import KernelStore, default_directory
 from dxgemm.compiler.store import VerifiedFiles
+from dxgemm.gpu.facts import SIMULATED_DEVICE
 
 KEY = hashlib.sha256(b"key").hexdigest()
 CUBIN = bytes(range(256)) * 4
@@ -71,9 +76,87 @@ def test_a_lock_that_cannot_be_made_is_no_obstacle(directory, kernel):
     directory.mkdir()
     (directory / "locks").write_text("in the way")
     store = KernelStore(directory)
-    with store.lock(KEY), store.lock(KEY):
+    with pytest.warns(RuntimeWarning) as caught, store.lock(KEY), store.lock(KEY):
         store.save(KEY, kernel)
     assert store.load(KEY) == kernel
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_file_system_without_locks_costs_a_warning(directory, kernel, monkeypatch, code):
+    def refuse(file, operation):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    store = KernelStore(directory)
+    with pytest.warns(RuntimeWarning, match="cannot lock its files") as caught:
+        for _ in range(2):
+            with store.lock(KEY):
+                store.save(KEY, kernel)
+    assert len(caught) == 1 and store.load(KEY) == kernel
+    assert store.clear() == 1
+
+
+def test_a_lock_that_was_removed_while_it_was_waited_for_is_taken_anew(directory, kernel):
+    store, order = KernelStore(directory), []
+
+    def wait():
+        with store.lock(KEY):
+            order.append(list((directory / "locks").iterdir()) != [])
+
+    with ThreadPoolExecutor(1) as pool:
+        with store.lock(KEY):
+            waiting = pool.submit(wait)
+            time.sleep(0.05)
+            (directory / "locks" / KEY).unlink()
+            assert not waiting.done()
+        waiting.result(timeout=60)
+    assert order == [True]
+
+
+RELATIVE = """
+import os
+from dxgemm.compiler.kernels import kernel_store
+from dxgemm.compiler.store import default_directory
+found = kernel_store().directory
+os.chdir("/")
+assert kernel_store().directory == found
+print(found)
+"""
+
+
+def test_a_relative_directory_is_that_of_the_first_use(run_python, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for chosen, expected in (
+        ("kernels", tmp_path / "kernels"),
+        ("~/kernels", tmp_path / "home" / "kernels"),
+        ("", tmp_path / "home" / ".cache" / "dxgemm"),
+    ):
+        environment = {"DXGEMM_CACHE_DIR": chosen, "HOME": str(tmp_path / "home")}
+        found = run_python(RELATIVE, **environment, XDG_CACHE_HOME="")
+        assert found.strip() == str(expected)
+
+
+def test_without_a_home_directory_there_is_a_warning_and_no_cache(kernel, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("HOME", "DXGEMM_CACHE_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    unknown = {"getpwuid": lambda uid: {}[uid]}
+    for name, function in unknown.items():
+        monkeypatch.setattr(pwd, name, function)
+    assert default_directory() is None and tables._own_tables() is None
+    store = KernelStore(default_directory())
+    with pytest.warns(RuntimeWarning, match="no home directory") as caught:
+        for _ in range(2):
+            assert store.load(KEY) is None
+            with store.lock(KEY):
+                store.save(KEY, kernel)
+    assert len(caught) == 1 and store.clear() == 0
+    info = store.info()
+    assert info.directory is None and not info.writable and info.kernels == ()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(dxgemm.errors.SettingError, match="no home directory"):
+        tables.own_folder(SIMULATED_DEVICE)
 
 
 def test_a_truncated_entry_is_a_miss(directory, entry):

@@ -118,26 +118,74 @@ def test_the_entry_of_another_key_is_a_miss(files, entry):
     assert files.load(KEY) is None and files.load(OTHER_KEY) is not None
 
 
-@pytest.mark.parametrize("spoil", ["another user's", "open to all", "a link"])
-def test_a_folder_that_others_may_write_is_not_used(tmp_path, give_away, spoil):
-    directory = tmp_path / "cache"
-    VerifiedFiles(directory).save(KEY, HEADER, PAYLOAD)
-    entries = directory / "entries"
-    if spoil == "another user's":
-        give_away(entries)
-    elif spoil == "open to all":
-        entries.chmod(0o777)
+SPOILS = ("another user's", "open to all", "open to a group", "a link")
+FOLDERS = (".", "entries", f"entries/{KEY[:2]}", "tmp", "locks")
+
+
+def spoiled(folder, how, elsewhere, give_away):
+    """Make a folder one that others may write, or a link."""
+    if how == "another user's":
+        give_away(folder)
+    elif how == "a link":
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
     else:
-        entries.rename(tmp_path / "elsewhere")
-        entries.symlink_to(tmp_path / "elsewhere")
-    files = VerifiedFiles(directory)
-    with pytest.warns(RuntimeWarning, match="others can write to it") as caught:
-        assert files.load(KEY) is None
+        folder.chmod(0o777 if how == "open to all" else 0o770)
+
+
+@pytest.mark.parametrize("how", SPOILS)
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("within", [(), ("device_functions",)])
+def test_a_folder_that_others_may_write_is_not_used(tmp_path, give_away, within, name, how):
+    files = VerifiedFiles(tmp_path / "cache", *within)
+    with files.lock(KEY):
         files.save(KEY, HEADER, PAYLOAD)
+    assert files.load(KEY) == (HEADER, PAYLOAD)
+    # After the folder was found good: it is checked at each use.
+    spoiled(files.directory / name, how, tmp_path / "elsewhere", give_away)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.warns(RuntimeWarning, match="others can write to it") as caught:
+        if name not in ("tmp", "locks"):
+            assert files.load(KEY) is None and files.headers() == []
+        files.save(OTHER_KEY, HEADER, PAYLOAD)
         with files.lock(KEY):
             pass
-        assert files.clear() == 0
+        if name == ".":
+            assert files.clear() == 0 and not files._is_usable
     assert len(caught) == 1
+    if name == ".":
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_directory_of_the_cache_is_checked_for_all_that_it_holds(tmp_path):
+    store.KernelStore(tmp_path / "cache").device_functions.save(KEY, HEADER, PAYLOAD)
+    (tmp_path / "cache").chmod(0o777)
+    files = VerifiedFiles(tmp_path / "cache", "device_functions")
+    with pytest.warns(RuntimeWarning, match="others can write to it"):
+        assert files.load(KEY) is None
+
+
+def test_a_folder_that_is_closed_again_is_used_again(files):
+    files.directory.chmod(0o777)
+    with pytest.warns(RuntimeWarning):
+        assert files.load(KEY) is None
+    files.directory.chmod(0o700)
+    assert files.load(KEY) == (HEADER, PAYLOAD)
+
+
+def test_a_cache_of_root_that_none_may_write_is_read_without_a_warning(files, recwarn):
+    for path in files.directory.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    assert files.load(KEY) == (HEADER, PAYLOAD) and files.load(OTHER_KEY) is None
+    assert not recwarn.list
+
+
+def test_a_sticky_folder_of_all_may_hold_the_cache(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    files = VerifiedFiles(tmp_path / "shared" / "cache")
+    files.save(KEY, HEADER, PAYLOAD)
+    assert files.load(KEY) == (HEADER, PAYLOAD)
 
 
 def test_a_lock_writes_to_no_file_that_a_link_points_at(files, tmp_path):
@@ -147,7 +195,7 @@ def test_a_lock_writes_to_no_file_that_a_link_points_at(files, tmp_path):
         pass
     lock = files.directory / "locks" / KEY
     lock.symlink_to(victim)
-    with files.lock(KEY):
+    with pytest.warns(RuntimeWarning, match="cannot lock"), files.lock(KEY):
         pass
     assert victim.read_text() == "precious"
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import platformdirs
 
+from dxgemm.errors import SettingError
 from dxgemm.gpu.facts import DeviceFacts
 
 PACKAGED = Path(__file__).parents[1] / "tables"
@@ -136,13 +137,24 @@ class Table:
 
 
 def own_folder(device: DeviceFacts) -> Path:
-    """Folder of the user's table for a device, whether it exists or not."""
+    """Folder of the user's table for a device, whether it exists or not.
+
+    Raises:
+        SettingError: the user has no home directory.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
-    return _own_tables() / name
+    tables = _own_tables()
+    if tables is None:
+        raise SettingError("tune: this user has no home directory for a table; pass --out.")
+    return tables / name
 
 
-def _own_tables() -> Path:
-    return Path(platformdirs.user_config_dir("dxgemm")) / "tables"
+def _own_tables() -> Path | None:
+    """Folder of the user's tables; None if the user has no home directory."""
+    try:
+        return Path(platformdirs.user_config_dir("dxgemm")).expanduser() / "tables"
+    except RuntimeError:
+        return None
 
 
 def table_for(device: DeviceFacts) -> Table | None:
@@ -157,7 +169,8 @@ def table_of_another(device: DeviceFacts) -> Table | None:
 
 @cache
 def _nearest(chip: Chip, is_another: bool = False) -> Table | None:
-    folders = [path.parent for tables in ((PACKAGED,) if is_another else (_own_tables(), PACKAGED))
+    own = None if is_another else _own_tables()
+    folders = [path.parent for tables in (own, PACKAGED) if tables is not None
                for path in sorted(tables.glob("*/chip.json"))]  # fmt: skip
     known = [(found, folder) for folder in folders if (found := _read_chip(folder)) is not None]
     if is_another:

@@ -48,7 +48,7 @@ def build(
         print_json([asdict(record) for record in records])
     else:
         _print_kernels(records)
-        typer.echo(f"{len(records)} kernels are in {dxgemm.cache_info().directory}")
+        typer.echo(f"{len(records)} kernels are in {_where(dxgemm.cache_info())}")
 
 
 def cache(
@@ -61,7 +61,7 @@ def cache(
         if as_json:
             print_json({"removed": removed})
         else:
-            typer.echo(f"removed {removed} kernels from {dxgemm.cache_info().directory}")
+            typer.echo(f"removed {removed} kernels from {_where(dxgemm.cache_info())}")
         return
     cached = dxgemm.cache_info()
     if as_json:
@@ -76,13 +76,17 @@ def cache_text(cached: CacheInfo) -> str:
     """Describe the cache: `"8 kernels, 50.0 KiB, in /home/me/.cache/dxgemm"`."""
     state = "" if cached.writable else " (not writable)"
     size = byte_text(cached.total_bytes)
-    return f"{len(cached.kernels)} kernels, {size}, in {cached.directory}{state}"
+    return f"{len(cached.kernels)} kernels, {size}, in {_where(cached)}{state}"
+
+
+def _where(cached: CacheInfo) -> str:
+    return str(cached.directory or "the memory of this process")
 
 
 def cache_dict(cached: CacheInfo) -> dict[str, object]:
     """Describe the cache as a dictionary, for JSON."""
     return {
-        "directory": str(cached.directory),
+        "directory": str(cached.directory) if cached.directory else None,
         "writable": cached.writable,
         "kernel_count": len(cached.kernels),
         "total_bytes": cached.total_bytes,

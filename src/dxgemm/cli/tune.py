@@ -13,12 +13,12 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
-import platformdirs
 import typer
 
 from dxgemm.choice.selection import forget_candidates
 from dxgemm.choice.tables import own_folder, table_for
 from dxgemm.cli.output import note, print_table, progress_bar
+from dxgemm.compiler import default_directory
 from dxgemm.errors import BuildError, GpuUnavailableError, MissingPackageError
 from dxgemm.gpu.status import probe, simulator_enabled
 from dxgemm.tuning.observations import append, read
@@ -84,7 +84,7 @@ def tune(
 
     device = device_facts(0)
     folder = out or own_folder(device)
-    kept = Path(platformdirs.user_cache_dir("dxgemm")) / "tuning" / f"{folder.name}.jsonl"
+    kept = (default_directory() or folder) / "tuning" / f"{folder.name}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     if fresh:
         kept.unlink(missing_ok=True)

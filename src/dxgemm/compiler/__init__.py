@@ -14,9 +14,15 @@ from dxgemm.compiler.build import (
     compile_kernel,
     compute_capability,
 )
-from dxgemm.compiler.kernels import clear_kernels, find_kernel, kernel_store, obtain_kernel
+from dxgemm.compiler.kernels import (
+    clear_kernels,
+    find_kernel,
+    kernel_store,
+    obtain_kernel,
+    replace_kernel,
+)
 from dxgemm.compiler.spec import PARAMETERS, KernelSpec
-from dxgemm.compiler.store import CacheInfo, KernelStore
+from dxgemm.compiler.store import CacheInfo, KernelStore, default_directory
 from dxgemm.compiler.toolkit import toolkit_text, toolkit_versions, toolkit_warnings
 from dxgemm.compiler.wheels import KernelWheel, installed_wheels, kernel_wheel
 
@@ -37,12 +43,14 @@ __all__ = [
     "clear_kernels",
     "compile_kernel",
     "compute_capability",
+    "default_directory",
     "find_kernel",
     "forget_failures",
     "installed_wheels",
     "kernel_store",
     "kernel_wheel",
     "obtain_kernel",
+    "replace_kernel",
     "toolkit_text",
     "toolkit_versions",
     "toolkit_warnings",

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 
+from dxgemm.compiler.locks import building
 from dxgemm.compiler.spec import KernelSpec
 from dxgemm.errors import SettingError
 from dxgemm.log import logger
@@ -58,7 +59,7 @@ def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -
         spec, arch: the kernel and its architecture.
         when_done: called after the end of a newly begun build, by a thread of this process.
     """
-    with _lock:
+    with building(), _lock:
         build = _builds.get((spec, arch))
         if build is None:
             ended = [key for key, other in _builds.items() if other.ended.is_set()]
@@ -79,7 +80,7 @@ def build_behind(spec: KernelSpec, arch: str, when_done: Callable[[], object]) -
 
 def forget_failures() -> None:
     """Forget failed builds, so that they are tried again."""
-    with _lock:
+    with building(), _lock:
         for key, build in list(_builds.items()):
             if build.ended.is_set():
                 del _builds[key]
@@ -101,13 +102,14 @@ def _run(
     from dxgemm.compiler.worker import Worker
 
     logger.info("%s for %s is being built behind the calls", spec, arch)
-    try:
-        with _turn, Worker() as worker:
-            worker.build(spec, arch)
-    except Exception as error:
-        build.failure = str(error)
-    with _lock:
-        build.ended.set()
-        if build.failure is None:
-            del _builds[spec, arch]
+    with building():
+        try:
+            with _turn, Worker() as worker:
+                worker.build(spec, arch)
+        except Exception as error:
+            build.failure = str(error)
+        with _lock:
+            build.ended.set()
+            if build.failure is None:
+                del _builds[spec, arch]
     when_done()

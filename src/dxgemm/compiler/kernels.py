@@ -8,9 +8,11 @@ from collections import OrderedDict
 from functools import cache
 
 from dxgemm.compiler.build import CompiledKernel, compile_kernel
+from dxgemm.compiler.locks import building
 from dxgemm.compiler.spec import KernelSpec, check_sources
 from dxgemm.compiler.store import KernelStore, default_directory
 from dxgemm.compiler.wheels import kernel_wheel
+from dxgemm.errors import BuildError
 from dxgemm.log import logger
 
 # Of kernels in memory, the ones that were looked up last; others are read from disk again. Without
@@ -18,6 +20,7 @@ from dxgemm.log import logger
 MOST_BYTES = 64 << 20
 _in_memory: OrderedDict[tuple[KernelSpec, str], CompiledKernel] = OrderedDict()
 _lock = threading.RLock()  # a signal handler may look kernels up too
+_replaced: set[str] = set()  # keys of the kernels that were built again by `replace_kernel`
 
 
 @cache
@@ -44,15 +47,44 @@ def obtain_kernel(spec: KernelSpec, arch: str) -> CompiledKernel:
     if kernel is not None:
         return kernel
     key = spec.key(arch)
-    with kernel_store().lock(key):
-        kernel = find_kernel(spec, arch)
-        if kernel is None:
-            start = time.perf_counter()
-            kernel = compile_kernel(spec, arch)
-            check_sources(spec)
-            logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
-            kernel_store().save(key, kernel)
+    with building(), kernel_store().lock(key):
+        kernel = find_kernel(spec, arch) or _build(spec, arch)
     return keep_kernel(spec, arch, kernel)
+
+
+def replace_kernel(spec: KernelSpec, arch: str, refused: CompiledKernel) -> CompiledKernel:
+    """Build a kernel again whose cubin the driver cannot use, and keep it in place of that one.
+
+    The kernel may come from a wheel, or a cache that another machine shares. A process builds it
+    again once at most, and takes what another process has put into the cache since.
+
+    Raises:
+        BuildError: it was built again before, or does not compile.
+        MissingPackageError: the compiler packages are not installed.
+    """
+    key = spec.key(arch)
+    with building(), kernel_store().lock(key):
+        known = _in_memory.get((spec, arch)), kernel_store().load(key)
+        kernel = next((k for k in known if k and k.cubin != refused.cubin), None)
+        if kernel is None:
+            if key in _replaced:
+                raise BuildError(f"{spec} for {arch} was built again already")
+            logger.warning("%s for %s is built again: the driver cannot use it", spec, arch)
+            _replaced.add(key)
+            kernel = _build(spec, arch)
+    with _lock:
+        _in_memory.pop((spec, arch), None)
+    return keep_kernel(spec, arch, kernel)
+
+
+def _build(spec: KernelSpec, arch: str) -> CompiledKernel:
+    """Build a kernel and keep it on disk."""
+    start = time.perf_counter()
+    kernel = compile_kernel(spec, arch)
+    check_sources(spec)
+    logger.info("built %s for %s in %.1f s", spec, arch, time.perf_counter() - start)
+    kernel_store().save(spec.key(arch), kernel)
+    return kernel
 
 
 def keep_kernel(spec: KernelSpec, arch: str, kernel: CompiledKernel) -> CompiledKernel:
@@ -73,5 +105,6 @@ def clear_kernels() -> int:
     """Remove every kernel from memory and the cache; return how many were in the cache."""
     with _lock:
         _in_memory.clear()
+        _replaced.clear()
     kernel_wheel.cache_clear()
     return kernel_store().clear()

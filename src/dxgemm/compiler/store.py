@@ -10,6 +10,7 @@ is a file, which the operating system unlocks when the holder ends, however that
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +21,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ class CacheInfo:
     """Contents of the kernel cache.
 
     Attributes:
-        directory: directory of the cache.
+        directory: directory of the cache; None if this user has no home for one.
         writable: True if builds can be kept.
         kernels: a record of each kernel.
         total_bytes: size of all cubins.
     """
 
-    directory: Path
+    directory: Path | None
     writable: bool
     kernels: tuple[KernelRecord, ...]
 
@@ -55,46 +55,57 @@ class CacheInfo:
 
 
 class VerifiedFiles:
-    """Folder with a header and a payload for each key."""
+    """Folder with a header and a payload for each key.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._entries = directory / "entries"
-        self._unfinished = directory / "tmp"
-        self._locks = directory / "locks"
+    Every folder on the way to a file is checked at each use, from the directory of the cache on: it
+    must be no link, belong to this user or root, and not be writable by others.
 
-    @cached_property
+    Attributes:
+        directory: the folder; None if there is none, where all look-ups miss.
+    """
+
+    def __init__(self, root: Path | None, *within: str) -> None:
+        """Name the folder; it is made when the first file is saved.
+
+        Args:
+            root: directory of the cache.
+            within: names of the folders that lead from there.
+        """
+        self.directory = root.joinpath(*within) if root else None
+        self._root, self._within = root, within
+        self._told: set[str] = set()
+
+    def folder(self, name: str) -> VerifiedFiles:
+        """Folder within this one, which warns of what this one has not warned of."""
+        files = VerifiedFiles(self._root, *self._within, name)
+        files._told = self._told
+        return files
+
+    @property
     def _is_usable(self) -> bool:
-        """True if the folder of entries can be used; otherwise raise a warning, once."""
+        """True if files can be kept as far as the folders that exist tell."""
         try:
-            self.directory.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            _make_private(self._entries)
+            self._folder()
         except OSError as error:
-            self._warn(error)
-            return False
+            return error.errno == errno.ENOENT
         return True
 
     def load(self, key: str) -> tuple[dict[str, Any], bytes] | None:
         """Read header and payload; None if they are absent, damaged or another user's."""
-        if not self._is_usable:
-            return None
         try:
-            return _decode(key, _read_own(self._path(key)))
+            return _decode(key, _read_own(self._folder("entries", key[:2]) / key[2:]))
         except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ELOOP):  # absent; a symbolic link
+            if error.errno != errno.ELOOP:  # a symbolic link in the entry's place
                 self._warn(error)
             return None
 
     def save(self, key: str, header: dict[str, Any], payload: bytes) -> None:
         """Keep header and payload; a full or read-only disk costs no more than a warning."""
-        if not self._is_usable:
-            return
         try:
-            _make_private(self._unfinished)
+            unfinished = self._folder("tmp", make=True)
             self._remove_abandoned()
-            path = self._path(key)
-            _make_private(path.parent)
-            file, name = tempfile.mkstemp(dir=self._unfinished)  # with PRIVATE_FILE
+            path = self._folder("entries", key[:2], make=True) / key[2:]
+            file, name = tempfile.mkstemp(dir=unfinished)  # with PRIVATE_FILE
             try:
                 with open(file, "wb") as entry:
                     entry.write(_encode(key, header, payload))
@@ -111,29 +122,25 @@ class VerifiedFiles:
 
         The entry may exist afterwards: look it up again before building it.
         """
-        from filelock import FileLock
-
         with ExitStack() as stack:
-            if self._is_usable:
-                with suppress(OSError):
-                    _make_private(self._locks)
-                    stack.enter_context(FileLock(self._locks / key, mode=PRIVATE_FILE))
+            try:
+                path = self._folder("locks", make=True) / key
+            except OSError as error:
+                self._warn(error)
+            else:
+                self._enter_lock(stack, path)
             yield
 
     def clear(self) -> int:
         """Remove all entries and return how many there were."""
-        from filelock import FileLock
-
-        if not self._is_usable:
-            return 0
         removed = 0
         for path in self._paths():
             with suppress(OSError):
                 path.unlink()
                 removed += 1
         self._remove_abandoned()
-        for path in self._locks.glob("*"):
-            with suppress(OSError), FileLock(path, blocking=False):  # not of a running build
+        for path in self._files("locks"):
+            with suppress(OSError), _locked(path, waits=False):  # not of a running build
                 path.unlink()
         return removed
 
@@ -147,23 +154,67 @@ class VerifiedFiles:
                     headers.append(entry[0])
         return headers
 
-    def _path(self, key: str) -> Path:
-        return self._entries / key[:2] / key[2:]
+    def _enter_lock(self, stack: ExitStack, path: Path) -> None:
+        try:
+            stack.enter_context(_locked(path))
+        except OSError as error:  # a link in its place; a file system without locks
+            self._warn(error, "cannot lock its files", "may be built several times")
+
+    def _folder(self, *names: str, make: bool = False) -> Path:
+        """Check a folder and those that lead to it, and return its path.
+
+        Args:
+            names: names of the folders that lead to it from `directory`.
+            make: True to make those that are missing.
+
+        Raises:
+            OSError: one of them is missing or cannot be made, or others may write to it.
+        """
+        if self._root is None:
+            raise PermissionError(errno.EPERM, "this user has no home directory")
+        if make:
+            self._root.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._root
+        for name in ("", *self._within, *names):
+            folder /= name
+            if make:
+                with suppress(FileExistsError):
+                    folder.mkdir(PRIVATE_FOLDER)
+            _check_private(folder)
+        return folder
+
+    def _files(self, *names: str) -> list[Path]:
+        """List what a folder holds; nothing, with a warning, if others may write to it."""
+        try:
+            return sorted(self._folder(*names).iterdir())
+        except OSError as error:
+            self._warn(error)
+            return []
 
     def _paths(self) -> list[Path]:
-        return sorted(path for path in self._entries.glob("*/*") if not path.is_dir())
+        folders = [path.name for path in self._files("entries") if path.is_dir()]
+        return [path for name in folders for path in self._files("entries", name)]
 
     def _remove_abandoned(self) -> None:
         """Remove the unfinished files of processes that were killed."""
-        for path in self._unfinished.glob("*"):
+        for path in self._files("tmp"):
             with suppress(OSError):
                 if path.lstat().st_mtime < time.time() - UNFINISHED_S:
                     path.unlink()
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(
+        self,
+        error: OSError,
+        what: str = "cannot be used",
+        outcome: str = "are built again in every process",
+    ) -> None:
+        """Warn, once of each sort; a missing file or folder is no error."""
+        if error.errno == errno.ENOENT or what in self._told:
+            return
+        self._told.add(what)
         warnings.warn(
-            f"dxgemm's kernel cache {self.directory} cannot be used ({error}); kernels are built "
-            "again in every process. Set DXGEMM_CACHE_DIR to a writable directory.",
+            f"dxgemm's kernel cache {self.directory or ''} {what} ({error}); kernels {outcome}. "
+            "Set DXGEMM_CACHE_DIR to a directory that only you can write to.",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -172,10 +223,10 @@ class VerifiedFiles:
 class KernelStore:
     """Store of kernels on disk, by key, and of the device functions that some are linked with."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self.directory = directory
-        self.device_functions = VerifiedFiles(directory / "device_functions")
         self._kernels = VerifiedFiles(directory)
+        self.device_functions = self._kernels.folder("device_functions")
 
     def load(self, key: str) -> CompiledKernel | None:
         """Read a kernel; None if it is absent or damaged."""
@@ -191,16 +242,18 @@ class KernelStore:
 
     def clear(self) -> int:
         """Remove every kernel, and all device functions; return how many kernels there were."""
-        if self.device_functions.directory.exists():
-            self.device_functions.clear()
+        self.device_functions.clear()
         return self._kernels.clear()
 
     def info(self) -> CacheInfo:
         records = map(_record, self._kernels.headers())
-        existing = next(p for p in (self.directory, *self.directory.parents) if p.exists())
+        folder = self.directory
+        while folder is not None and not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        can_write = folder is not None and folder.is_dir() and os.access(folder, os.W_OK)
         return CacheInfo(
             directory=self.directory,
-            writable=existing.is_dir() and os.access(existing, os.W_OK),
+            writable=can_write and self._kernels._is_usable,
             kernels=tuple(record for record in records if record is not None),
         )
 
@@ -215,22 +268,54 @@ def unpack_kernel(key: str, entry: bytes) -> CompiledKernel | None:
     return _kernel(_decode(key, entry))
 
 
-def default_directory() -> Path:
-    """Directory of the cache: $DXGEMM_CACHE_DIR, or the user's cache directory of this system."""
+def default_directory() -> Path | None:
+    """Directory of the cache: $DXGEMM_CACHE_DIR, or the user's cache directory of this system.
+
+    None if the user has no home directory.
+    """
     chosen = os.environ.get("DXGEMM_CACHE_DIR")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("dxgemm", appauthor=False))
+    try:
+        chosen = chosen or platformdirs.user_cache_dir("dxgemm", appauthor=False)
+        # Fixed here, whatever becomes the working directory.
+        return Path(chosen).expanduser().absolute()
+    except (RuntimeError, OSError):  # no home directory; no working directory
+        return None
 
 
-def _make_private(folder: Path) -> None:
-    """Make a folder for this user alone; an existing one must be this user's or root's.
+@contextmanager
+def _locked(path: Path, *, waits: bool = True) -> Iterator[None]:
+    """Lock a file, made if need be, against all who lock it, threads of this process included.
 
     Raises:
-        OSError: the folder cannot be made, or others may write to it.
+        OSError: the file is a link, or the file system has no locks; without `waits` also if it is
+            locked.
     """
-    folder.mkdir(PRIVATE_FOLDER, exist_ok=True)
-    status = folder.stat(follow_symlinks=False)
-    if not (stat.S_ISDIR(status.st_mode) and _is_own(status)) or status.st_mode & stat.S_IWOTH:
-        raise PermissionError(errno.EPERM, "others can write to it", str(folder))
+    is_current = False
+    while not is_current:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_FILE)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+            # `clear` may have removed it since it was opened: then another one is the lock.
+            is_current = os.fstat(file).st_nlink > 0
+            if is_current:
+                yield
+        finally:
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # a forked process may hold the file open too
+            os.close(file)
+
+
+def _check_private(folder: Path) -> None:
+    """Check that a folder is this user's or root's, no link, and closed to all others.
+
+    Raises:
+        OSError: it does not exist, or others may write to it.
+    """
+    status = folder.lstat()
+    if not (stat.S_ISDIR(status.st_mode) and _is_own(status)) or status.st_mode & OTHERS_WRITE:
+        raise PermissionError(
+            errno.EPERM, "others can write to it, or it is a link or a file", str(folder)
+        )
 
 
 def _read_own(path: Path) -> bytes:

@@ -34,7 +34,7 @@ class Worker:
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
-                "DXGEMM_CACHE_DIR": str(kernel_store().directory.absolute()),
+                "DXGEMM_CACHE_DIR": str(kernel_store().directory or ""),
             },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
