@@ -168,3 +168,42 @@ def test_a_thread_that_never_used_cuda_can_launch() -> None:
     thread.join()
     assert not errors_seen
     np.testing.assert_allclose(c.get(), expected, rtol=1e-14)
+
+
+def new_context(driver: Any) -> Any:
+    """Make a context beside the primary one of GPU 0, and make it current."""
+    _, device = driver.cuDeviceGet(0)
+    try:
+        error, context = driver.cuCtxCreate(None, 0, device)
+    except TypeError:  # of CUDA 12
+        error, context = driver.cuCtxCreate(0, device)
+    assert not error
+    return context
+
+
+@pytest.mark.gpu
+def test_a_foreign_context_is_refused_and_the_primary_one_works_afterwards(cupy: Any) -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    a, b, expected = random_operands("cupy", 0)
+    c = cupy.zeros(expected.shape)
+    plan = dxgemm.plan(a, b, c, implementation="coalesced")
+    plan()
+    cupy.cuda.Device().synchronize()
+    _, before = driver.cuCtxGetCurrent()
+    context = new_context(driver)
+    try:
+        for call in (
+            plan,
+            lambda: dxgemm.gemm(a, b, c, implementation="coalesced"),
+            lambda: dxgemm.gemm(a, b, c, implementation="shared_tile"),  # not loaded yet
+            lambda: dxgemm.plan(a, b, c, alpha=0.0, implementation="shared_tile"),
+        ):
+            with pytest.raises(errors.LaunchError, match="is not the primary one of GPU 0"):
+                call()
+        dxgemm.emulation_fallbacks()
+    finally:
+        driver.cuCtxSetCurrent(before)
+        driver.cuCtxDestroy(context)
+    for run in (plan, lambda: dxgemm.gemm(a, b, c, implementation="shared_tile")):
+        c.fill(0)
+        np.testing.assert_allclose(run().get(), expected, rtol=1e-14)

@@ -5,10 +5,14 @@ Without a GPU the driver's answers are made up; with one the faults are real.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import signal
 import struct
+import sys
 import weakref
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -16,18 +20,34 @@ from inspect import getclosurevars
 from itertools import count
 from types import SimpleNamespace
 
+import counted_builds
 import numpy as np
 import pytest
 from plan_calls import ALPHA, BETA, CALLS
 
 import dxgemm
 from dxgemm import errors
+from dxgemm.choice import registry
 from dxgemm.choice.implementation import MOST_SLICES
 from dxgemm.choice.registry import find_implementation
-from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.compiler import KernelStore, kernels
+from dxgemm.launches.series import Call, FixedLaunch, LaunchSeries
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
-from dxgemm.runtime import binding, capture, device, host, launch, workspace
+from dxgemm.runtime import (
+    arrays,
+    binding,
+    capture,
+    counter,
+    device,
+    graphs,
+    host,
+    launch,
+    memory,
+    streams,
+    upload,
+    workspace,
+)
 from dxgemm.testing.inputs import operands
 
 driver = pytest.importorskip("cuda.bindings.driver")
@@ -37,6 +57,9 @@ SUCCESS = driver.CUresult.CUDA_SUCCESS
 NOT_CAPTURED, CAPTURED = list(driver.CUstreamCaptureStatus)[:2]
 
 
+PRIMARY = 9  # handle of the primary context
+
+
 class FakeDriver:
     """Counts what is called, succeeds, and gives each result a number of its own.
 
@@ -44,6 +67,7 @@ class FakeDriver:
         results: results of functions, by name; other functions return nothing or an address.
         fails: errors of functions, by name; other functions succeed.
         calls: names of functions, in order; with the context that is made current.
+        on_launch: called with the arguments of each launch.
         allocated: addresses that are not free.
     """
 
@@ -53,16 +77,23 @@ class FakeDriver:
     CUstreamCaptureMode = driver.CUstreamCaptureMode
     CUstreamCaptureStatus = driver.CUstreamCaptureStatus
     CUlaunchConfig = driver.CUlaunchConfig
+    CUhostFn = driver.CUhostFn
+    CUstream_flags = driver.CUstream_flags
 
     def __init__(self):
         self.results = {
             "cuCtxGetDevice": 0,
+            "cuCtxGetCurrent": PRIMARY,
+            "cuDevicePrimaryCtxRetain": PRIMARY,
+            "cuDevicePrimaryCtxGetState": (0, 1),
+            "cuStreamGetCaptureInfo": (NOT_CAPTURED, 0, None),
             "cuThreadExchangeStreamCaptureMode": 0,
             "cuStreamIsCapturing": NOT_CAPTURED,
         }
         self.fails = {}
         self.calls = []
         self.allocated = set()
+        self.on_launch = lambda *arguments: None
 
     def __getattr__(self, name):
         if not name.startswith("cu"):
@@ -71,8 +102,11 @@ class FakeDriver:
         def call(*arguments):
             self.calls.append(f"{name} {arguments[0]}" if name == "cuCtxSetCurrent" else name)
             error = self.fails.get(name, SUCCESS)
+            if name == "cuLaunchKernelEx":
+                self.on_launch(*arguments)
             if name in self.results:
-                return error, self.results[name]
+                result = self.results[name]
+                return error, *(result if isinstance(result, tuple) else (result,))
             if "Alloc" in name:
                 address = len(self.calls)
                 if not error:
@@ -89,16 +123,18 @@ class FakeDriver:
 def fake(monkeypatch):
     """Replaces the driver."""
     fake = FakeDriver()
-    for module in (capture, device, launch, workspace):
+    for module in (capture, device, graphs, host, launch, memory, workspace):
         monkeypatch.setattr(module, "driver_api", lambda: fake)
+    monkeypatch.setattr(device, "_primary_context", cache(device._primary_context.__wrapped__))
     monkeypatch.setattr(workspace, "simulator_enabled", lambda: False)
     monkeypatch.setattr(workspace, "_pool", lambda ordinal: None)
     monkeypatch.setattr(launch, "device_count", lambda: 1)
     monkeypatch.setattr(launch, "_functions", {})
-    for name in ("_shared", "_leases"):
+    for name in ("_idle", "_leases"):
         monkeypatch.setattr(launch, name, weakref.WeakValueDictionary())
-    for name in ("_libraries", "_recent", "_kept", "_unused"):
+    for name in ("_libraries", "_recent", "_lasting", "_unused"):
         monkeypatch.setattr(launch, name, type(getattr(launch, name))())
+    monkeypatch.setattr(graphs, "_kept", [])
     return fake
 
 
@@ -149,7 +185,10 @@ def test_a_host_operand_without_memory_leaves_the_others_none(fake):
     with host.DeviceCopy(array, 0, 0):
         fake.fails = {"cuMemAllocAsync": OUT_OF_MEMORY}
         with (
-            pytest.raises(errors.LaunchError, match=r"cuMemAllocAsync gave .*OUT_OF_MEMORY"),
+            pytest.raises(
+                errors.LaunchError,
+                match=r"no memory for a host operand's copy of 24 bytes.*OUT_OF_MEMORY",
+            ),
             host.DeviceCopy(array, 0, 0),
         ):
             pass
@@ -195,7 +234,7 @@ def with_function(own):
     return replace(contiguous_problem("float32", 4, 5, 6), epilogue=fusion)
 
 
-def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(fake):
+def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(fake, graph):
     fake.results |= dict.fromkeys(("cuLibraryGetKernel", "cuKernelGetFunction"), 5)
     record = launch_on(0)._kernel.record
     record.entry = "kernel"
@@ -215,11 +254,9 @@ def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(
     captured, of_capture = bind()
     planned, of_captured_plan = bind()
     planned = planned.fixed(*CALL)
-    held(*CALL, stream=5)
-    fake.results["cuStreamIsCapturing"] = CAPTURED
+    held(*CALL, stream=0)
     captured(*CALL, stream=5)
     planned(stream=5)
-    fake.results["cuStreamIsCapturing"] = NOT_CAPTURED
     del captured, planned
     for _ in range(2 * launch.MOST_UNUSED):
         launched, cubin = bind()
@@ -246,15 +283,15 @@ def test_launches_that_are_dropped_leave_nothing_but_the_modules(fake):
         first, again = (
             launch.KernelLaunch(made_up(record, identity), problem, 7, 0) for _ in range(2)
         )
-        assert first._arguments is again._arguments, "a kernel that was read again is the same"
+        assert first._idle is again._idle, "a kernel that was read again is the same"
         first(*CALL, stream=0)
         plan = again.fixed(*CALL)
         plan(stream=0)
-    assert len(launch._shared) > 0
+    assert len(launch._idle) > 0
     reference = weakref.ref(first)
     del first, again, plan
     gc.collect()
-    assert not launch._shared and reference() is None
+    assert not launch._idle and reference() is None
 
 
 def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypatch):
@@ -275,7 +312,8 @@ def test_the_kernels_gpu_is_made_current_where_there_are_several(fake, monkeypat
 
 
 def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
-    config, fields = kernel_launch._config, kernel_launch._fields
+    (arguments,) = kernel_launch._idle
+    config, fields = arguments.config, arguments.fields
     kernel_launch(*CALL, stream=12345)
     grid = config.gridDimX, config.gridDimY, config.gridDimZ
     assert grid == (7, 1, 1) and (config.blockDimX, config.blockDimY, config.blockDimZ) == (
@@ -288,26 +326,26 @@ def test_the_launch_configuration_is_the_drivers(fake, kernel_launch):
     assert (config.sharedMemBytes, config.numAttrs) == (99, 0)
 
 
-def test_launches_of_one_kernel_take_turns_at_its_arguments(fake, kernel_launch, monkeypatch):
+def test_launches_of_one_kernel_share_its_arguments(fake, kernel_launch, monkeypatch):
     kernel = kernel_launch._kernel
     other_problem = contiguous_problem("float32", 40, 50, 60)
     other = launch.KernelLaunch(kernel, other_problem, 9, 0)
     plan = other.fixed(*CALL)
-    assert other._buffer is kernel_launch._buffer
+    (arguments,) = other._idle
+    assert kernel_launch._idle is other._idle
     for run, sizes, blocks in (
         (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
         (lambda: other(*CALL, stream=1), (40, 50, 60), 9),
         (lambda: kernel_launch(*CALL, stream=1), (4, 5, 6), 7),
     ):
         run()
-        packed = struct.unpack_from("@qqq", kernel_launch._buffer, 40)
-        assert packed == sizes and kernel_launch._config.gridDimX == blocks
-    arguments = kernel_launch._arguments
+        packed = struct.unpack_from("@qqq", arguments.buffer, 40)
+        assert packed == sizes and arguments.config.gridDimX == blocks
     with pytest.raises(TypeError), monkeypatch.context() as patch:
         patch.setattr(other, "_fixed", None)  # as an interrupt, while they are written
         other(*CALL, stream=1)
     assert arguments.owner is None, "whoever comes next writes them again"
-    own = getclosurevars(plan).nonlocals["self"]._buffer
+    own = getclosurevars(plan).nonlocals["self"]._idle[0].buffer
     before = bytes(own)
     kernel_launch(1, 2, 3, 4, 5.0, 6.0, 7)
     assert bytes(own) == before, "a plan has arguments of its own"
@@ -341,8 +379,7 @@ def test_a_gpu_that_the_driver_does_not_describe_is_refused(fake, monkeypatch):
 
 
 def test_a_gpu_is_made_current_for_the_call_alone(fake, monkeypatch):
-    monkeypatch.setattr(device, "_primary_context", cache(device._primary_context.__wrapped__))
-    fake.results |= {"cuCtxGetCurrent": 8, "cuDevicePrimaryCtxRetain": 9}
+    fake.results["cuCtxGetCurrent"] = 8
     fake.fails = {"cuDevicePrimaryCtxRetain": OUT_OF_MEMORY}
     with (
         pytest.raises(errors.GpuUnavailableError, match=r"cuDevicePrimaryCtxRetain.*OUT_OF_MEMORY"),
@@ -355,8 +392,8 @@ def test_a_gpu_is_made_current_for_the_call_alone(fake, monkeypatch):
         with device.current_device(1):
             fake.calls.append("work")
     assert fake.calls.count("cuDevicePrimaryCtxRetain") == 1, "its reference is kept"
-    turn = ["cuCtxGetDevice", "cuCtxGetCurrent", "cuCtxSetCurrent 9", "work", "cuCtxSetCurrent 8"]
-    assert fake.calls == [*turn[:2], "cuDevicePrimaryCtxRetain", *turn[2:], *turn]
+    turn = ["cuCtxGetCurrent", "cuCtxSetCurrent 9", "work", "cuCtxSetCurrent 8"]
+    assert fake.calls == [turn[0], "cuDevicePrimaryCtxRetain", *turn[1:], *turn]
     fake.results["cuCtxGetCurrent"], fake.calls = 0, []
     with device.current_device(1):
         pass
@@ -364,7 +401,7 @@ def test_a_gpu_is_made_current_for_the_call_alone(fake, monkeypatch):
 
 
 def test_a_forked_process_is_told_that_cuda_does_not_work_there(fake, kernel_launch):
-    fake.fails = dict.fromkeys(("cuLaunchKernelEx", "cuCtxGetDevice", "cuInit"), NOT_INITIALIZED)
+    fake.fails = dict.fromkeys(("cuLaunchKernelEx", "cuCtxGetCurrent", "cuInit"), NOT_INITIALIZED)
     with pytest.raises(errors.GpuUnavailableError, match=r"forked .*'spawn' or 'forkserver'"):
         kernel_launch(*CALL, stream=0)
 
@@ -415,11 +452,381 @@ def test_a_kernel_that_cannot_be_loaded_is_named_and_can_be_loaded_later(fake, f
     assert launch.is_loaded(kernel, 0)
 
 
+@pytest.mark.parametrize("state", ["another context", "another context, no primary one"])
+def test_a_foreign_context_is_refused_and_the_primary_one_works_afterwards(
+    fake, kernel_launch, monkeypatch, state
+):
+    monkeypatch.setattr(binding, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(binding, "find_kernel", lambda spec, arch: kernel_launch._kernel)
+    bind = partial(binding.launch_kernel, None, kernel_launch._problem, 1, "sm_90a", 0)
+    fake.results["cuCtxGetCurrent"] = 8
+    fake.results["cuDevicePrimaryCtxGetState"] = (0, int(state == "another context"))
+    fake.fails = {"cuLaunchKernelEx": driver.CUresult.CUDA_ERROR_INVALID_HANDLE}
+    for call in (partial(kernel_launch, *CALL, 0), partial(kernel_launch.fixed(*CALL), 0)):
+        fake.calls = []
+        with pytest.raises(errors.LaunchError, match=r"context is not the primary one of GPU 0"):
+            call()
+        assert fake.calls.count("cuLaunchKernelEx") == 1
+    with pytest.raises(errors.LaunchError, match="primary"):
+        bind()
+    record = SimpleNamespace(implementation="tuned", entry="kernel", dynamic_smem_bytes=0)
+    fake.results |= dict.fromkeys(
+        ("cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction"), 5
+    )
+    fake.calls = []
+    launch._function_handle(made_up(record, b"new"), 0)
+    assert fake.calls.index(f"cuCtxSetCurrent {PRIMARY}") < fake.calls.index("cuLibraryLoadData")
+    assert fake.calls[-1] == "cuCtxSetCurrent 8"
+    memory = workspace.Workspace(1000, 0)
+    del memory
+    assert fake.calls.count(f"cuCtxSetCurrent {PRIMARY}") == 3
+    for current in (PRIMARY, 0):
+        fake.fails, fake.results["cuCtxGetCurrent"] = {}, current
+        fake.results["cuDevicePrimaryCtxGetState"] = (0, 1)
+        kernel_launch(*CALL, 0)
+        bind()
+
+
+class Arguments:
+    """Checks that each launch is given the arguments of its own call."""
+
+    def __init__(self, fake):
+        self.expected, self.launched = [], 0
+        fake.on_launch = self.check
+
+    def call(self, kernel_launch, number):
+        self.expected.append(number)
+        kernel_launch(number, number, number, number, float(number), 0.0, number)
+        self.expected.pop()
+
+    def check(self, config, function, parameters, extra_address):
+        extra = (ctypes.c_void_p * 5).from_address(extra_address)
+        packed = (ctypes.c_int64 * 4).from_address(extra[1])
+        assert [*packed, int(config.hStream)] == [self.expected[-1]] * 5
+        self.launched += 1
+
+
+def test_a_signal_handler_may_launch_what_it_interrupts(fake, kernel_launch):
+    arguments, signals = Arguments(fake), 0
+
+    def handler(*_):
+        nonlocal signals
+        signals += 1
+        arguments.call(kernel_launch, 2)
+        signal.setitimer(signal.ITIMER_REAL, 1e-4 * (1 + signals % 7))
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-4)
+        for _ in range(20000):
+            arguments.call(kernel_launch, 1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert signals > 20 and arguments.launched == 20000 + signals
+
+
+@pytest.mark.parametrize("interrupted", ["_set_arguments", "_submit"])
+def test_a_finalizer_may_launch_what_it_interrupts(fake, kernel_launch, monkeypatch, interrupted):
+    arguments = Arguments(fake)
+
+    class Dropped:
+        def __del__(self):
+            arguments.call(kernel_launch, 2)
+
+    original, dropped = getattr(kernel_launch, interrupted), [Dropped()]
+
+    def collecting(*values):
+        result = original(*values)
+        dropped.clear()  # as a garbage collection may, within any allocation
+        return result
+
+    if interrupted == "_submit":
+        collecting = lambda *values: (dropped.clear(), original(*values))[1]  # noqa: E731
+    monkeypatch.setattr(kernel_launch, interrupted, collecting)
+    arguments.call(kernel_launch, 1)
+    arguments.call(kernel_launch, 3)
+    assert arguments.launched == 3
+
+
+def test_a_first_call_that_interrupts_a_first_call_is_refused():
+    with capture.first_call():
+        with pytest.raises(errors.LaunchError, match="signal handler or finalizer"):
+            dxgemm.gemm(np.ones((2, 3)), np.ones((3, 7)))
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(dxgemm.gemm, np.ones((2, 3)), np.ones((3, 9))).result().any()
+    assert (dxgemm.gemm(np.ones((2, 3)), np.ones((3, 7))) == 3).all()
+
+
+CAPTURES = {"outside": (NOT_CAPTURED, 0), "one": (CAPTURED, 1), "another": (CAPTURED, 2)}
+
+
+@pytest.mark.parametrize("waiting", CAPTURES)
+@pytest.mark.parametrize("producing", CAPTURES)
+def test_streams_of_different_captures_are_not_ordered(fake, monkeypatch, waiting, producing):
+    states = {5: CAPTURES[waiting], 6: CAPTURES[producing]}
+    fake.cuStreamIsCapturing = lambda stream: (SUCCESS, states[stream][0])
+    fake.cuStreamGetCaptureInfo = lambda stream: (SUCCESS, *states[stream], None)
+    ordered = []
+    stream_type = SimpleNamespace(
+        from_handle=lambda handle: SimpleNamespace(wait=lambda other: ordered.append(handle))
+    )
+    monkeypatch.setattr("cuda.core.Stream", stream_type)
+    refuses = waiting != producing
+    refusal = pytest.raises(errors.LaunchError, match=r"under capture.*another one, outside")
+    with refusal if refuses else nullcontext():
+        streams.wait_for(5, 6)
+    assert ordered == ([] if refuses else [5])
+
+
+@pytest.mark.parametrize("export", ["dlpack", "interface", "interface of a stream"])
+def test_a_foreign_array_is_not_exported_under_capture(fake, monkeypatch, export):
+    class Array:
+        def __dlpack__(self, **options):
+            raise AssertionError("the export would order streams")
+
+    if export != "dlpack":
+        stream = 6 if "stream" in export else None
+        Array.__cuda_array_interface__ = {"stream": stream}
+    fake.cuStreamIsCapturing = lambda stream: (SUCCESS, CAPTURED if stream == 5 else NOT_CAPTURED)
+    fake.cuStreamGetCaptureInfo = lambda stream: (
+        SUCCESS, *CAPTURES["one" if stream == 5 else "outside"], None
+    )  # fmt: skip
+    refusal = nullcontext() if export == "interface" else pytest.raises(errors.LaunchError)
+    with refusal:
+        arrays.Foreign().acquire(Array(), 5)
+
+
+@pytest.fixture
+def graph(fake):
+    """Captures streams from 5 on in a graph; posts when the graph is destroyed."""
+    graph = SimpleNamespace(semaphores=[], destroy=None)
+
+    def create(semaphore, function, count, flags):
+        graph.semaphores.append((int(function), semaphore))
+        return SUCCESS, 77
+
+    def destroy():
+        for function, semaphore in graph.semaphores:
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(semaphore)
+
+    graph.destroy = destroy
+    fake.cuUserObjectCreate = create
+    fake.cuStreamIsCapturing = lambda stream: (SUCCESS, CAPTURED if stream >= 5 else NOT_CAPTURED)
+    fake.cuStreamGetCaptureInfo = lambda stream: (SUCCESS, CAPTURED, 1, 99)
+    return graph
+
+
+def freed(fake):
+    return fake.calls.count("cuMemFree")
+
+
+def test_a_graph_keeps_the_workspace_of_a_plan(fake, graph, monkeypatch):
+    monkeypatch.setattr("dxgemm.launches.series.simulator_enabled", lambda: False)
+    launched = []
+    captured, other = (
+        FixedLaunch((workspace.Workspace(1000, 0),), [launched.append]) for _ in range(2)
+    )
+    captured(5)
+    other(0)
+    assert launched == [5, 0] and fake.calls.count("cuGraphRetainUserObject") == 1
+    del other
+    assert freed(fake) == 1
+    del captured
+    graphs.drop_released()
+    assert freed(fake) == 1, "the graph uses it"
+    graph.destroy()
+    workspace.Workspace(1000, 0)
+    assert freed(fake) == 3 and not fake.allocated, "that of the graph, and the new one"
+
+
+def test_a_graph_keeps_a_prepared_operand(fake, graph):
+    series, parts = Series(), workspace.Workspace(1000, 0)
+    series.kept = (parts,)
+    series(*CALL, stream=5)
+    series(*CALL, stream=1)
+    assert fake.calls.count("cuGraphRetainUserObject") == 1
+    del series, parts
+    assert freed(fake) == 0
+    graph.destroy()
+    graphs.drop_released()
+    assert freed(fake) == 1
+
+
+@pytest.mark.parametrize(
+    "function", ["cuStreamGetCaptureInfo", "cuUserObjectCreate", "cuGraphRetainUserObject"]
+)
+def test_nothing_is_launched_in_a_graph_that_cannot_keep_its_memory(fake, graph, function):
+    series = Series()
+    series.kept = (workspace.Workspace(1000, 0),)
+    if function == "cuStreamGetCaptureInfo":
+        fake.cuStreamGetCaptureInfo = lambda stream: (OUT_OF_MEMORY, None, None, None)
+    elif function == "cuUserObjectCreate":
+        fake.cuUserObjectCreate = lambda *arguments: (OUT_OF_MEMORY, None)
+    fake.fails = {function: OUT_OF_MEMORY}
+    with pytest.raises(errors.LaunchError, match="graph cannot keep"):
+        series(*CALL, stream=5)
+    assert series.launched == []
+
+
+@pytest.fixture
+def hoarders(fake, monkeypatch):
+    """CuPy and torch that hold free blocks: memory is there once they have given them back."""
+    asked = []
+
+    def give_back(name):
+        asked.append(name)
+        fake.fails = {} if len(asked) == 2 else fake.fails
+
+    cuda = SimpleNamespace(
+        Device=lambda ordinal: nullcontext(), get_current_stream=lambda: SimpleNamespace(ptr=3)
+    )
+    pool = SimpleNamespace(free_all_blocks=lambda: give_back("CuPy"))
+    cupy = SimpleNamespace(cuda=cuda, get_default_memory_pool=lambda: pool)
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            is_initialized=lambda: True,
+            current_stream=lambda ordinal: SimpleNamespace(cuda_stream=4),
+            empty_cache=lambda: give_back("torch"),
+        )
+    )
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return asked
+
+
+ALLOCATIONS = {
+    "cuMemAlloc": lambda: workspace.Workspace(1000, 0),
+    "cuMemAllocFromPoolAsync": lambda: Series()(*CALL, stream=0),
+    "cuMemAllocAsync": lambda: host.DeviceCopy(np.ones(3), 0, 0).__enter__(),
+}
+
+
+@pytest.mark.parametrize("function", ALLOCATIONS)
+def test_free_blocks_of_other_libraries_are_asked_for_once(fake, hoarders, function):
+    fake.fails = {function: OUT_OF_MEMORY}
+    ALLOCATIONS[function]()
+    assert hoarders == ["CuPy", "torch"]
+    hoarders.append("nothing is left")
+    fake.fails = {function: OUT_OF_MEMORY}
+    with pytest.raises(errors.LaunchError, match="OUT_OF_MEMORY, also after CuPy and torch gave"):
+        ALLOCATIONS[function]()
+    assert len(hoarders) == 5
+    fake.fails = {function: NOT_INITIALIZED}
+    with pytest.raises(errors.LaunchError, match=r"NOT_INITIALIZED\.$"):
+        ALLOCATIONS[function]()
+    assert len(hoarders) == 5, "no other error is one of memory"
+
+
+@pytest.mark.parametrize("captured", [3, 4])
+def test_free_blocks_are_left_alone_during_a_capture(fake, hoarders, captured):
+    fake.cuStreamIsCapturing = lambda stream: (
+        SUCCESS, CAPTURED if stream == captured else NOT_CAPTURED
+    )  # fmt: skip
+    fake.fails = {"cuMemAlloc": OUT_OF_MEMORY}
+    with pytest.raises(errors.LaunchError, match=r"OUT_OF_MEMORY\.$"):
+        workspace.Workspace(1000, 0)
+    assert hoarders == []
+
+
+def test_reading_a_counter_disturbs_no_capture(fake, hoarders, monkeypatch):
+    for module in (counter, upload):
+        monkeypatch.setattr(module, "driver_api", lambda: fake, raising=False)
+    waited, relaxed = [], []
+    fake.cuStreamIsCapturing = lambda stream: (SUCCESS, CAPTURED if stream == 4 else NOT_CAPTURED)
+    fake.cuStreamSynchronize = lambda stream: (waited.append(stream), (SUCCESS,))[1]
+    fake.cuThreadExchangeStreamCaptureMode = lambda mode: (relaxed.append(mode), (SUCCESS, 0))[1]
+    fake.results["cuStreamCreate"] = 11
+    read = counter.Counter(0)
+    waited.clear()
+    assert read.read() == 0
+    assert sorted(waited) == [0, 3, 11], "the captured stream is not waited for"
+    assert not {"cuCtxSynchronize", "cuMemcpyDtoH", "cuMemcpyHtoD"} & set(fake.calls)
+    modes = relaxed[::2]
+    assert set(modes) == {driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED}
+
+
+UNREADABLE = ("NO_BINARY_FOR_GPU", "INVALID_IMAGE", "UNSUPPORTED_PTX_VERSION", "NOT_FOUND")
+
+
+@pytest.fixture
+def cubins(fake, monkeypatch, tmp_path):
+    """A store with an old cubin of a kernel; builds give new ones, and the driver loads `loads`."""
+    spec = registry.kernel_specs(("float32",), ("coalesced",))[0]
+    store = KernelStore(tmp_path)
+    made = partial(counted_builds.made_up_kernel, implementation="c", config="c", arch="sm_90a")
+    cubins = SimpleNamespace(spec=spec, store=store, built=0, loads={b"new 1"}, error=None)
+    store.save(spec.key("sm_90a"), made(b"old"))
+
+    def compile_kernel(spec, arch):
+        cubins.built += 1
+        return made(b"new %d" % cubins.built)
+
+    def load(cubin, *rest):
+        return (SUCCESS, 5) if cubin in cubins.loads else (cubins.error, None)
+
+    cubins.bind = lambda: binding.launch_kernel(
+        spec, contiguous_problem("float32", 4, 5, 6), 1, "sm_90a", 0
+    )
+    monkeypatch.setattr(kernels, "kernel_store", lambda: store)
+    monkeypatch.setattr(kernels, "compile_kernel", compile_kernel)
+    monkeypatch.setattr(kernels, "_in_memory", OrderedDict())
+    monkeypatch.setattr(kernels, "_replaced", set())
+    monkeypatch.setattr(binding, "simulator_enabled", lambda: False)
+    fake.cuLibraryLoadData = load
+    fake.results |= {"cuLibraryGetKernel": 5, "cuKernelGetFunction": 5}
+    return cubins
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_cubin_that_the_driver_cannot_use_is_built_again_once(cubins, name):
+    cubins.error = driver.CUresult[f"CUDA_ERROR_{name}"]
+    for _ in range(2):
+        assert cubins.bind()._kernel.cubin == b"new 1"
+    assert cubins.built == 1
+    assert cubins.store.load(cubins.spec.key("sm_90a")).cubin == b"new 1"
+    cubins.loads = set()
+    launch._functions.clear()
+    launch._idle.clear()
+    for _ in range(2):
+        with pytest.raises(
+            errors.LaunchError, match=f"{name}. It cannot be built again: .*already"
+        ):
+            cubins.bind()
+    assert cubins.built == 1
+
+
+def test_a_cubin_that_another_process_has_replaced_is_not_built(cubins):
+    cubins.error, cubins.loads = driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU, {b"theirs"}
+    old = kernels.find_kernel(cubins.spec, "sm_90a")
+    assert old.cubin == b"old"
+    cubins.store.save(cubins.spec.key("sm_90a"), replace(old, cubin=b"theirs"))
+    assert cubins.bind()._kernel.cubin == b"theirs" and cubins.built == 0
+
+
+def test_a_kernel_of_a_wheel_that_the_driver_cannot_use_is_built(cubins, monkeypatch):
+    cubins.error = driver.CUresult.CUDA_ERROR_NO_BINARY_FOR_GPU
+    kernel = cubins.store.load(cubins.spec.key("sm_90a"))
+    wheel = SimpleNamespace(load=lambda key: replace(kernel, cubin=b"of the wheel"))
+    monkeypatch.setattr(kernels, "kernel_wheel", lambda arch: wheel)
+    assert cubins.store.clear() == 1
+    assert cubins.bind()._kernel.cubin == b"new 1"
+    kernels._in_memory.clear()  # another process finds the wheel first
+    assert cubins.bind()._kernel.cubin == b"new 1" and cubins.built == 1
+
+
+def test_other_errors_of_a_load_build_nothing(cubins):
+    cubins.error = OUT_OF_MEMORY
+    with pytest.raises(errors.LaunchError, match=r"OUT_OF_MEMORY\.$"):
+        cubins.bind()
+    assert cubins.built == 0
+
+
 def test_memory_is_taken_and_given_back_outside_of_a_capture(fake):
     memory = workspace.Workspace(1000, 0)
     del memory
     exchange = "cuThreadExchangeStreamCaptureMode"
-    calls = [call for call in fake.calls if call != "cuCtxGetDevice"]
+    calls = [call for call in fake.calls if "Ctx" not in call]
     assert calls == [exchange, "cuMemAlloc", exchange, exchange, "cuMemFree", exchange]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from plan_calls import ALPHA, BETA, CALLS
 import dxgemm
 from dxgemm import errors, reductions
 from dxgemm.call import route
-from dxgemm.runtime import launch
+from dxgemm.runtime import graphs, launch
 from dxgemm.testing.cases import Case
 from dxgemm.testing.check import assert_right
 from dxgemm.testing.inputs import operands
@@ -280,3 +281,125 @@ def test_a_graph_and_later_calls_have_workspaces_of_their_own(cupy):
     cupy.cuda.Device().synchronize()
     for found, (a, b, _) in ((arrays[2], captured), (others[2], later)):
         np.testing.assert_array_equal(found.get(), a @ b)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_graph_keeps_what_it_uses_and_no_longer(library, cupy):
+    driver = pytest.importorskip("cuda.bindings.driver")
+    gc.collect()
+    graphs.drop_released()
+    before = len(graphs._kept)
+    a, b, c = map(cupy.asarray, FIRST)
+    kept = [
+        dxgemm.prepare(b),
+        dxgemm.plan(a, b, **CALLS["split-K slices"].options()),
+        dxgemm.plan_grouped([a, a], [b, b]),
+    ]
+
+    def call():
+        prepared, plan, group = kept
+        dxgemm.gemm(a, prepared, out=c, implementation="emulated_float32_tile")
+        plan()
+        group()
+
+    call()
+    results = [c, kept[1].result, *kept[2]()]
+    wanted = [result.copy() for result in results]
+    replay = graph_of(library, call)
+    kept.clear()
+    gc.collect()
+    junk = [driver.cuMemAlloc(size)[1] for size in (512, 4096, 1 << 16, 1 << 20) * 16]
+    for address, size in zip(junk, (512, 4096, 1 << 16, 1 << 20) * 16):
+        driver.cuMemsetD32(address, 0x7FC00000, size // 4)  # NaN
+    for result in results:
+        result.fill(0)
+    replay()
+    for result, wants in zip(results, wanted):
+        assert (result == wants).all()
+    for address in junk:
+        driver.cuMemFree(address)
+    assert len(graphs._kept) == before + 3
+    del replay
+    gc.collect()
+    end = time.monotonic() + 30
+    while len(graphs._kept) > before and time.monotonic() < end:
+        graphs.drop_released()
+        time.sleep(0.01)
+    assert len(graphs._kept) == before
+
+
+class Exported:
+    """An array of no known library, over a tensor's memory."""
+
+    def __init__(self, tensor):
+        self._tensor = tensor
+
+    def __dlpack__(self, **options):
+        return self._tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self._tensor.__dlpack_device__()
+
+
+@pytest.mark.parametrize("capturing", ["cupy", "torch"])
+def test_an_operand_outside_of_a_capture_is_refused_and_the_capture_goes_on(capturing, cupy):
+    torch = pytest.importorskip("torch")
+    x = torch.arange(64 * 64, device="cuda", dtype=torch.float32).reshape(64, 64) % 7
+    w = cupy.asarray(x.cpu().numpy())
+    y, z = torch.zeros_like(x), cupy.zeros_like(w)
+    own, out, foreign = (x, y, w) if capturing == "torch" else (w, z, x)
+    calls = [(own, foreign), (foreign, own), (own, Exported(x))]
+    for operands_ in (*calls, (own, own)):
+        dxgemm.gemm(*operands_, out=out)
+    cupy.cuda.Device().synchronize()
+
+    def call():
+        for operands_ in calls:
+            with pytest.raises(errors.LaunchError, match="a stream is under capture"):
+                dxgemm.gemm(*operands_, out=out)
+        dxgemm.gemm(own, own, out=out)
+
+    if capturing == "torch":
+        graph = torch.cuda.CUDAGraph()
+        gc.collect()
+        with torch.cuda.graph(graph):
+            call()
+        out.zero_()
+        graph.replay()
+    else:
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+            call()
+            graph = stream.end_capture()
+        out.fill(0)
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream)
+    cupy.cuda.Device().synchronize()
+    assert (out == own @ own).all()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_queries_disturb_no_capture(library, cupy):
+    a, b, c = map(cupy.asarray, FIRST)
+    other = cupy.asarray(SECOND[1])
+    plan = dxgemm.plan(a, b, c, ALPHA, BETA)
+    stream = cupy.cuda.Stream(non_blocking=True)
+
+    def query():
+        with stream:
+            dxgemm.emulation_fallbacks()
+            dxgemm.cache_info()
+            dxgemm.explain(a, b)
+            dxgemm.prepare(other)
+
+    def call():
+        query()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(query).result()
+        plan()
+
+    replay = graph_of(library, call)
+    c.set(FIRST[2])
+    replay()
+    assert_right(c.get(), *FIRST, ALPHA, BETA)

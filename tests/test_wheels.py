@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from dataclasses import replace
 from importlib.metadata import distribution
 from pathlib import Path
@@ -38,7 +39,7 @@ def wheel(tmp_path, monkeypatch, caplog):
     store = KernelStore(tmp_path / "cache")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(kernels, "kernel_store", lambda: store)
-    monkeypatch.setattr(kernels, "_in_memory", {})
+    monkeypatch.setattr(kernels, "_in_memory", OrderedDict())
     status = GpuStatus(13000, 0, "no GPU")
     monkeypatch.setattr("dxgemm.compiler.wheels.probe", lambda: status)
     kernel_wheel.cache_clear()

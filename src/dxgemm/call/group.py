@@ -89,7 +89,7 @@ class GroupedPlan:
 
     The arrays' contents may change between calls, offsets among them; their memory may not. With
     device operands a call allocates nothing and does not synchronise, so that it can be captured in
-    a CUDA graph, which must not outlive the plan: the plan owns the table of the problems.
+    a CUDA graph, which keeps the table of the problems.
     """
 
     def __init__(self, group: Group) -> None:

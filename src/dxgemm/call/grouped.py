@@ -21,6 +21,7 @@ from dxgemm.errors import (
 )
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.grouped import GroupMember, GroupTable, needs_later
+from dxgemm.launches.series import FixedLaunch
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.overlap import find_overlap
 from dxgemm.problem.problem import Problem
@@ -137,9 +138,9 @@ class GroupOfLists(Group):
             return in_turn([self._bound(member) for member in self.members])
         with launching_on(self._current_stream()):
             table = self._table()
-        self._workspace = Workspace(table.bytes.nbytes, self._ordinal)
-        upload_now(table.bytes, self._workspace.pointer, self._ordinal)
-        launch = table.fixed(self._workspace.pointer)
+        workspace = Workspace(table.bytes.nbytes, self._ordinal)
+        upload_now(table.bytes, workspace.pointer, self._ordinal)
+        launch = FixedLaunch((workspace,), [table.fixed(workspace.pointer)])
         return lambda: self._queue(launch)
 
     def _table(self) -> GroupTable:

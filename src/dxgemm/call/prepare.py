@@ -21,7 +21,7 @@ from dxgemm.errors import LayoutError, OverlapError, ScalarError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import Library, host_view, libraries, library_of
-from dxgemm.runtime.capture import launching_on
+from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.streams import stream_handle
 
 
@@ -94,7 +94,8 @@ def prepare(
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
-        with launching_on(library.current_stream(anchor) if stream is None else stream):
+        current = library.current_stream(anchor) if stream is None else stream
+        with launching_on(current), first_call():
             route = make_route(key)
 
     if type(alpha) is complex or type(beta) is complex:

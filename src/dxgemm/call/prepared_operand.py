@@ -15,8 +15,9 @@ from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, Layout
 from dxgemm.runtime.arrays import HOST, libraries, library_of
-from dxgemm.runtime.capture import launching_on
+from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
 
@@ -43,7 +44,7 @@ class PreparedOperand:
         """Return the launch with these parts of "a" or "b", if it is one of an emulated product."""
         if self._parts is None or not isinstance(launch, (PartsLaunch, ReducedLaunch)):
             return launch
-        return launch.prepared(operand, self._parts.pointer)
+        return launch.prepared(operand, self._parts)
 
 
 def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> PreparedOperand:
@@ -97,8 +98,9 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     parts = parts_of_problem(problem)["b"]
     if handle is None:
         handle = library.current_stream(b)
-    with launching_on(handle):
+    with launching_on(handle), first_call():
         launch: Any = parts.bind(arch, layout.device)
     memory = Workspace(parts.size, layout.device)
+    keep_in_graph(handle, memory)
     launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
     return PreparedOperand(b, precision, memory)

@@ -12,6 +12,7 @@ from dxgemm.choice.cublas_limits import leading_dimension, operands_of
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.problem import Problem
+from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device
 
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
@@ -171,7 +172,8 @@ def _handle(ordinal: int) -> Any:
 
     handles: dict[Any, Any] = _handles.__dict__
     if ordinal not in handles:
-        handle = cublas.create()
+        with outside_capture():  # it allocates
+            handle = cublas.create()
         cublas.setMathMode(handle, _DISALLOW_REDUCED_PRECISION_REDUCTION)
         handles[ordinal] = handle
     return handles[ordinal]

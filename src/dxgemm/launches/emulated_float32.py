@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from copy import copy
-from functools import cache
 from typing import Any
 
 from dxgemm.choice.emulation import (
@@ -23,6 +22,7 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.workspace import Workspace
 
 
 def native_launch(problem: Problem, config: Any, arch: str, ordinal: int) -> Launch:
@@ -77,10 +77,10 @@ class PartsLaunch(LaunchSeries):
         self._prepared: dict[str, int] = {}
         self._lay_out()
 
-    def prepared(self, operand: str, parts: int) -> PartsLaunch:
-        """Return a copy of this launch that uses prepared parts of "a" or "b", at an address."""
+    def prepared(self, operand: str, parts: Workspace) -> PartsLaunch:
+        """Return a copy of this launch that uses prepared parts of "a" or "b"."""
         launch = copy(self)
-        launch._prepared = {operand: parts}
+        launch._prepared, launch.kept = {operand: parts.pointer}, (parts,)
         launch._lay_out()
         return launch
 
@@ -149,7 +149,9 @@ def emulation_fallbacks(device: int = 0) -> int:
     """Count the calls with precision="emulated" that multiplied the operands themselves.
 
     Those operands failed the validity check of the bound on the error. Only the GPU knows the
-    count; reading it waits for the work queued there.
+    count. Reading it waits for the work on the default stream and on the current streams of CuPy
+    and torch, but for none that is under capture; calls on other streams count once they have run.
+    It disturbs no capture of any thread.
 
     Args:
         device: CUDA ordinal.
@@ -160,6 +162,10 @@ def emulation_fallbacks(device: int = 0) -> int:
     return 0 if simulator_enabled() else _counter(device).read()
 
 
-@cache
+_counters: dict[int, Counter] = {}  # by GPU
+
+
 def _counter(ordinal: int) -> Counter:
-    return Counter(ordinal)
+    counter = _counters.get(ordinal)
+    # Not by `cache`: two threads would count in two counters, and the memory of one be freed.
+    return counter or _counters.setdefault(ordinal, Counter(ordinal))

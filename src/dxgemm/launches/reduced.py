@@ -21,6 +21,7 @@ from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import NO_STRIDES, Layout, Strides
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.workspace import Workspace
 
 MANY_LINES = 64  # from this number of lines on, a few threads merge each of them
 
@@ -137,7 +138,7 @@ class ReducedLaunch(LaunchSeries):
             for part in self._parts:
                 self._bind_merging(self._bind_reducing(matrix, part), part)
 
-    def prepared(self, operand: str, parts: int) -> ReducedLaunch:
+    def prepared(self, operand: str, parts: Workspace) -> ReducedLaunch:
         """Return a copy of this launch with prepared parts, if its product is emulated."""
         if not isinstance(self._product, PartsLaunch):
             return self

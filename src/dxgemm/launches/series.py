@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dxgemm.gpu.status import simulator_enabled
+from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.workspace import ALIGNMENT, Workspace, borrowed
 
 
@@ -29,11 +31,13 @@ class LaunchSeries(ABC):
 
     Attributes:
         size: bytes of the workspace.
+        kept: memory besides the operands that every launch reads, and a graph of it keeps.
     """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
         self.size = 0
+        self.kept: tuple[Workspace, ...] = ()
 
     @abstractmethod
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
@@ -56,6 +60,8 @@ class LaunchSeries(ABC):
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
+        if self.kept:
+            keep_in_graph(stream, *self.kept)
         with borrowed(max(self.size, 1), self._ordinal, stream) as base:
             for call in self.calls(base, (a, b, c, out, alpha, beta), operands):
                 call.launch(*call.arguments, stream, *call.epilogue_arguments)
@@ -73,7 +79,7 @@ class LaunchSeries(ABC):
         workspace = Workspace(max(self.size, 1), self._ordinal)
         calls = self.calls(workspace.pointer, (a, b, c, out, alpha, beta), operands)
         launches = [call.launch.fixed(*call.arguments, *call.epilogue_arguments) for call in calls]
-        return _Fixed(workspace, launches)
+        return FixedLaunch((workspace, *self.kept), launches)
 
     def _take(self, size: int) -> int:
         """Reserve bytes of the workspace and return their offset."""
@@ -82,12 +88,17 @@ class LaunchSeries(ABC):
         return start
 
 
-class _Fixed:
-    """Packed launches of a series, with their workspace."""
+class FixedLaunch:
+    """Packed launches, with the memory that they use, which a graph of them keeps."""
 
-    def __init__(self, workspace: Workspace, launches: list[Callable[[int], None]]) -> None:
-        self._workspace, self._launches = workspace, launches
+    def __init__(
+        self, memory: tuple[Workspace, ...], launches: list[Callable[[int], None]]
+    ) -> None:
+        self._memory, self._launches = memory, launches
+        self._may_be_captured = not simulator_enabled()
 
     def __call__(self, stream: int) -> None:
+        if self._may_be_captured:
+            keep_in_graph(stream, *self._memory)
         for launch in self._launches:
             launch(stream)

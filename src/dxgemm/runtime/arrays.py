@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.errors import ArrayTypeError, MissingPackageError
+from dxgemm.errors import ArrayTypeError, LaunchError, MissingPackageError
 from dxgemm.problem.layout import Layout
+from dxgemm.runtime.capture import is_captured
 from dxgemm.runtime.device import device_count
-from dxgemm.runtime.streams import wait_for
+from dxgemm.runtime.streams import library_streams, wait_for
 
 HOST = -1
 
@@ -246,9 +247,26 @@ class Foreign(Library):
         return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
 
     def acquire(self, array: Any, stream: int) -> None:
+        # A stream that the array does not name may be the current one of its library.
+        is_named = hasattr(array, "__cuda_array_interface__")
+        if any(map(is_captured, (stream,) if is_named else (stream, *library_streams(0)))):
+            self._acquire_in_capture(array, stream)
+            return
         # An export to a consumer stream orders the two. Both protocols write the legacy default
         # stream as 1, because 0 is ambiguous.
         _memory_view(array, stream or 1)
+
+    def _acquire_in_capture(self, array: Any, stream: int) -> None:
+        """Order an array under capture, where an export could touch streams outside of it."""
+        if not hasattr(array, "__cuda_array_interface__"):
+            raise LaunchError(
+                f"gemm: a stream is under capture, and the export of a {type(array).__name__} "
+                "through DLPack could touch streams outside of that capture; pass an array of "
+                "CuPy or torch over the same memory, made before the capture."
+            )
+        current = self.current_stream(array)
+        if current and current != stream:
+            wait_for(stream, current)
 
     def release(self, array: Any, stream: int) -> None:
         current = self.current_stream(array)

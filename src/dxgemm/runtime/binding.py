@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dxgemm.compiler import KernelSpec, find_kernel, obtain_kernel
-from dxgemm.errors import LaunchError, UnsupportedProblemError
+from dxgemm.compiler import KernelSpec, find_kernel, obtain_kernel, replace_kernel
+from dxgemm.errors import (
+    BuildError,
+    LaunchError,
+    MissingPackageError,
+    UnsupportedProblemError,
+)
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.capture import launch_is_captured
+from dxgemm.runtime.device import refuse_foreign_context
 from dxgemm.runtime.nvtx import RangedLaunch, ranges_enabled
 
 
@@ -58,7 +64,8 @@ def launch_kernel(
 
     Raises:
         BuildError: the kernel does not compile.
-        LaunchError: the kernel is not loaded yet, and the launch is under capture.
+        LaunchError: the kernel is not loaded yet, and the launch is under capture. Or the driver
+            cannot load it, or another context than a primary one is current.
         UnsupportedProblemError: the kernel cannot index the problem, or the grid has no such size.
     """
     refuse_large(spec, blocks, problem.m, problem.n, problem.k, problem.batch)
@@ -92,12 +99,22 @@ def _bind(
         from dxgemm.runtime.simulator import SimulatedLaunch
 
         return SimulatedLaunch(spec, problem, blocks)
-    from dxgemm.runtime.launch import KernelLaunch, is_loaded
+    from dxgemm.runtime.launch import KernelLaunch, UnreadableCubinError, is_loaded
 
+    refuse_foreign_context()
     kernel = find_kernel(spec, arch)
     if not is_loaded(kernel, ordinal) and launch_is_captured():
         raise LaunchError(
             f"gemm: the stream is under capture, and {spec.implementation} {spec.config} is not "
             "loaded yet; make the call once, or its plan, before the capture begins."
         )
-    return KernelLaunch(kernel or obtain_kernel(spec, arch), problem, blocks, ordinal, maps)
+    kernel = kernel or obtain_kernel(spec, arch)
+    try:
+        return KernelLaunch(kernel, problem, blocks, ordinal, maps)
+    except UnreadableCubinError as error:
+        refusal = error
+    try:
+        kernel = replace_kernel(spec, arch, kernel)
+    except (BuildError, MissingPackageError) as error:
+        raise LaunchError(f"{refusal} It cannot be built again: {error}") from None
+    return KernelLaunch(kernel, problem, blocks, ordinal, maps)

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dxgemm.errors import LaunchError
 from dxgemm.runtime.device import driver_api
 
 
 class _Launching(threading.local):
-    """Stream that this thread prepares a launch for."""
+    """Stream that this thread prepares a launch for, and whether it makes a first call."""
 
     stream: int | None = None
+    is_first_call = False
 
 
 _launching = _Launching()
@@ -37,6 +39,32 @@ def is_captured(stream: int) -> bool:
     return bool(not error and status != none)
 
 
+def check_same_capture(waiting: int, producing: int) -> None:
+    """Check that two streams may be ordered: both are in one capture, or neither is in any.
+
+    Raises:
+        LaunchError: the events would spoil a capture.
+    """
+    if not (is_captured(waiting) or is_captured(producing)):
+        return
+    captures = {_capture_number(waiting), _capture_number(producing)}
+    if len(captures) == 1 and None not in captures:
+        return
+    raise LaunchError(
+        "gemm: a stream is under capture, and the library of an operand works on another one, "
+        "outside of that capture; make the captured stream the current one of that library too, "
+        "or pass arrays of the capturing library."
+    )
+
+
+def _capture_number(stream: int) -> int | None:
+    """Number of the capture that a stream is part of."""
+    driver = driver_api()
+    error, status, number, *_ = driver.cuStreamGetCaptureInfo(stream)
+    active = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    return None if error or status != active else int(number)
+
+
 class launching_on:
     """Context in which this thread looks up kernels for a launch on a stream."""
 
@@ -48,6 +76,26 @@ class launching_on:
 
     def __exit__(self, *_: object) -> None:
         _launching.stream = self._before
+
+
+@contextmanager
+def first_call() -> Iterator[None]:
+    """Context of the first call of its kind, which imports, binds and builds.
+
+    Raises:
+        LaunchError: this call is made by a signal handler or a finalizer, while its thread makes
+            such a call: modules may be half imported, and locks are held.
+    """
+    if _launching.is_first_call:
+        raise LaunchError(
+            "gemm: a signal handler or finalizer makes the first call of a kind, and interrupts "
+            "such a call of its own thread; make the call, or its plan, once before."
+        )
+    _launching.is_first_call = True
+    try:
+        yield
+    finally:
+        _launching.is_first_call = False
 
 
 def launch_is_captured() -> bool:

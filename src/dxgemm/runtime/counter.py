@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
-from dxgemm.errors import LaunchError
-from dxgemm.runtime.device import current_device, driver_api
-from dxgemm.runtime.upload import upload_now
+from dxgemm.runtime.capture import is_captured, outside_capture
+from dxgemm.runtime.device import call_driver, current_device
+from dxgemm.runtime.streams import library_streams
+from dxgemm.runtime.upload import download_now, upload_now
 from dxgemm.runtime.workspace import Workspace
+
+_call = partial(call_driver, failure="gemm: a counter was not read")
 
 
 class Counter:
@@ -20,12 +25,15 @@ class Counter:
         upload_now(np.zeros(1, np.int32), self.pointer, ordinal)
 
     def read(self) -> int:
-        """Wait for the work queued on the GPU so far, and return the count."""
+        """Wait for the work on the streams at hand, and return the count.
+
+        These are the default stream, for which all blocking streams count, and the current ones of
+        CuPy and torch. Synchronizing the context would spoil the captures of every thread.
+        """
         value = np.zeros(1, np.int32)
-        with current_device(self._ordinal):
-            (error,) = driver_api().cuCtxSynchronize()
-            if not error:
-                (error,) = driver_api().cuMemcpyDtoH(value.ctypes.data, self.pointer, 4)
-        if error:
-            raise LaunchError(f"gemm: a counter was not read: {error.name}")
+        with current_device(self._ordinal), outside_capture():
+            for stream in {0, *library_streams(self._ordinal)}:
+                if not is_captured(stream):
+                    _call("cuStreamSynchronize", stream)
+        download_now(value, self.pointer, self._ordinal)
         return int(value[0])

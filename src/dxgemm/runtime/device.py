@@ -104,24 +104,55 @@ def _primary_context(ordinal: int) -> Any:
 def current_device(ordinal: int) -> Iterator[None]:
     """Make a GPU's primary context current, and restore the caller's afterwards.
 
+    Functions, memory, events and streams belong to the context in which they are made: all of
+    dxgemm's are the primary one's, even if the caller has made another one of the GPU current.
+
     Raises:
         GpuUnavailableError: the GPU cannot be used, or this process was forked from one that had
             used CUDA.
     """
     driver = driver_api()
-    error, current = driver.cuCtxGetDevice()
-    if not error and int(current) == ordinal:
+    error, previous = driver.cuCtxGetCurrent()
+    if error == driver.CUresult.CUDA_ERROR_NOT_INITIALIZED:
+        if driver.cuInit(0)[0]:
+            raise GpuUnavailableError(
+                "CUDA does not work in this process, which was forked from one that had used it; "
+                "start it with multiprocessing's method 'spawn' or 'forkserver'."
+            )
+        error, previous = driver.cuCtxGetCurrent()
+    before, primary = 0 if error else int(previous), _primary_context(ordinal)
+    if before == int(primary):
         yield
         return
-    if error == driver.CUresult.CUDA_ERROR_NOT_INITIALIZED and driver.cuInit(0)[0]:
-        raise GpuUnavailableError(
-            "CUDA does not work in this process, which was forked from one that had used it; start "
-            "it with multiprocessing's method 'spawn' or 'forkserver'."
-        )
-    _, previous = driver.cuCtxGetCurrent()
-    _call_for_a_gpu("cuCtxSetCurrent", _primary_context(ordinal))
+    _call_for_a_gpu("cuCtxSetCurrent", primary)
     try:
         yield
     finally:
-        if int(previous):
+        if before:
             driver.cuCtxSetCurrent(previous)
+
+
+def refuse_foreign_context() -> None:
+    """Raise if the current context is not the primary one of its GPU.
+
+    Its default stream is not the primary context's, so that no call could be ordered, and its
+    memory may be out of reach.
+
+    Raises:
+        LaunchError: it was made by cuCtxCreate, for example by PyCUDA, or belongs to a green one.
+    """
+    driver = driver_api()
+    error, current = driver.cuCtxGetCurrent()
+    if error or not int(current):
+        return
+    error, ordinal = driver.cuCtxGetDevice()
+    if error:
+        return
+    error, _, is_active = driver.cuDevicePrimaryCtxGetState(ordinal)
+    if error or (is_active and int(current) == int(_primary_context(int(ordinal)))):
+        return
+    raise LaunchError(
+        f"gemm: the current CUDA context is not the primary one of GPU {int(ordinal)}, in which "
+        "dxgemm works, as CuPy and torch do by default; make that one current for the call, for "
+        "example with cuCtxPopCurrent."
+    )

@@ -9,7 +9,9 @@ import numpy as np
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import Layout
 from dxgemm.runtime.arrays import contiguous_strides
-from dxgemm.runtime.device import call_driver, current_device
+from dxgemm.runtime.capture import outside_capture
+from dxgemm.runtime.device import call_driver, current_device, driver_api
+from dxgemm.runtime.memory import allocate
 
 
 def device_copy_layout(layout: Layout, ordinal: int) -> Layout:
@@ -36,8 +38,14 @@ class DeviceCopy:
         self._stream = stream
 
     def __enter__(self) -> DeviceCopy:
-        size = max(self._host.nbytes, 1)
-        self.pointer = int(self._call("cuMemAllocAsync", size, self._stream))
+        driver, size = driver_api(), max(self._host.nbytes, 1)
+        with current_device(self._ordinal):
+            pointer = allocate(
+                f"memory for a host operand's copy of {size} bytes",
+                self._ordinal,
+                lambda: driver.cuMemAllocAsync(size, self._stream),
+            )
+        self.pointer = int(pointer)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -60,5 +68,5 @@ class DeviceCopy:
 
     def _call(self, function: str, *arguments: int) -> Any:
         """Call a function of the driver in the GPU's context; return its result, if it has one."""
-        with current_device(self._ordinal):
+        with current_device(self._ordinal), outside_capture():
             return call_driver(function, *arguments, failure="gemm: copying a host operand")

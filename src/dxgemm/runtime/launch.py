@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary, finalize
@@ -15,8 +15,14 @@ from weakref import WeakValueDictionary, finalize
 from dxgemm.compiler import PARAMETERS, CompiledKernel
 from dxgemm.errors import LaunchError
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.capture import is_captured, launch_is_captured, outside_capture
-from dxgemm.runtime.device import current_device, device_count, driver_api
+from dxgemm.runtime.capture import launch_is_captured, outside_capture
+from dxgemm.runtime.device import (
+    current_device,
+    device_count,
+    driver_api,
+    refuse_foreign_context,
+)
+from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.tensor_maps import TensorMap, TensorMaps
 
 # Native sizes and alignment ("@"), as the C struct of a kernel's parameters.
@@ -24,21 +30,32 @@ _SCALAR_FORMATS = {"float32": "f", "float64": "d", "int32": "i"}
 CALL_PARAMETERS = 6  # four pointers, alpha and beta
 _BUFFER_POINTER, _BUFFER_SIZE, _END = 1, 2, 0  # CU_LAUNCH_PARAM_*
 
+# Errors of a driver that cannot use a cubin, whatever the state of the GPU.
+_UNREADABLE = {
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "INVALID_IMAGE", "INVALID_SOURCE", "INVALID_PTX", "UNSUPPORTED_PTX_VERSION",
+        "NO_BINARY_FOR_GPU", "UNSUPPORTED_DEVSIDE_SYNC", "NOT_FOUND", "SYMBOL_NOT_FOUND",
+    )
+}  # fmt: skip
+
 Key = tuple[bytes, int]  # of a loaded kernel: its identity, and the GPU
 _functions: dict[Key, int] = {}
 _libraries: dict[Key, Any] = {}  # that the functions are of
-_shared: WeakValueDictionary[Key, _Arguments] = WeakValueDictionary()
+_idle: WeakValueDictionary[Key, _Idle] = WeakValueDictionary()
 
 # There may be kernels with a new function of the caller for each request. Of these, the ones bound
 # last stay loaded, and those of graphs and of launches that live. All other kernels stay.
 MOST_UNUSED = 256
+_lasting: set[Key] = set()
 _leases: WeakValueDictionary[Key, _Lease] = WeakValueDictionary()
 _recent: OrderedDict[Key, _Lease] = OrderedDict()
-_kept: set[_Lease] = set()
 _unused: deque[Key] = deque()  # filled by the garbage collector, which must not call the driver
 _loading = threading.RLock()  # held while a kernel is found or loaded, or unloaded
-# The stream 0 cannot be captured, unless it stands for one per thread; -1 stands for none.
-_UNCAPTURED = -1 if os.environ.get("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "0") != "0" else 0
+
+
+class UnreadableCubinError(LaunchError):
+    """The driver cannot use this cubin; built again, the kernel may be loaded."""
 
 
 def kernel_arguments(problem: Problem) -> tuple[int, ...]:
@@ -89,26 +106,20 @@ def _launch_config(kernel: CompiledKernel) -> tuple[Any, _LaunchConfig]:
 
 
 class _Lease:
-    """Use of a kernel that can be unloaded."""
+    """Use of a kernel that can be unloaded, which the launches and graphs of it share."""
 
     def __init__(self, key: Key) -> None:
         finalize(self, _unused.append, key).atexit = False
 
-    def note(self, stream: int) -> None:
-        """Take note of a launch: if it becomes part of a graph, the kernel stays loaded."""
-        if stream != _UNCAPTURED and self not in _kept and is_captured(stream):
-            _kept.add(self)
-
 
 def _lease_of(key: Key, is_lasting: bool) -> _Lease | None:
     """Find or make the lease of a kernel; None of one that stays loaded."""
+    if is_lasting or key in _lasting:
+        _lasting.add(key)
+        return None
     lease = _leases.get(key)
     if lease is None:
         lease = _leases[key] = _Lease(key)
-    if is_lasting:
-        _kept.add(lease)
-    if lease in _kept:
-        return None
     _recent[key] = lease
     _recent.move_to_end(key)
     while len(_recent) > MOST_UNUSED:
@@ -120,17 +131,23 @@ def _unload_unused() -> None:
     """Unload the kernels that have no lease any more."""
     while _unused and not launch_is_captured():
         gone = _unused.popleft()
-        if gone not in _leases and gone in _libraries:
+        if gone not in _leases and gone not in _lasting and gone in _libraries:
             del _functions[gone]
             with current_device(gone[1]), outside_capture():
                 driver_api().cuLibraryUnload(_libraries.pop(gone))
 
 
+class _Idle(list["_Arguments"]):
+    """Argument memory of a kernel that no call is using."""
+
+
 class _Arguments:
     """Memory from which the driver takes a kernel's arguments and launch configuration.
 
-    The driver copies both during the launch, which runs without Python's lock: hold `lock` from
-    writing them until the launch has returned.
+    The driver copies both during the launch, which runs without Python's lock. So a launch takes
+    them off the list of idle ones until it has returned. There is no lock to wait for: another
+    thread, or a call in a signal handler or a finalizer that interrupts this one, finds the list
+    empty and makes arguments of its own.
 
     Attributes:
         buffer: arguments of the call, arguments that the problem fixes, epilogue arguments and
@@ -149,7 +166,6 @@ class _Arguments:
     ) -> None:
         driver = driver_api()
         self.kernel = kernel
-        self.lock = threading.Lock()
         with _loading:
             self.function = driver.CUfunction(_function_handle(kernel, ordinal))
             is_lasting = problem.epilogue is None or problem.epilogue.is_own
@@ -206,21 +222,19 @@ class KernelLaunch:
         self._blocks, self._slices = blocks, problem.slices
         self._ordinal = ordinal
         self._tensor_maps = TensorMaps(tensor_maps, ordinal) if tensor_maps else None
-        key = kernel.identity, ordinal
-        arguments = None if is_alone else _shared.get(key)
-        if arguments is None:
-            maps_size = self._tensor_maps.size if self._tensor_maps else 0
-            arguments = _Arguments(kernel, problem, ordinal, maps_size)
-            if not is_alone:
-                arguments = _shared.setdefault(key, arguments)
         self._kernel = kernel
-        self._arguments = arguments
+        self._idle = _Idle()
+        if not is_alone:
+            self._idle = _idle.setdefault((kernel.identity, ordinal), self._idle)
+        arguments: _Arguments | None = None
+        with suppress(IndexError):
+            arguments = self._idle.pop()
+        arguments = arguments or self._new_arguments()
         # Copied to attributes of this object, because each call reads them.
-        self._lock, self._config, self._fields = arguments.lock, arguments.config, arguments.fields
-        self._buffer, self._pack = arguments.buffer, arguments.pack
-        self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
-        self._function, self._extra_address = arguments.function, arguments.extra_address
+        self._pack, self._function = arguments.pack, arguments.function
         self._lease = arguments.lease
+        self._operands, self._pack_operands = arguments.operands, arguments.pack_operands
+        self._idle.append(arguments)
         self._fixed = _formats(problem.scalar_dtype)[1].pack(*kernel_arguments(problem))
         self._submit = _submit_on(ordinal)
 
@@ -242,14 +256,22 @@ class KernelLaunch:
         Raises:
             LaunchError: the driver refused the launch.
         """
-        with self._lock:
-            self._set_arguments(a, b, c, out, alpha, beta, operands)
-            self._fields.stream = stream
+        idle = self._idle
+        try:
+            arguments = idle.pop()
+        except IndexError:
+            arguments = self._new_arguments()
+        try:
+            self._set_arguments(arguments, a, b, c, out, alpha, beta, operands)
+            arguments.fields.stream = stream
             if self._lease is not None:
-                self._lease.note(stream)
-            (error,) = self._submit(self._config, self._function, 0, self._extra_address)
+                keep_in_graph(stream, self._lease)
+            extra_address = arguments.extra_address
+            (error,) = self._submit(arguments.config, self._function, 0, extra_address)
             if error:
-                self._queue_in_context(self._config)
+                self._queue_in_context(arguments.config, extra_address)
+        finally:
+            idle.append(arguments)
 
     def fixed(
         self,
@@ -266,11 +288,17 @@ class KernelLaunch:
         launch = KernelLaunch(
             self._kernel, self._problem, self._blocks, self._ordinal, maps, is_alone=True
         )
-        launch._set_arguments(a, b, c, out, alpha, beta, operands)
-        return launch._queue_again()
+        (arguments,) = launch._idle
+        launch._set_arguments(arguments, a, b, c, out, alpha, beta, operands)
+        return launch._queue_again(arguments)
+
+    def _new_arguments(self) -> _Arguments:
+        maps_size = self._tensor_maps.size if self._tensor_maps else 0
+        return _Arguments(self._kernel, self._problem, self._ordinal, maps_size)
 
     def _set_arguments(
         self,
+        arguments: _Arguments,
         a: int,
         b: int,
         c: int,
@@ -279,11 +307,12 @@ class KernelLaunch:
         beta: float,
         operands: tuple[Any, ...],
     ) -> None:
-        arguments, buffer = self._arguments, self._buffer
+        buffer = arguments.buffer
         if arguments.owner is not self:
             arguments.owner = None  # while they are written: an interrupt may come between
             buffer[arguments.fixed] = self._fixed
-            self._fields.grid_x, self._fields.grid_y = self._blocks, self._slices
+            fields = arguments.fields
+            fields.grid_x, fields.grid_y = self._blocks, self._slices
             arguments.owner = self
         self._pack(buffer, 0, a, b, c, out, alpha, beta)
         if self._pack_operands:
@@ -291,19 +320,19 @@ class KernelLaunch:
         if self._tensor_maps:
             buffer[arguments.maps :] = self._tensor_maps.encode(a, b)
 
-    def _queue_again(self) -> Callable[[int], None]:
+    def _queue_again(self, arguments: _Arguments) -> Callable[[int], None]:
         """Function that queues the kernel with its arguments as they are; it looks nothing up."""
         configs: dict[int, Any] = {}  # by stream; a thread may use another one at the same time
-        submit, function, extra_address = self._submit, self._function, self._extra_address
+        submit, function, extra_address = self._submit, self._function, arguments.extra_address
         lease = self._lease
 
         def queue(stream: int) -> None:
             config = configs.get(stream) or self._config_on(stream, configs)
             if lease is not None:
-                lease.note(stream)
+                keep_in_graph(stream, lease)
             (error,) = submit(config, function, 0, extra_address)
             if error:
-                self._queue_in_context(config)
+                self._queue_in_context(config, extra_address)
 
         return queue
 
@@ -314,10 +343,16 @@ class KernelLaunch:
         configs[stream] = config
         return config
 
-    def _queue_in_context(self, config: Any) -> None:
-        """Queue again after an error: most likely this thread has no current context yet."""
+    def _queue_in_context(self, config: Any, extra_address: int) -> None:
+        """Queue again after an error: most likely this thread has no current context yet.
+
+        Raises:
+            LaunchError: another context than a primary one is current, or there was no other cause
+                that this could remove.
+        """
+        refuse_foreign_context()
         with current_device(self._ordinal):
-            (error,) = self._submit(config, self._function, 0, self._extra_address)
+            (error,) = self._submit(config, self._function, 0, extra_address)
         if error:
             record = self._kernel.record
             raise LaunchError(
@@ -381,6 +416,7 @@ def _load(kernel: CompiledKernel, ordinal: int) -> int:
             limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             (error,) = driver.cuFuncSetAttribute(function, limit, kernel.record.dynamic_smem_bytes)
     if error:
-        raise LaunchError(f"gemm: cannot load {kernel.record.implementation}: {error.name}.")
+        refusal = UnreadableCubinError if error.name in _UNREADABLE else LaunchError
+        raise refusal(f"gemm: cannot load {kernel.record.implementation}: {error.name}.")
     _libraries[kernel.identity, ordinal] = library
     return int(function)

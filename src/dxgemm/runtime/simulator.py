@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dxgemm.compiler import PARAMETERS, KernelSpec
-from dxgemm.errors import MissingPackageError
+from dxgemm.errors import LaunchError, MissingPackageError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.layout import Strides, offset_range
@@ -22,7 +22,7 @@ from dxgemm.problem.problem import Problem
 from dxgemm.runtime.launch import CALL_PARAMETERS, kernel_arguments
 
 # The simulator keeps the running kernel in a global: one launch at a time in a process.
-_lock = threading.Lock()
+_lock = threading.RLock()
 MOST_KERNELS = 256  # kernels that are kept
 
 
@@ -87,7 +87,11 @@ class SimulatedLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
-        from dxgemm.runtime.turn_taking import threads_take_turns
+        from dxgemm.runtime.turn_taking import (
+            INTERRUPTED,
+            TurnTakingThread,
+            threads_take_turns,
+        )
 
         problem, dtype = self._problem, self._spec.dtype
         extents = self._extents()
@@ -104,6 +108,8 @@ class SimulatedLaunch:
         }
         config, variant = self._spec.config, self._spec.variant
         kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
+        if isinstance(threading.current_thread(), TurnTakingThread):
+            raise LaunchError(INTERRUPTED)  # would wait for the thread that waits for this one
         with _lock, threads_take_turns(), warnings.catch_warnings():
             # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
             # would not reach the threads.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from dxgemm.errors import StreamError
+from dxgemm.runtime.capture import check_same_capture
 
 
 def stream_handle(stream: Any) -> int:
@@ -32,7 +34,23 @@ def stream_handle(stream: Any) -> int:
 
 
 def wait_for(waiting: int, producing: int) -> None:
-    """Make later work on stream `waiting` run after all work queued on `producing` so far."""
+    """Make later work on stream `waiting` run after all work queued on `producing` so far.
+
+    Raises:
+        LaunchError: one of them is under capture, and the other one is outside of that capture.
+    """
     from cuda.core import Stream
 
+    check_same_capture(waiting, producing)
     Stream.from_handle(waiting).wait(Stream.from_handle(producing))
+
+
+def library_streams(ordinal: int) -> list[int]:
+    """Current streams of the libraries that this process has imported, in this thread."""
+    streams = []
+    cupy, torch = sys.modules.get("cupy"), sys.modules.get("torch")
+    if cupy is not None:
+        streams.append(int(cupy.cuda.get_current_stream().ptr))
+    if torch is not None and torch.cuda.is_initialized():
+        streams.append(int(torch.cuda.current_stream(ordinal).cuda_stream))
+    return streams

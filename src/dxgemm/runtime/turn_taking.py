@@ -19,6 +19,13 @@ import numpy as np
 from numba.cuda.simulator import kernel as simulator
 from numba.cuda.simulator import kernelapi
 
+from dxgemm.errors import LaunchError
+
+INTERRUPTED = (
+    "gemm: a signal handler or finalizer interrupts a simulated kernel, and the simulator runs one "
+    "at a time; make the call after it."
+)
+
 
 def _taken_lock() -> threading.Lock:
     """Make a lock that serves as a signal: `acquire` waits for the other side to `release` it."""
@@ -104,8 +111,14 @@ def _on_one_core() -> Iterator[None]:
 
 @contextmanager
 def threads_take_turns() -> Iterator[None]:
-    """Make the simulator run the threads of its blocks in turns."""
+    """Make the simulator run the threads of its blocks in turns.
+
+    Raises:
+        LaunchError: it does so already, for the call that this one interrupts.
+    """
     originals = simulator.BlockManager, kernelapi.FakeCUDAShared
+    if TurnTakingBlock in originals:
+        raise LaunchError(INTERRUPTED)
     simulator.BlockManager, kernelapi.FakeCUDAShared = TurnTakingBlock, SharedArrays
     try:
         with _on_one_core():

@@ -1,4 +1,4 @@
-"""Uploads of small host arrays to a GPU in stream order, without waiting for the stream.
+"""Copies of small host arrays to a GPU in stream order, without waiting for the stream, and back.
 
 A copy from ordinary memory may make the host wait for the stream. So the array first goes to pinned
 memory, which is reused when an event tells that the copy from there is done.
@@ -8,7 +8,6 @@ Source: CUDA Driver API, "API synchronization behavior".
 from __future__ import annotations
 
 import ctypes
-import threading
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,8 +28,7 @@ class _Pinned(NamedTuple):
 
 
 _pinned: dict[int, list[_Pinned]] = {}  # by GPU; pieces that are not being filled
-_lock = threading.Lock()
-_call = partial(call_driver, failure="gemm: uploading to the GPU")
+_call = partial(call_driver, failure="gemm: copying to or from the GPU")
 
 
 def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
@@ -50,28 +48,42 @@ def upload(array: np.ndarray, target: int, ordinal: int, stream: int) -> None:
             _call("cuMemcpyHtoDAsync", target, pinned.pointer, array.nbytes, stream)
             _call("cuEventRecord", pinned.copied, stream)
         finally:
-            with _lock:
-                _pinned[ordinal].append(pinned)
+            _pinned[ordinal].append(pinned)
 
 
 def upload_now(array: np.ndarray, target: int, ordinal: int) -> None:
-    """Copy an array and wait for the copy, but for no other work of the GPU."""
+    """Copy an array to the GPU and wait for the copy, but for no other work of the GPU."""
+    _copy_now("cuMemcpyHtoDAsync", target, array.ctypes.data, array.nbytes, ordinal)
+
+
+def download_now(array: np.ndarray, source: int, ordinal: int) -> None:
+    """Fill an array from the GPU, and wait for the copy alone."""
+    _copy_now("cuMemcpyDtoHAsync", array.ctypes.data, source, array.nbytes, ordinal)
+
+
+def _copy_now(function: str, target: int, source: int, size: int, ordinal: int) -> None:
     driver = driver_api()
     with current_device(ordinal), outside_capture():
         stream = _call("cuStreamCreate", driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        _call("cuMemcpyHtoDAsync", target, array.ctypes.data, array.nbytes, stream)
-        _call("cuStreamSynchronize", stream)
-        _call("cuStreamDestroy", stream)
+        try:
+            _call(function, target, source, size, stream)
+            _call("cuStreamSynchronize", stream)
+        finally:
+            driver.cuStreamDestroy(stream)
 
 
 def _take(size: int, ordinal: int) -> _Pinned:
     """Take pinned memory that no copy reads any more from the list; allocate if there is none."""
     driver = driver_api()
-    with _lock:
-        kept = _pinned.setdefault(ordinal, [])
-        for index, pinned in enumerate(kept):
-            if pinned.size >= size and not driver.cuEventQuery(pinned.copied)[0]:
-                return kept.pop(index)
+    kept = _pinned.setdefault(ordinal, [])
+    for _ in range(len(kept)):
+        try:
+            pinned = kept.pop(0)  # without a lock, for which a signal handler could wait forever
+        except IndexError:
+            break
+        if pinned.size >= size and not driver.cuEventQuery(pinned.copied)[0]:
+            return pinned
+        kept.append(pinned)
     size = max(1 << (size - 1).bit_length(), LEAST_BYTES)
     pointer = _call("cuMemHostAlloc", size, 0)
     event = _call("cuEventCreate", driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)

@@ -14,6 +14,8 @@ from dxgemm.errors import LaunchError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.runtime.capture import outside_capture
 from dxgemm.runtime.device import current_device, driver_api
+from dxgemm.runtime.graphs import drop_released
+from dxgemm.runtime.memory import allocate
 
 ALIGNMENT = 256  # bytes, alignment of the driver's allocations
 KEPT_BYTES = 256 << 20  # memory that a pool keeps for later calls; the rest goes to the driver
@@ -39,9 +41,12 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
         return
     driver = driver_api()
     with current_device(ordinal):
-        error, pointer = driver.cuMemAllocFromPoolAsync(size, _pool(ordinal), stream)
-    if error:
-        raise LaunchError(f"gemm: no workspace of {size} bytes: {error.name}")
+        pool = _pool(ordinal)
+        pointer = allocate(
+            f"workspace of {size} bytes",
+            ordinal,
+            lambda: driver.cuMemAllocFromPoolAsync(size, pool, stream),
+        )
     try:
         yield int(pointer)
     finally:
@@ -50,17 +55,22 @@ def borrowed(size: int, ordinal: int, stream: int) -> Iterator[int]:
 
 
 class Workspace:
-    """Workspace that is freed with this object; freeing waits for the work that uses it."""
+    """Workspace that is freed with this object; freeing waits for the work that uses it.
+
+    A graph that uses it keeps it, if `keep_in_graph` is called for each stream of a launch.
+    """
 
     def __init__(self, size: int, ordinal: int) -> None:
         if simulator_enabled():
             self._memory = np.empty(size, np.uint8)
             self.pointer: int = self._memory.ctypes.data
             return
+        driver = driver_api()
+        drop_released()
         with current_device(ordinal), outside_capture():
-            error, pointer = driver_api().cuMemAlloc(size)
-        if error:
-            raise LaunchError(f"gemm: no workspace of {size} bytes: {error.name}")
+            pointer = allocate(
+                f"workspace of {size} bytes", ordinal, lambda: driver.cuMemAlloc(size)
+            )
         self.pointer = int(pointer)
         weakref.finalize(self, _free, self.pointer, ordinal)
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 import dxgemm
+from dxgemm.errors import LaunchError
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.torch.operands import DTYPES
 
@@ -18,12 +19,29 @@ from dxgemm.torch.operands import DTYPES
 class _Routing:
     """State of `batch_invariant`: contexts that are open, and torch's record of the overrides."""
 
-    lock = threading.Lock()
+    lock = threading.RLock()
+    is_changing = False
     depth = 0
     library: Any = None
 
 
 _routing = _Routing()
+
+
+@contextmanager
+def _changing() -> Iterator[None]:
+    """Hold the lock; a signal handler or finalizer that interrupts its holder gets an error."""
+    with _routing.lock:
+        if _routing.is_changing:
+            raise LaunchError(
+                "batch_invariant: a signal handler or finalizer enters or leaves the context while "
+                "its thread does so."
+            )
+        _routing.is_changing = True
+        try:
+            yield
+        finally:
+            _routing.is_changing = False
 
 
 @contextmanager
@@ -44,7 +62,7 @@ def batch_invariant() -> Iterator[None]:
         over Python's functions would miss products that torch calls itself, such as those of a
         backward pass, and a mode over all operators would slow down those that are no products.
     """
-    with _routing.lock:
+    with _changing():
         _routing.depth += 1
         if _routing.depth == 1:
             _routing.library = torch.library.Library("aten", "IMPL")
@@ -56,7 +74,7 @@ def batch_invariant() -> Iterator[None]:
     try:
         yield
     finally:
-        with _routing.lock:
+        with _changing():
             _routing.depth -= 1
             if _routing.depth == 0:
                 _routing.library._destroy()

@@ -1,0 +1,99 @@
+"""Calls in signal handlers and finalizers, which interrupt another call of their thread."""
+
+from __future__ import annotations
+
+import pytest
+
+# The program ends itself where it would wait forever.
+PROGRAM = """
+import faulthandler, gc, signal, sys
+import numpy as np
+faulthandler.dump_traceback_later(120, exit=True)
+import dxgemm
+from dxgemm import errors
+
+ones, results, refusals = np.ones((9, 5), np.float32), [], []
+other = np.ones((5, 9), np.float32)
+dxgemm.gemm(other, ones)
+
+def call(*_):
+    try:
+        results.append(dxgemm.gemm(other, ones))
+    except errors.DxgemmError as error:
+        refusals.append(error)
+    if sys.argv[1] == "signal":
+        signal.setitimer(signal.ITIMER_REAL, 0.002 * (1 + len(results + refusals) % 5))
+
+class Cyclic:
+    def __init__(self):
+        self.itself = self
+    __del__ = call
+
+signal.signal(signal.SIGALRM, call)
+gc.set_threshold(50)  # collects often, in the middle of a call
+call()
+for _ in range(8):
+    if sys.argv[1] == "finalizer":
+        Cyclic()
+    assert (dxgemm.gemm(ones, other) == 5).all()
+signal.setitimer(signal.ITIMER_REAL, 0)
+assert len(results + refusals) > 2, "nothing was interrupted"
+assert all((result == 9).all() for result in results)
+assert (dxgemm.gemm(other, ones) == 9).all()
+"""
+
+
+@pytest.mark.parametrize("kind", ["signal", "finalizer"])
+def test_a_simulated_call_may_be_interrupted_by_another(run_python, kind):
+    run_python(PROGRAM, kind, NUMBA_ENABLE_CUDASIM="1")
+
+
+ON_A_GPU = """
+import faulthandler, gc, signal, sys, time
+faulthandler.dump_traceback_later(120, exit=True)
+import cupy, dxgemm
+from dxgemm.choice.registry import find_implementation
+
+a, out, other = cupy.ones((64, 64), "f4"), cupy.empty((64, 64), "f4"), cupy.empty((64, 64), "f4")
+config = find_implementation("tuned").configs("float32")[-1]
+kinds = [{}, {"implementation": ("tuned", config, 2)}, {"precision": "emulated"}]
+plans = [dxgemm.plan(a, a, out, **options) for options in kinds]
+calls = 0
+
+def call(*_):
+    global calls
+    calls += 1
+    options = kinds[calls % len(kinds)]
+    dxgemm.gemm(a, a, out=other, **options)
+    plans[calls % len(plans)]()
+    if sys.argv[1] == "signal":
+        signal.setitimer(signal.ITIMER_REAL, 0.0003)
+
+class Cyclic:
+    def __init__(self):
+        self.itself = self
+    __del__ = call
+
+signal.signal(signal.SIGALRM, call)
+gc.set_threshold(20)
+for options in kinds:
+    dxgemm.gemm(a, a, out=out, **options)
+call()
+end = time.monotonic() + 2
+while time.monotonic() < end:
+    for options, plan in zip(kinds, plans):
+        if sys.argv[1] == "finalizer":
+            Cyclic()
+        dxgemm.gemm(a, a, out=out, **options)
+        plan()
+signal.setitimer(signal.ITIMER_REAL, 0)
+cupy.cuda.Device().synchronize()
+assert calls > 100, calls
+assert (out == 64).all() and (other == 64).all()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["signal", "finalizer"])
+def test_a_call_may_be_interrupted_by_another(cupy, run_python, kind):
+    run_python(ON_A_GPU, kind)
