@@ -21,6 +21,7 @@ from dxgemm.choice.implementation import Implementation
 from dxgemm.errors import BuildError, MissingOperandError, ShapeError
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
 
 
 def gemm(
@@ -126,18 +127,18 @@ def _run(prepared: tuple[Any, ...]) -> Any:
     """Launch what `prepare` made of a call, and return its result."""
     (
         launch, a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, operands, stream,
-        result, anchor, library, ordered, _,
+        result, anchor, library, ordered, route,
     ) = prepared  # fmt: skip
-    if launch is None:
-        return result
     if stream is None:
         stream = library.current_stream(anchor)
-    for operand_library, operand in ordered:
-        operand_library.acquire(operand, stream)
-    launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
-    for operand_library, operand in ordered:
-        operand_library.release(operand, stream)
-    return result
+    if not ordered:
+        if launch is not None:
+            launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
+        return result
+    if launch is not None:
+        with in_order(ordered, route.ordinal, stream):
+            launch(a_pointer, b_pointer, c_pointer, out_pointer, alpha, beta, stream, operands)
+    return finished(result)
 
 
 def gemm_symmetric(
@@ -265,7 +266,7 @@ def matmul(
         gemm, alpha=alpha, implementation=implementation, precision=precision,
         batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
     )  # fmt: skip
-    return multiply(multiply_matrices, a, b, out, epilogue)
+    return multiply(multiply_matrices, a, b, out, epilogue, stream)
 
 
 class Plan(Bound):
@@ -276,6 +277,11 @@ class Plan(Bound):
     operands a call allocates nothing and does not synchronise, so that it can be captured in a CUDA
     graph.
     """
+
+    def __init__(self, prepared: tuple[Any, ...], operands: tuple[Any, ...]) -> None:
+        """Pack the arguments of a prepared call, and keep its operands alive."""
+        super().__init__(prepared, operands)
+        refuse_new_jax_array("plan", self.result)
 
     def explain(self) -> Explanation:
         """Explain which kernel was chosen, and why."""
@@ -434,7 +440,9 @@ def gemm_grouped(
         and operands as TMA takes them; or operands in host memory. Otherwise an
         `UnsupportedProblemError` gives the reason.
     """
-    return _group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream).run()
+    group = _group(a, b, c, alpha, beta, out, offsets, rows, out_rows, epilogue, stream)
+    group.run()
+    return group.finished()
 
 
 def plan_grouped(

@@ -16,7 +16,8 @@ from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES, result_dt
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import ALIGNMENTS, MAX_ALIGNMENT, Layout, Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.arrays import Library, libraries, library_of
+from dxgemm.runtime.arrays import Library, libraries
+from dxgemm.runtime.exports import launch_stream, taken
 
 # Of each operand its place and its strides in elements, in the kernel's orientation.
 OperandStrides = tuple[tuple[int, tuple[int, ...]], ...]
@@ -184,13 +185,20 @@ def refuse_missing_out(epilogue: BoundEpilogue, dtype: str) -> None:
         )
 
 
-def inspect_epilogue(epilogue: Any) -> tuple[list[Any], tuple[Any, ...]]:
+def inspect_epilogue(
+    epilogue: Any, stream: int | None, *anchors: Any
+) -> tuple[list[Any], tuple[Any, ...], BoundEpilogue]:
     """Inspect the arrays of an epilogue; this runs on every call that has one.
+
+    Args:
+        epilogue: the caller's.
+        stream, anchors: as `launch_stream` takes them.
 
     Returns:
         values: the number or address of each operand, then the address of each array for a result.
         key: part of the key of the call's route: `BoundEpilogue.shape`, and library, layout and
             alignment of each array.
+        bound: the epilogue, with exports in the place of objects of other libraries.
     """
     bound = epilogue if type(epilogue) is BoundEpilogue else bound_epilogue(epilogue)
     shape = bound.shape
@@ -200,11 +208,22 @@ def inspect_epilogue(epilogue: Any) -> tuple[list[Any], tuple[Any, ...]]:
     key: tuple[Any, ...] = (shape,)
     for place in shape.array_places:
         array = values[place]
-        library = libraries.get(type(array)) or library_of(str(shape.labels[place]), array)
+        library = libraries.get(type(array))
+        if library is None:
+            name, stream = str(shape.labels[place]), launch_stream(stream, *anchors)
+            array, library = taken(name, array, stream)
+            bound = bound.with_array(place, array)
         pointer, layout_key = library.inspect(array)
         values[place] = pointer
         key += library, layout_key, ALIGNMENTS[pointer & 15]
-    return values, key
+    return values, key, bound
+
+
+def check_epilogue_keys(bound: BoundEpilogue, key: tuple[Any, ...]) -> None:
+    """Check the arrays of an epilogue whose key by `inspect_epilogue` is new."""
+    shape, passed = bound.shape, bound.passed
+    for place, library, layout_key in zip(shape.array_places, key[1::3], key[2::3]):
+        library.check(str(shape.labels[place]), passed[place], layout_key)
 
 
 def check_numbers(
@@ -261,7 +280,10 @@ class CallEpilogue:
         assert reduction is not None
         if not reduction.out:
             self.made = [library.empty(shape, dtype, like) for shape, dtype in expected.values()]
-            self.values += [library.inspect(array)[0] for array in self.made]
+            for array in self.made:
+                pointer, key = library.inspect(array)
+                library.check("a new result", array, key)
+                self.values.append(pointer)
         return reduction.packed(reduction.out or self.made)
 
 

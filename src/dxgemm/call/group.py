@@ -19,6 +19,7 @@ from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS
 from dxgemm.problem.layout import Layout
 from dxgemm.problem.problem import Problem
+from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
 
 _LARGEST = {dtype: float(np.finfo(dtype).max) for dtype in ("float32", "float64")}
 
@@ -39,8 +40,8 @@ class Group(ABC):
     _ordered: tuple[Operand, ...] = ()  # operands whose own streams are ordered against the launch
 
     @abstractmethod
-    def run(self) -> Any:
-        """Compute the problems, once, and return the result."""
+    def run(self) -> None:
+        """Compute the problems, once."""
 
     @abstractmethod
     def bind(self) -> Callable[[], None]:
@@ -65,11 +66,16 @@ class Group(ABC):
     def _queue(self, launch: Callable[[int], None]) -> None:
         """Launch on the stream, after work on the operands and before later work on them."""
         stream = self._current_stream()
-        for operand in self._ordered:
-            operand.library.acquire(operand.array, stream)
-        launch(stream)
-        for operand in self._ordered:
-            operand.library.release(operand.array, stream)
+        if not self._ordered:
+            launch(stream)
+            return
+        ordered = [(operand.library, operand.array) for operand in self._ordered]
+        with in_order(ordered, self._anchor.layout.device, stream):
+            launch(stream)
+
+    def finished(self) -> Any:
+        """Return `result` as the caller gets it, after a run."""
+        return finished(self.result)
 
     def _call_of(
         self,
@@ -93,13 +99,14 @@ class GroupedPlan:
     """
 
     def __init__(self, group: Group) -> None:
+        refuse_new_jax_array("plan_grouped", group.result)
         self._group = group  # keeps the arrays alive, whose addresses the launch holds
         self._run = group.bind()
 
     def __call__(self) -> Any:
         """Run the problems and return the result of `gemm_grouped`, the same arrays each time."""
         self._run()
-        return self._group.result
+        return self._group.finished()
 
 
 def in_turn(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -42,6 +42,7 @@ from dxgemm.problem.layout import ALIGNMENTS, Layout, refuse_overlap, share_elem
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.arrays import HOST, host_view
 from dxgemm.runtime.capture import launching_on
+from dxgemm.runtime.exports import indexable
 from dxgemm.runtime.streams import stream_handle
 
 # The dimension that is shared out, by the dimensions of a and b; then its axis in each operand.
@@ -77,11 +78,12 @@ class GroupByOffsets(Group):
         self._stream = None if stream is None else stream_handle(stream)
         given = {"a": a, "b": b, "c": c, "out": out}
         given |= {"offsets": offsets, "rows": rows, "out_rows": out_rows}
+        where = self._stream, out, c, a
         try:
-            self._epilogue = None if epilogue is None else _elementwise(epilogue)
+            self._epilogue = None if epilogue is None else _elementwise(epilogue, *where)
             arrays = self._epilogue.arrays if self._epilogue else {}
-            operands = {name: inspected(name, x) for name, x in given.items() if x is not None}
-            fused = {name: inspected(name, x) for name, x in arrays.items()}
+            operands = {n: inspected(n, x, *where) for n, x in given.items() if x is not None}
+            fused = {name: inspected(name, x, *where) for name, x in arrays.items()}
             self._offsets = operands.pop("offsets")
             self._rows, self._out_rows = operands.pop("rows", None), operands.pop("out_rows", None)
             self._factors = real_number("alpha", alpha), real_number("beta", beta)
@@ -105,8 +107,10 @@ class GroupByOffsets(Group):
             raise reworded(None, error) from None
         if not {"c", "out"} & operands.keys():
             groups = (self._count,) if self._shared == "k" else ()
-            new = operands["a"].library.empty((*groups, *result_shape), problem.out_dtype, a)
-            operands["out"] = inspected("out", new)
+            like = operands["a"]
+            shape_of_all = *groups, *result_shape
+            new = like.library.empty(shape_of_all, problem.out_dtype, like.array)
+            operands["out"] = inspected("out", new, *where)
         self._operands = operands
         self._anchor = operands.get("out") or operands["c"]
         self.result = self._anchor.array
@@ -134,14 +138,13 @@ class GroupByOffsets(Group):
             of_fused = {name: operand.layout for name, operand in fused.items()}
             self._problem, self._strides = fuse(self._problem, shape, of_fused)
 
-    def run(self) -> Any:
+    def run(self) -> None:
         if self._is_empty or self._is_one_by_one:
             self.bind()()
-            return self.result
+            return
         launch = self._launch()
         arguments, operands = self._arguments()
         self._queue(lambda stream: launch(*arguments, stream, operands=operands))
-        return self.result
 
     def bind(self) -> Callable[[], None]:
         if self._is_empty:
@@ -181,11 +184,12 @@ class GroupByOffsets(Group):
         if self._rows:
             a_rows = np.clip(host_view(self._rows.array), 0, size - 1)
             size = len(a_rows)
-        operands = {name: x.array for name, x in self._operands.items()}
+        operands = {name: indexable(x.array) for name, x in self._operands.items()}
         if self._out_rows:
             shape = size, self._anchor.layout.shape[1]
             dtype = self._problem.out_dtype
-            operands["out"] = self._anchor.library.empty(shape, dtype, self._anchor.array)
+            new = self._anchor.library.empty(shape, dtype, self._anchor.array)
+            operands["out"] = indexable(new)
         for index, end in enumerate(np.clip(host_view(self._offsets.array), 0, size).tolist()):
             part = slice(start, max(start, end))
             arrays = {
@@ -199,7 +203,8 @@ class GroupByOffsets(Group):
             start = end
         if self._out_rows:
             rows = host_view(self._out_rows.array)[:start]
-            calls.append(partial(_scatter, host_view(operands["out"]), rows, self._anchor.array))
+            out = host_view(self._anchor.array)
+            calls.append(partial(_scatter, host_view(operands["out"]), rows, out))
         return calls
 
     def _check_epilogue(
@@ -231,16 +236,16 @@ class GroupByOffsets(Group):
             return array[(slice(None),) * axis + (part,)] if is_whole else array
 
         values = [
-            value if operand.is_number else of_group(operand.kind, value)
+            value if operand.is_number else of_group(operand.kind, indexable(value))
             for operand, value in zip(bound.operands, bound.values, strict=True)
         ]
         return bound.with_values(values)
 
 
-def _elementwise(epilogue: Any) -> CallEpilogue:
+def _elementwise(epilogue: Any, stream: int | None, *anchors: Any) -> CallEpilogue:
     """The epilogue of a call; it stores the result."""
-    values, _ = inspect_epilogue(epilogue)
-    call_epilogue = CallEpilogue(epilogue, values)
+    values, _, bound = inspect_epilogue(epilogue, stream, *anchors)
+    call_epilogue = CallEpilogue(bound, values)
     if call_epilogue.shape.reduction is not None:
         raise UnsupportedProblemError(
             f"{call_epilogue.shape!r} ends in a reduction, which groups do not have; store the "
@@ -334,10 +339,10 @@ def _indexed(matrix: Layout, rows: Operand | None) -> IndexedRows | None:
     return IndexedRows(rows.layout.dtype, matrix.shape[0], used_strides(matrix.shape, steps))
 
 
-def _scatter(result: np.ndarray, rows: np.ndarray, out: Any) -> None:
+def _scatter(result: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Copy the first rows of a result in host memory to those of `out` that there are."""
     found = np.flatnonzero((rows >= 0) & (rows < len(out)))
-    host_view(out)[rows[found]] = result[found]
+    out[rows[found]] = result[found]
 
 
 def _in_workspace(out: Layout, rows: int) -> Layout:

@@ -91,10 +91,14 @@ class GroupOfLists(Group):
         count = len(arrays["a"])
         alphas, betas = _scalars("alpha", alpha, count), _scalars("beta", beta, count)
         members: list[_Member] = []
+        anchors = [arrays[name][0] for name in ("out", "c", "a") if arrays.get(name)]
         defined: _Defined = {}
         try:
             for index in range(count):
-                operands = {name: inspected(name, of_all[index]) for name, of_all in arrays.items()}
+                operands = {
+                    name: inspected(name, of_all[index], self._stream, *anchors)
+                    for name, of_all in arrays.items()
+                }
                 members.append(_member(operands, alphas[index], betas[index], defined))
         except DxgemmError as error:
             raise reworded(len(members), error) from None
@@ -113,10 +117,10 @@ class GroupOfLists(Group):
         self._is_one_by_one = simulator_enabled() or is_on_host or is_complex
         self._is_one_by_one = self._is_one_by_one or needs_later(self._ordinal)
 
-    def run(self) -> list[Any]:
+    def run(self) -> None:
         if not self.members or self._is_one_by_one:
             self.bind()()
-            return self.result
+            return
         stream = self._current_stream()
         if is_captured(stream):
             raise LaunchError(
@@ -131,7 +135,6 @@ class GroupOfLists(Group):
                 table.launch(address, stream)
 
         self._queue(launch)
-        return self.result
 
     def bind(self) -> Callable[[], None]:
         if not self.members or self._is_one_by_one:
@@ -211,7 +214,8 @@ def _member(
     problem, shape = found
     if not {"c", "out"} & operands.keys():
         a = operands["a"]
-        operands["out"] = inspected("out", a.library.empty(shape, problem.out_dtype, a.array))
+        new = a.library.empty(shape, problem.out_dtype, a.array)
+        operands["out"] = inspected("out", new, None)
     target = operands["out"] if "out" in operands else operands["c"]
     return _Member(problem, operands, target, alpha, beta)
 

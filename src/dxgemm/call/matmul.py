@@ -20,6 +20,8 @@ from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.errors import LayoutError, OverlapError, ShapeError, UnsupportedProblemError
 from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes
 from dxgemm.problem.layout import refuse_overlap, share_elements
+from dxgemm.runtime.exports import finished
+from dxgemm.runtime.streams import stream_handle
 
 
 class _Matrices(NamedTuple):
@@ -52,12 +54,13 @@ class _Matrices(NamedTuple):
         return self.operand.library.view(self.operand.array, first, shape, strides)
 
 
-def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any = None) -> Any:
+def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any, stream: Any) -> Any:
     """Multiply by calls of `gemm`, which takes matrices and batches of matrices."""
-    left, right = inspected("a", a), inspected("b", b)
+    where = None if stream is None else stream_handle(stream), out, a
+    left, right = inspected("a", a, *where), inspected("b", b, *where)
     shapes = left.layout.shape, right.layout.shape
     if all(len(shape) in (2, 3) for shape in shapes):
-        return gemm(a, b, out=out, epilogue=epilogue)
+        return gemm(left.array, right.array, out=out, epilogue=epilogue)
     chain = None if epilogue is None else bound_epilogue(epilogue)
     if chain is not None and chain.reduction is not None:
         raise UnsupportedProblemError(
@@ -71,8 +74,8 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any =
             refuse_missing_out(chain, left.layout.dtype)
         # gemm refuses the dtypes that are not listed.
         dtype = result_dtypes(left.layout.dtype)[0]
-        result = left.library.empty(shape, dtype, a)
-    target = inspected("out", result)
+        result = left.library.empty(shape, dtype, left.array)
+    target = inspected("out", result, *where)
     if target.layout.shape != shape:
         raise ShapeError(
             f"matmul: out is {target.layout.shape}, but the result is {shape} for a {shapes[0]} "
@@ -85,7 +88,7 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any =
         _matrices(target, (has_rows, has_cols), len(batch), is_written=True),
     ]
     if chain is not None:
-        operands += _epilogue_arrays(chain, (has_rows, has_cols), batch)
+        operands += _epilogue_arrays(chain, (has_rows, has_cols), batch, where)
     launches = list(_launches(operands, batch))
     if len(launches) > 1:
         _check_once(operands)
@@ -94,6 +97,7 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any =
             own = dict(zip(chain.shape.array_places, arrays, strict=True))
             epilogue = chain.with_values(own.get(i, value) for i, value in enumerate(chain.values))
         gemm(a_part, b_part, out=out_part, epilogue=epilogue)
+    result = finished(target.array)
     return result[()] if out is None and not shape else result
 
 
@@ -143,13 +147,13 @@ def _matrices(
 
 
 def _epilogue_arrays(
-    chain: BoundEpilogue, has: tuple[bool, bool], batch: tuple[int, ...]
+    chain: BoundEpilogue, has: tuple[bool, bool], batch: tuple[int, ...], anchors: Any
 ) -> Iterator[_Matrices]:
     """Arrays of an epilogue; matrices lack the dimensions that the result lacks."""
     for place in chain.shape.array_places:
         parameter = chain.operands[place]
         where = f"epilogue {parameter.epilogue}: {parameter.name}"
-        operand = inspected(where, chain.values[place])
+        operand = inspected(where, chain.values[place], *anchors)
         given = (True,) if parameter.kind in ("row", "column") else has
         own = len(operand.layout.shape) - sum(given)
         leading = operand.layout.shape[: max(own, 0)]

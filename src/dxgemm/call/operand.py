@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dxgemm.problem.layout import ALIGNMENTS, Layout, byte_extent
-from dxgemm.runtime.arrays import Library, libraries, library_of
+from dxgemm.errors import ArrayTypeError
+from dxgemm.problem.layout import ALIGNMENTS, Layout, aligned, byte_extent
+from dxgemm.runtime.arrays import Library, find_library, libraries
+from dxgemm.runtime.exports import launch_stream, taken
 
 _extent = lru_cache(maxsize=4096)(byte_extent)
 
@@ -27,15 +29,29 @@ class Operand(NamedTuple):
         return self.pointer + first, self.pointer + end
 
 
-def inspected(name: str, array: Any) -> Operand:
-    """Inspect and verify an operand."""
-    library = libraries.get(type(array)) or library_of(name, array)
+def inspected(name: str, array: Any, stream: int | None, *anchors: Any) -> Operand:
+    """Inspect and verify an operand of a call that launches on a stream: see `launch_stream`."""
+    library = libraries.get(type(array))
+    if library is None:
+        array, library = taken(name, array, launch_stream(stream, *anchors))
     pointer, key = library.inspect(array)
+    library.check(name, array, key)
     if library.doubts(key):
         library.verify(name, array)
     return Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
 
 
+def memory_problem(name: str, array: Any) -> str:
+    """Error that a call would raise because an array's memory is not its value; "" if it is."""
+    try:
+        library = find_library(name, array)
+        if library is not None:
+            library.check(name, array, library.inspect(array)[1])
+    except ArrayTypeError as error:
+        return str(error)
+    return ""
+
+
 @lru_cache(maxsize=4096)
 def _layout(library: Library, key: Any, alignment: int) -> Layout:
-    return library.layout(key)._replace(alignment=alignment)
+    return aligned(library.layout(key), alignment)

@@ -10,6 +10,7 @@ import numpy as np
 
 from dxgemm.call.epilogue import (
     CallEpilogue,
+    check_epilogue_keys,
     check_numbers,
     inspect_epilogue,
     kernel_operands,
@@ -20,8 +21,9 @@ from dxgemm.call.route import Route, Symmetry, make_route, routes
 from dxgemm.errors import LayoutError, OverlapError, ScalarError
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
-from dxgemm.runtime.arrays import Library, host_view, libraries, library_of
+from dxgemm.runtime.arrays import LEAST_ADDRESS, Library, host_view, libraries
 from dxgemm.runtime.capture import first_call, launching_on
+from dxgemm.runtime.exports import finished, in_order, launch_stream, taken
 from dxgemm.runtime.streams import stream_handle
 
 
@@ -65,25 +67,35 @@ def prepare(
     prepared_b = None
     if type(b) is PreparedOperand:
         prepared_b, b, precision = b.unpack(precision)
-    anchor = a
-    library = library_a = libraries.get(type(a)) or library_of("a", a)
-    library_b = libraries.get(type(b)) or library_of("b", b)
+    library_a = libraries.get(type(a))
+    if library_a is None:
+        is_same = b is a  # one export serves both
+        a, library_a = taken("a", a, launch_stream(stream, out, c, a))
+        b = a if is_same else b
+    library_b = libraries.get(type(b))
+    if library_b is None:
+        b, library_b = taken("b", b, launch_stream(stream, out, c, a))
+    anchor, library = a, library_a
     a_pointer, a_key = library_a.inspect(a)
     b_pointer, b_key = library_b.inspect(b)
     library_c = library_out = c_key = out_key = None
     c_pointer = out_pointer = 0
     if c is not None:
-        anchor = c
-        library = library_c = libraries.get(type(c)) or library_of("c", c)
+        library_c = libraries.get(type(c))
+        if library_c is None:
+            c, library_c = taken("c", c, launch_stream(stream, out, c))
+        anchor, library = c, library_c
         c_pointer, c_key = library_c.inspect(c)
     if out is not None:
-        anchor = out
-        library = library_out = libraries.get(type(out)) or library_of("out", out)
+        library_out = libraries.get(type(out))
+        if library_out is None:
+            out, library_out = taken("out", out, launch_stream(stream, out))
+        anchor, library = out, library_out
         out_pointer, out_key = library_out.inspect(out)
 
-    epilogue_key = None
+    epilogue_key: tuple[Any, ...] | None = None
     if epilogue is not None:
-        values, epilogue_key = inspect_epilogue(epilogue)
+        values, epilogue_key, epilogue = inspect_epilogue(epilogue, stream, out, c, a)
     key = (
         library_a, a_key, library_b, b_key, library_c, c_key, library_out, out_key,
         ALIGNMENTS[a_pointer & 15], ALIGNMENTS[b_pointer & 15],
@@ -94,6 +106,12 @@ def prepare(
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
+        for name, array in (("a", a), ("b", b), ("c", c), ("out", out)):
+            if array is not None:
+                _, array_key = libraries[type(array)].inspect(array)
+                libraries[type(array)].check(name, array, array_key)
+        if epilogue_key is not None:
+            check_epilogue_keys(epilogue, epilogue_key)
         current = library.current_stream(anchor) if stream is None else stream
         with launching_on(current), first_call():
             route = make_route(key)
@@ -118,7 +136,9 @@ def prepare(
         result, target = c, c_pointer
     else:
         anchor = result = library.empty(route.shape, route.out_dtype, a)
-        target, _ = library.inspect(result)
+        target, out_key = library.inspect(result)
+        if target < LEAST_ADDRESS:  # such as a fake tensor, in a mode that makes these
+            library.check("out", result, out_key)
     if not route.reads_separate_c:
         c_pointer = target
     _check_pointers(route, a_pointer, b_pointer, c_pointer, target)
@@ -172,18 +192,17 @@ class Bound:
         self._ordered = ordered
 
     def __call__(self) -> Any:
-        launch = self._launch
-        if launch is None:
-            return self.result
-        stream = self._stream
-        if stream is None:
+        launch, ordered, stream = self._launch, self._ordered, self._stream
+        if stream is None and (ordered or launch is not None):
             stream = self._current_stream(self._anchor)
-        for library, array in self._ordered:
-            library.acquire(array, stream)
-        launch(stream)
-        for library, array in self._ordered:
-            library.release(array, stream)
-        return self.result
+        if not ordered:
+            if launch is not None:
+                launch(stream)
+            return self.result
+        if launch is not None:
+            with in_order(ordered, self.route.ordinal, stream):
+                launch(stream)
+        return finished(self.result)
 
 
 def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:

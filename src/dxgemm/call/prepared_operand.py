@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dxgemm.call.operand import inspected
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
@@ -13,10 +14,11 @@ from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.reduced import ReducedLaunch
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import EMULATED, ITEM_SIZES
-from dxgemm.problem.layout import ALIGNMENTS, Layout
-from dxgemm.runtime.arrays import HOST, libraries, library_of
+from dxgemm.problem.layout import Layout
+from dxgemm.runtime.arrays import HOST
 from dxgemm.runtime.capture import first_call, launching_on
 from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.exports import in_order
 from dxgemm.runtime.graphs import keep_in_graph
 from dxgemm.runtime.streams import stream_handle
 from dxgemm.runtime.workspace import Workspace
@@ -73,11 +75,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
     if not isinstance(precision, str) or not precision.startswith(EMULATED):
         raise PrecisionError(f"prepare: precision is {precision!r}; pass 'emulated'.")
     handle = None if stream is None else stream_handle(stream)
-    library = libraries.get(type(b)) or library_of("b", b)
-    pointer, key = library.inspect(b)
-    layout = library.layout(key)._replace(alignment=ALIGNMENTS[pointer & 15])
-    if library.doubts(key):
-        library.verify("b", b)
+    _, b, library, pointer, layout = inspected("b", b, handle, b)
     k = layout.shape[-2] if len(layout.shape) > 1 else 0
     item_size = ITEM_SIZES.get(layout.dtype, 1)
     row = Layout((1, k), (item_size * k, item_size), layout.dtype, layout.device, read_only=True)
@@ -102,5 +100,7 @@ def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> Prepa
         launch: Any = parts.bind(arch, layout.device)
     memory = Workspace(parts.size, layout.device)
     keep_in_graph(handle, memory)
-    launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
+    ordered = [(library, b)] if library.always_ordered else []
+    with in_order(ordered, layout.device, handle):
+        launch(*(pointer,) * 4, 0, 0, handle, parts.arguments(memory.pointer))
     return PreparedOperand(b, precision, memory)

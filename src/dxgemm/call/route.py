@@ -49,7 +49,7 @@ from dxgemm.log import logger
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
-from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, byte_extent, transposed
+from dxgemm.problem.layout import MAX_ALIGNMENT, Layout, aligned, byte_extent, transposed
 from dxgemm.problem.pieces import needs_sums, pieces_of, summed_problem
 from dxgemm.problem.problem import Problem, flattened, oriented, stored_problem
 from dxgemm.runtime.arrays import HOST, Library
@@ -118,7 +118,8 @@ class Route:
         libraries: libraries of the operands by name. This and the attributes below depend on the
             libraries.
         doubtful: names of the operands whose library must verify each array.
-        ordered: names of the device operands whose streams may differ from the launch's.
+        ordered: names of the device operands whose streams may differ from the launch's, and of
+            all exports.
         is_special: True if a call needs more than the checks of pointers: ordered, doubtful or host
             operands, integer scalars, a reduction, k == 0 or an empty result.
     """
@@ -181,8 +182,9 @@ class Route:
         self.k = self.problem.k
         self.is_empty = self.problem.is_empty
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
-        self.misalignment = ITEM_SIZES[self.out_dtype] - 1
-        self.c_misalignment = ITEM_SIZES[self.problem.c_dtype] - 1
+        # The address of an empty array is free, like its strides.
+        self.misalignment = 0 if self.is_empty else ITEM_SIZES[self.out_dtype] - 1
+        self.c_misalignment = 0 if self.is_empty else ITEM_SIZES[self.problem.c_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
@@ -459,8 +461,11 @@ class Route:
         route.doubtful = doubtful
         are_mixed = len(set(libraries.values())) > 1 or bool(self.host_operands)
         if are_mixed or libraries["a"].always_ordered:
-            on_device = [name for name, layout in self.layouts.items() if layout.device != HOST]
-            route.ordered = tuple(on_device)
+            route.ordered = tuple(
+                name
+                for name, layout in self.layouts.items()
+                if layout.device != HOST or libraries[name].always_ordered
+            )
         is_degenerate = self.k == 0 or self.is_empty
         route.is_special = bool(
             route.ordered or doubtful or self.host_operands or self.takes_integers or is_degenerate
@@ -548,10 +553,8 @@ def make_route(key: tuple[Any, ...]) -> Route:
     alignments["a"], alignments["b"] = a_alignment, b_alignment
     layouts = {}
     for name, (library, layout_key) in keys.items():
-        layout, alignment = library.layout(layout_key), alignments.get(name, MAX_ALIGNMENT)
-        if layout.alignment != alignment:
-            layout = layout._replace(alignment=alignment)
-        layouts[name] = layout
+        alignment = alignments.get(name, MAX_ALIGNMENT)
+        layouts[name] = aligned(library.layout(layout_key), alignment)
     doubtful = tuple(n for n, (library, layout_key) in keys.items() if library.doubts(layout_key))
     alpha_is_zero, beta_is_zero, precision, implementation = key[10:14]
     symmetry = key[15]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dxgemm import errors
+from dxgemm.call.operand import memory_problem
 from dxgemm.distributed.agreement import Group, digest, machine_name, store_reported
 from dxgemm.distributed.meeting import Description, describe_error
 from dxgemm.distributed.model import NETWORK, NVLINK, Link, ShardedProblem, choose
@@ -79,12 +80,20 @@ class Call:
     def key(self) -> tuple[Any, ...]:
         """All of the arguments that decides whether they are right, and what the ranks do."""
         a, b, out, chain = self.a, self.b, self.out, self.chain
+        problem = self._memory_problem()
+        if problem:
+            return self.operation, problem
         return (
             self.operation, a.shape, a.dtype, a.device, b.shape, b.dtype, b.device,
             None if out is None else (out.shape, out.dtype, out.device, self._overlaps(out)),
             None if chain is None else (chain.shape, tuple(map(_layout, chain.values))),
             self.rows, self.method, self.needs,
         )  # fmt: skip
+
+    def _memory_problem(self) -> str:
+        """Reason why the memory of a tensor is not its value; "" if all are usable."""
+        arrays = [("a", self.a), ("b", self.b), *((x[0], x[2]) for x in self._arrays())]
+        return next(filter(None, (memory_problem(*pair) for pair in arrays)), "")
 
     @property
     def is_captured(self) -> bool:
@@ -151,6 +160,9 @@ class Call:
                 f"{name}: the operands are on {device}, for which the group has the backend "
                 f"{backend}; CUDA tensors need nccl, and CPU tensors gloo."
             )
+        problem = self._memory_problem()
+        if problem:
+            raise errors.ArrayTypeError(problem.replace("gemm", name, 1))
         if device.type == "cuda" and device.index != torch.cuda.current_device():
             raise errors.DeviceMismatchError(
                 f"{name}: the operands are on {device}, and the current device is "

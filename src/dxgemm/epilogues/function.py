@@ -331,6 +331,15 @@ class BoundEpilogue:
         """Return the chain with other numbers and arrays in place of its own."""
         return BoundEpilogue(self.stages, tuple(values), self.reduction, self.shape)
 
+    def with_array(self, place: int, array: Any) -> BoundEpilogue:
+        """Return the chain with another array in one place among `passed`."""
+        passed = [*self.passed]
+        passed[place] = array
+        count, reduction = len(self.values), self.reduction
+        if reduction is not None:
+            reduction = replace(reduction, out=tuple(passed[count:]))
+        return BoundEpilogue(self.stages, tuple(passed[:count]), reduction, self.shape)
+
     @cached_property
     def takes_pairs(self) -> bool:
         """True if a stage makes one value of two neighbouring columns."""

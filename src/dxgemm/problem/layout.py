@@ -41,6 +41,27 @@ class Layout(NamedTuple):
     is_conjugate: bool = False
 
 
+def normalised(layout: Layout) -> Layout:
+    """Layout with strides of 0 where they mean nothing.
+
+    The stride of a dimension of one element is arbitrary in every library, and so are all strides
+    of an array without elements.
+    """
+    shape, strides = layout.shape, layout.strides
+    if all(size > 1 for size in shape):
+        return layout
+    is_empty = 0 in shape
+    used = tuple(0 if is_empty or size == 1 else step for size, step in zip(shape, strides))
+    return layout._replace(strides=used)
+
+
+def aligned(layout: Layout, alignment: int) -> Layout:
+    """Layout of an array whose address has an alignment; without elements, its address is free."""
+    if 0 in layout.shape:
+        alignment = MAX_ALIGNMENT
+    return layout if layout.alignment == alignment else layout._replace(alignment=alignment)
+
+
 def transposed(layout: Layout) -> Layout:
     """Layout of the same matrices, each transposed."""
     (*batch, rows, cols), (*steps, row, col) = layout.shape, layout.strides

@@ -1,7 +1,8 @@
 """Arrays of any library as a pointer and a hashable layout, in well under a microsecond.
 
 Each kind of array has a `Library`. Every call runs `inspect`, whose second result is a key made of
-the library's own objects, and `current_stream`; `layout` translates a key once, when it is new.
+the library's own objects, and `current_stream`. When a key is new, `check` judges the array and
+`layout` translates the key, once. Objects of unknown libraries become an `Export` first.
 """
 
 from __future__ import annotations
@@ -11,18 +12,31 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.errors import ArrayTypeError, LaunchError, MissingPackageError
-from dxgemm.problem.layout import Layout
-from dxgemm.runtime.capture import is_captured
+from dxgemm.errors import ArrayTypeError, MissingPackageError
+from dxgemm.problem.layout import Layout, normalised
 from dxgemm.runtime.device import device_count
-from dxgemm.runtime.streams import library_streams, wait_for
+from dxgemm.runtime.streams import wait_for
 
 HOST = -1
+LEAST_ADDRESS = 1 << 16  # neither Linux nor CUDA gives out a lower one
+_LEAST_USUAL_ADDRESS = 1 << 40  # beyond the offset of any view
+
+
+class Unusable(NamedTuple):
+    """Key of an array whose memory is not its value.
+
+    Attributes:
+        reason: what the array is, and the way out; a message says "a " and its name before it.
+    """
+
+    reason: str
+
+
+NULL = Unusable("has a null address, but is not empty; pass an array that has memory.")
 
 
 class Library(ABC):
@@ -37,11 +51,24 @@ class Library(ABC):
 
     @abstractmethod
     def inspect(self, array: Any) -> tuple[int, Hashable]:
-        """Address of element [0, 0], and a key from which `layout` can tell everything else."""
+        """Address of element [0, 0], and a key from which `layout` can tell everything else.
 
-    @abstractmethod
+        The key is an `Unusable` if there is no such address. Nothing is raised here, where the name
+        of the operand is unknown.
+        """
+
     def layout(self, key: Any) -> Layout:
         """Layout that a key stands for."""
+        return normalised(self._layout(key))
+
+    @abstractmethod
+    def _layout(self, key: Any) -> Layout:
+        """Layout that a key stands for, with strides of the library's."""
+
+    def check(self, name: str, array: Any, key: Any) -> None:
+        """Raise if an array with this key, which is new, has memory that is not its value."""
+        if type(key) is Unusable:
+            raise ArrayTypeError(f"gemm: {name} {key.reason}")
 
     def doubts(self, key: Any) -> bool:
         """True if an array with this key may be unusable, so that each one must be verified."""
@@ -54,14 +81,15 @@ class Library(ABC):
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
         """Allocate an array of this library, row-major, on the device of `like`."""
 
+    @abstractmethod
     def view(
         self, array: Any, index: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...]
     ) -> Any:
         """View of any shape and strides in bytes that begins where `array[index]` does."""
-        raise ArrayTypeError(
-            f"matmul: a {type(array).__name__} cannot be viewed as matrices; pass an array of two "
-            "or three dimensions, or one of CuPy, NumPy or torch: cupy.asarray copies nothing."
-        )
+
+    def host_view(self, array: Any) -> np.ndarray:
+        """View an array in host memory as a NumPy array: see the function of this name."""
+        raise NotImplementedError
 
     def current_stream(self, array: Any) -> int:
         """Handle of the stream on which this library's next work on `array` would run."""
@@ -91,9 +119,12 @@ class CuPy(Library):
         device = self._only_device
         if device is None:
             device = memory.device_id
-        return memory.ptr, (array.shape, array.strides, array.dtype, device)
+        pointer = memory.ptr
+        if pointer < LEAST_ADDRESS and array.size:
+            return 0, NULL
+        return pointer, (array.shape, array.strides, array.dtype, device)
 
-    def layout(self, key: Any) -> Layout:
+    def _layout(self, key: Any) -> Layout:
         shape, strides, dtype, device = key
         return Layout(shape, strides, dtype_name(dtype), device, read_only=False)
 
@@ -108,7 +139,10 @@ class CuPy(Library):
         return self._cupy.ndarray(shape, part.dtype, part.data, strides)
 
     def current_stream(self, array: Any) -> int:
-        return self._get_current_stream().ptr
+        if self._only_device is not None:
+            return self._get_current_stream().ptr
+        # Each GPU has a current stream of its own, whichever GPU is current.
+        return self._get_current_stream(array.data.device_id).ptr
 
 
 class Torch(Library):
@@ -118,19 +152,67 @@ class Torch(Library):
         self._torch = import_module("torch")
         # Triton and inductor use it too: building a Stream object costs a microsecond.
         self._raw_stream = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
+        complex32 = self._torch.complex32
+        self._complex = {complex32, self._torch.complex64, self._torch.complex128}
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
-        return array.data_ptr(), (
-            array.shape, array.stride(), array.dtype, array.get_device(), array.requires_grad,
-            array.is_conj(),
-        )  # fmt: skip
+        try:
+            pointer, dtype = array.data_ptr(), array.dtype
+            # A real tensor cannot be a lazy conjugate; any may be a lazy negation. Asking for one
+            # of the two costs as much as the rest.
+            lazy = array.is_neg() if dtype not in self._complex else self._lazy(array)
+            key = (
+                array.shape, array.stride(), dtype, array.device, array.requires_grad, lazy,
+            )  # fmt: skip
+        except Exception as error:  # of a tensor without strides, a storage, or sizes
+            return 0, Unusable(f"is a {type(array).__name__} without memory of its own: {error}")
+        # Without memory, a view's address is its offset.
+        if pointer < _LEAST_USUAL_ADDRESS and pointer <= 16 * array.storage_offset():
+            return self._without_address(array, key)
+        return pointer, key
+
+    def _lazy(self, array: Any) -> Any:
+        """Key of a complex tensor's lazy operations: False for none, True for the conjugate."""
+        return "negation" if array.is_neg() else array.is_conj()
+
+    def _without_address(self, array: Any, key: Any) -> tuple[int, Hashable]:
+        if array.numel():
+            return 0, Unusable(
+                f"is a tensor on {array.device} without memory: it is no real tensor, or its "
+                "storage was freed; pass one that has memory."
+            )
+        return 0, key
+
+    def check(self, name: str, array: Any, key: Any) -> None:
+        super().check(name, array, key)
+        shape, strides, dtype, device, _, lazy = key
+        if device.type not in ("cpu", "cuda"):
+            raise ArrayTypeError(
+                f"gemm: {name} is a tensor on {device}; pass one in host memory or on an NVIDIA "
+                f"GPU, such as {name}.cuda()."
+            )
+        if array.layout is not self._torch.strided:
+            raise ArrayTypeError(
+                f"gemm: {name} is a tensor of layout {array.layout}; pass {name}.to_dense()."
+            )
+        if array.is_quantized:
+            raise ArrayTypeError(f"gemm: {name} is a quantised tensor; pass {name}.dequantize().")
+        if lazy == "negation" or (lazy and dtype not in self._complex):
+            raise ArrayTypeError(
+                f"gemm: {name} is a lazy negation (is_neg()), whose memory holds the opposite "
+                f"sign; pass {name}.resolve_neg()."
+            )
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides))
+        needed = (array.storage_offset() + last + 1) * dtype.itemsize if array.numel() else 0
+        held = array.untyped_storage().nbytes()
+        if needed > held:
+            raise ArrayTypeError(
+                f"gemm: {name} reaches {needed} bytes into a storage of {held}, which was freed or "
+                "shrunk; pass a tensor that has its memory."
+            )
 
     def doubts(self, key: Any) -> bool:
-        shape, strides, _, _, requires_grad, _ = key
-        # The imaginary part of a conjugate may be a lazy negation. It views every other float, so
-        # that the stride of each dimension is even.
-        may_be_negated = all(stride % 2 == 0 for stride, size in zip(strides, shape) if size > 1)
-        return requires_grad or may_be_negated
+        return bool(key[4])
 
     def verify(self, name: str, array: Any) -> None:
         if array.requires_grad and self._torch.is_grad_enabled():
@@ -138,22 +220,17 @@ class Torch(Library):
                 f"gemm: {name} is a tensor that requires grad, and gemm is not differentiable; "
                 f"call dxgemm.torch.gemm, pass {name}.detach(), or call under torch.no_grad()."
             )
-        if array.is_neg():
-            raise ArrayTypeError(
-                f"gemm: {name} is a lazy negation (is_neg()), whose memory holds the opposite "
-                f"sign; pass {name}.resolve_neg()."
-            )
 
-    def layout(self, key: Any) -> Layout:
-        shape, strides, dtype, device, _, is_conjugate = key
+    def _layout(self, key: Any) -> Layout:
+        shape, strides, dtype, device, _, lazy = key
         item_size = dtype.itemsize
         return Layout(
             tuple(shape),
             tuple(stride * item_size for stride in strides),
             str(dtype).removeprefix("torch."),
-            device,
+            HOST if device.type == "cpu" else device.index,
             read_only=False,
-            is_conjugate=is_conjugate,
+            is_conjugate=bool(lazy),
         )
 
     def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
@@ -188,9 +265,12 @@ class Host(Library):
 
     def inspect(self, array: Any) -> tuple[int, Hashable]:
         key = (array.shape, array.strides, array.dtype, not array.flags.writeable)
-        return array.__array_interface__["data"][0], key
+        pointer = array.__array_interface__["data"][0]
+        if pointer < LEAST_ADDRESS and array.size:
+            return 0, NULL
+        return pointer, key
 
-    def layout(self, key: Any) -> Layout:
+    def _layout(self, key: Any) -> Layout:
         shape, strides, dtype, read_only = key
         return Layout(shape, strides, dtype_name(dtype), HOST, read_only)
 
@@ -205,90 +285,22 @@ class Host(Library):
         return np.lib.stride_tricks.as_strided(part, shape, strides, writeable=writeable)
 
 
-class Foreign(Library):
-    """Any other object with `__cuda_array_interface__` or DLPack, numba's arrays among them.
-
-    Read through cuda-core's `StridedMemoryView`. Stream order follows the protocols: the "stream"
-    entry of the interface, and the stream handed to `__dlpack__`.
-    """
-
-    always_ordered = True
-
-    def inspect(self, array: Any) -> tuple[int, Hashable]:
-        view = _memory_view(array, _NO_ORDER)
-        return view.ptr, (view.shape, view.strides, view.dtype, view.device_id, view.readonly)
-
-    def layout(self, key: Any) -> Layout:
-        shape, strides, dtype, device, read_only = key
-        if strides is None:
-            strides = contiguous_strides(shape)
-        byte_strides = tuple(stride * dtype.itemsize for stride in strides)
-        return Layout(tuple(shape), byte_strides, dtype_name(dtype), device, read_only)
-
-    def empty(self, shape: tuple[int, ...], dtype: str, like: Any) -> Any:
-        if type(like).__module__.startswith("numba"):
-            return import_module("numba.cuda").device_array(shape, numpy_dtype(dtype))
-        device = _memory_view(like, _NO_ORDER).device_id
-        if device == HOST:
-            return np.empty(shape, numpy_dtype(dtype))
-        if find_spec("cupy") is not None:
-            cupy = import_module("cupy")
-            with cupy.cuda.Device(device):
-                return cupy.empty(shape, numpy_dtype(dtype))
-        if find_spec("torch") is not None:
-            torch = import_module("torch")
-            return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{device}")
-        raise MissingPackageError(
-            f"gemm: a {type(like).__name__} has no library to allocate the result in; pass out=, "
-            "or install CuPy (the cu12 or cu13 extra) or torch."
-        )
-
-    def current_stream(self, array: Any) -> int:
-        return getattr(array, "__cuda_array_interface__", {}).get("stream") or 0
-
-    def acquire(self, array: Any, stream: int) -> None:
-        # A stream that the array does not name may be the current one of its library.
-        is_named = hasattr(array, "__cuda_array_interface__")
-        if any(map(is_captured, (stream,) if is_named else (stream, *library_streams(0)))):
-            self._acquire_in_capture(array, stream)
-            return
-        # An export to a consumer stream orders the two. Both protocols write the legacy default
-        # stream as 1, because 0 is ambiguous.
-        _memory_view(array, stream or 1)
-
-    def _acquire_in_capture(self, array: Any, stream: int) -> None:
-        """Order an array under capture, where an export could touch streams outside of it."""
-        if not hasattr(array, "__cuda_array_interface__"):
-            raise LaunchError(
-                f"gemm: a stream is under capture, and the export of a {type(array).__name__} "
-                "through DLPack could touch streams outside of that capture; pass an array of "
-                "CuPy or torch over the same memory, made before the capture."
-            )
-        current = self.current_stream(array)
-        if current and current != stream:
-            wait_for(stream, current)
-
-    def release(self, array: Any, stream: int) -> None:
-        current = self.current_stream(array)
-        if current and current != stream:
-            wait_for(current, stream)
-
-
-_NO_ORDER = -1
-libraries: dict[type, Library] = {}  # filled by library_of; read directly where time matters
+libraries: dict[type, Library] = {}  # filled by find_library; read directly where time matters
 _host = Host()
 
 
-def library_of(name: str, array: Any) -> Library:
-    """Library of an operand, cached by the operand's type.
+def find_library(name: str, array: Any) -> Library | None:
+    """Library of an operand, cached by the operand's type; None for one that must be exported.
 
     Raises:
-        ArrayTypeError: the operand is no array.
+        ArrayTypeError: the operand is no array, or of a type whose memory is not its value.
     """
     kind = type(array)
     library = libraries.get(kind)
     if library is None:
-        library = libraries[kind] = _find_library(name, array)
+        library = _find_library(name, array)
+        if library is not None:
+            libraries[kind] = library
     return library
 
 
@@ -297,17 +309,7 @@ def host_view(array: Any) -> np.ndarray:
 
     Its dtype may be an integer of the same size: NumPy alone has no bfloat16.
     """
-    if isinstance(array, np.ndarray):
-        return array
-    library = libraries.get(type(array))
-    if isinstance(library, Torch):
-        return library.host_view(array)
-    try:
-        return np.from_dlpack(array)
-    except (BufferError, TypeError) as error:
-        raise ArrayTypeError(
-            f"gemm: a {type(array).__name__} in host memory cannot be read through DLPack: {error}"
-        ) from error
+    return array if isinstance(array, np.ndarray) else libraries[type(array)].host_view(array)
 
 
 @cache  # NumPy takes microseconds to make the name
@@ -340,7 +342,7 @@ def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(strides[: len(shape)])
 
 
-def _find_library(name: str, array: Any) -> Library:
+def _find_library(name: str, array: Any) -> Library | None:
     # NumPy imports numpy.ma at first use, in 20 ms.
     if isinstance(array, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise ArrayTypeError(
@@ -351,15 +353,40 @@ def _find_library(name: str, array: Any) -> Library:
     for base in type(array).__mro__:
         root = base.__module__.partition(".")[0]
         if root == "cupy" and base.__name__ == "ndarray":
+            _refuse_distributed(name, array)
             return CuPy()
         if root == "torch" and base.__name__ == "Tensor":
+            _refuse_wrapper(name, array, base)
             return libraries.setdefault(base, Torch())  # one for Tensor, Parameter and others
     exports = hasattr(array, "__cuda_array_interface__") or hasattr(array, "__dlpack__")
     if exports and not isinstance(array, type):
-        return Foreign()
+        return None
     raise ArrayTypeError(
-        f"gemm: {name} is {_shown(array)}, not an array; pass an array of CuPy, NumPy, torch or "
-        "numba, or any object with __dlpack__ or __cuda_array_interface__."
+        f"gemm: {name} is {_shown(array)}, not an array; pass an array of CuPy, NumPy, torch, JAX "
+        "or numba, or any object with __dlpack__ or __cuda_array_interface__."
+    )
+
+
+def _refuse_distributed(name: str, array: Any) -> None:
+    """Refuse CuPy's distributed arrays, whose own memory is a dummy."""
+    if type(array).__module__.startswith("cupyx.distributed"):
+        raise ArrayTypeError(
+            f"gemm: {name} is a {type(array).__name__}, which is spread over GPUs; pass the array "
+            "of one of them."
+        )
+
+
+def _refuse_wrapper(name: str, array: Any, tensor: Any) -> None:
+    """Refuse tensors that compute torch's operators themselves: fake, wrapped and sharded ones."""
+    kind = type(array)
+    if kind.__torch_dispatch__ is tensor.__torch_dispatch__:
+        return
+    way_out = "pass the tensor inside of it"
+    if kind.__name__ == "DTensor":
+        way_out = f"call dxgemm.distributed.gemm, or pass {name}.to_local()"
+    raise ArrayTypeError(
+        f"gemm: {name} is a {kind.__name__}, which computes torch's operators itself "
+        f"(__torch_dispatch__), so that its memory need not be its value; {way_out}."
     )
 
 
@@ -369,15 +396,3 @@ def _shown(value: Any) -> str:
     return (
         "None" if value is None else f"a {kind}, {text if len(text) <= 40 else text[:37] + '...'}"
     )
-
-
-def _memory_view(array: Any, stream: int) -> Any:
-    from cuda.core.utils import StridedMemoryView
-
-    try:
-        return StridedMemoryView.from_any_interface(array, stream)
-    except Exception as error:
-        raise ArrayTypeError(
-            f"gemm: a {type(array).__name__} cannot be read through DLPack or "
-            f"__cuda_array_interface__: {error}"
-        ) from error

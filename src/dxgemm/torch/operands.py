@@ -29,8 +29,18 @@ def cast_operand(label: str, operand: Any) -> torch.Tensor:
 
 def check_tensor(label: str, operand: Any) -> None:
     """Raise unless the operand is a tensor, and one without a tangent."""
+    kind = type(operand).__name__
     if not isinstance(operand, torch.Tensor):
-        raise errors.ArrayTypeError(f"{label} is a {type(operand).__name__}; pass a tensor.")
+        raise errors.ArrayTypeError(f"{label} is a {kind}; pass a tensor.")
+    if kind == "DTensor":
+        raise errors.ArrayTypeError(
+            f"{label} is a DTensor; call dxgemm.distributed.gemm, or pass its to_local()."
+        )
+    if kind == "MaskedTensor" or operand.is_nested or operand.layout is not torch.strided:
+        raise errors.ArrayTypeError(
+            f"{label} is a {kind} of layout {operand.layout}, which is masked, nested or not "
+            "strided; pass a dense tensor."
+        )
     if unpack_dual(operand).tangent is not None:  # an operator would drop it without a word
         raise errors.UnsupportedProblemError(
             f"{label} has a tangent; there are no derivatives in forward mode, use backward mode."
