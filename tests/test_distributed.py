@@ -875,6 +875,23 @@ def test_a_device_without_a_backend_is_refused(pair):
     assert_same_error(pair.outcomes(on_rank_elsewhere), "DeviceMismatchError", "has the backend")
 
 
+def on_rank_without_memory(rank, operation, kind):
+    """Call with a shard on rank 1 whose memory is not its value."""
+    a, b = torch.ones(4, 4, device=DEVICE), torch.ones(4, 4, device=DEVICE)
+    if rank == 1 and kind == "freed":
+        a.untyped_storage().resize_(0)
+    elif rank == 1:
+        a = torch._neg_view(a)
+    getattr(dxd, operation)(a, b)
+
+
+@pytest.mark.parametrize("operation", [GATHER, SCATTER, REDUCE])
+@pytest.mark.parametrize(("kind", "text"), [("freed", "was freed"), ("negation", "is_neg()")])
+def test_a_shard_without_memory_is_the_same_error_on_all_ranks(pair, operation, kind, text):
+    outcomes = pair.outcomes(on_rank_without_memory, operation, kind)
+    assert_same_error(outcomes, "ArrayTypeError", text)
+
+
 def on_rank_count(rank):
     """Number of agreements that equal calls need."""
     agree, agreements = meeting.Meeting.agree, []

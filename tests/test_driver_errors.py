@@ -34,12 +34,13 @@ from dxgemm.compiler import KernelStore, kernels
 from dxgemm.launches.series import Call, FixedLaunch, LaunchSeries
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import Fusion
+from dxgemm.problem.layout import Layout
 from dxgemm.runtime import (
-    arrays,
     binding,
     capture,
     counter,
     device,
+    exports,
     graphs,
     host,
     launch,
@@ -582,19 +583,26 @@ def test_streams_of_different_captures_are_not_ordered(fake, monkeypatch, waitin
 @pytest.mark.parametrize("export", ["dlpack", "interface", "interface of a stream"])
 def test_a_foreign_array_is_not_exported_under_capture(fake, monkeypatch, export):
     class Array:
+        def __dlpack_device__(self):
+            return 2, 0
+
         def __dlpack__(self, **options):
             raise AssertionError("the export would order streams")
 
-    if export != "dlpack":
-        stream = 6 if "stream" in export else None
-        Array.__cuda_array_interface__ = {"stream": stream}
+    monkeypatch.setattr(exports, "simulator_enabled", lambda: False)
+    monkeypatch.setattr(exports, "current_device", lambda ordinal: nullcontext())
+    layout = Layout((2, 2), (8, 4), "float32", 0, read_only=False)
+    made = exports.Export(Array(), 1 << 20, layout, 5, 6 if "stream" in export else 0, None)
     fake.cuStreamIsCapturing = lambda stream: (SUCCESS, CAPTURED if stream == 5 else NOT_CAPTURED)
     fake.cuStreamGetCaptureInfo = lambda stream: (
         SUCCESS, *CAPTURES["one" if stream == 5 else "outside"], None
     )  # fmt: skip
     refusal = nullcontext() if export == "interface" else pytest.raises(errors.LaunchError)
     with refusal:
-        arrays.Foreign().acquire(Array(), 5)
+        if export == "dlpack":
+            exports.taken("a", Array(), 5)
+        else:
+            exports.EXPORTS.acquire(made, 5)
 
 
 @pytest.fixture

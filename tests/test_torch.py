@@ -10,7 +10,7 @@ import pytest
 import dxgemm
 from dxgemm import errors
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.runtime.arrays import library_of
+from dxgemm.runtime.arrays import find_library
 
 torch = pytest.importorskip("torch", reason="the operators need torch: dxgemm[torch]")
 dxt = import_module("dxgemm.torch")
@@ -608,7 +608,7 @@ def test_scalars_on_the_device_are_refused(random):
 
 def test_parameters_are_of_torchs_library(random):
     tensor = random(2, 2)
-    assert library_of("a", tensor) is library_of("b", torch.nn.Parameter(tensor))
+    assert find_library("a", tensor) is find_library("b", torch.nn.Parameter(tensor))
 
 
 @pytest.mark.gpu
