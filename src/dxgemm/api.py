@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,11 +17,21 @@ from dxgemm.call.matmul import multiply
 from dxgemm.call.prepare import Bound, prepare
 from dxgemm.call.route import Symmetry, clear_routes
 from dxgemm.choice import registry
-from dxgemm.choice.batch_invariant import BatchInvariant
+from dxgemm.choice.batch_invariant import with_batch_invariance
 from dxgemm.choice.implementation import Implementation
-from dxgemm.errors import BuildError, MissingOperandError, ShapeError
+from dxgemm.errors import (
+    BuildError,
+    DtypeError,
+    DxgemmError,
+    MissingOperandError,
+    SettingError,
+    ShapeError,
+    UnknownImplementationError,
+    named_in_errors,
+)
 from dxgemm.handwritten.parts.triangle import TRIANGLES
-from dxgemm.problem.dtypes import RESULT_DTYPES
+from dxgemm.problem.arguments import check_flag, check_list, check_name
+from dxgemm.problem.dtypes import COMPLEX_PARTS, RESULT_DTYPES
 from dxgemm.runtime.exports import finished, in_order, refuse_new_jax_array
 
 
@@ -113,14 +124,18 @@ def gemm(
         libraries are ordered against each other by events. NumPy operands are copied to the GPU and
         the result back; such a call returns when the result has arrived.
     """
-    if mask is not None:
-        epilogue = with_mask(epilogue, mask)
-    if batch_invariant:
-        implementation = BatchInvariant(implementation)
-    prepared = prepare(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
-    )
-    return _run(prepared)
+    try:
+        if mask is not None:
+            epilogue = with_mask(epilogue, mask)
+        if batch_invariant is not False:
+            implementation = with_batch_invariance(implementation, batch_invariant)
+        prepared = prepare(
+            a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
+        )
+        return _run(prepared)
+    except DxgemmError as error:
+        error.name_call("gemm")
+        raise
 
 
 def _run(prepared: tuple[Any, ...]) -> Any:
@@ -199,12 +214,15 @@ def gemm_symmetric(
         sides of its diagonal. A Hermitian result is made of two such real products; imaginary parts
         on its diagonal are 0, whatever those of c are.
     """
-    return _run(
-        _prepare_symmetric(
+    try:
+        prepared = _prepare_symmetric(
             a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle,
             transpose,
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+        return _run(prepared)
+    except DxgemmError as error:
+        error.name_call("gemm_symmetric")
+        raise
 
 
 def _prepare_symmetric(
@@ -212,11 +230,9 @@ def _prepare_symmetric(
     stream: Any, epilogue: Any, triangle: str, transpose: bool,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`prepare` for the arguments of `gemm_symmetric`."""
-    if triangle not in TRIANGLES:
-        raise ShapeError(
-            f"gemm_symmetric: triangle is {triangle!r}; pass {' or '.join(map(repr, TRIANGLES))}."
-        )
-    symmetry = Symmetry(triangle, bool(transpose), adds_transpose=b is not None)
+    check_name("triangle", triangle, TRIANGLES, ShapeError)
+    is_transposed = check_flag("transpose", transpose)
+    symmetry = Symmetry(triangle, is_transposed, adds_transpose=b is not None)
     other = a if b is None else b
     return prepare(
         a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
@@ -266,7 +282,11 @@ def matmul(
         gemm, alpha=alpha, implementation=implementation, precision=precision,
         batch_invariant=batch_invariant, conjugate=conjugate, stream=stream,
     )  # fmt: skip
-    return multiply(multiply_matrices, a, b, out, epilogue, stream)
+    try:
+        return multiply(multiply_matrices, a, b, out, epilogue, stream)
+    except DxgemmError as error:
+        error.name_call("matmul")
+        raise
 
 
 class Plan(Bound):
@@ -288,6 +308,7 @@ class Plan(Bound):
         return explain_route(self.route)
 
 
+@named_in_errors("plan")
 def plan(
     a: Any,
     b: Any,
@@ -310,14 +331,15 @@ def plan(
     """
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
-    if batch_invariant:
-        implementation = BatchInvariant(implementation)
+    if batch_invariant is not False:
+        implementation = with_batch_invariance(implementation, batch_invariant)
     prepared = prepare(
         a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
     )
     return Plan(prepared, (a, b, c, epilogue))
 
 
+@named_in_errors("explain")
 def explain(
     a: Any,
     b: Any,
@@ -337,14 +359,15 @@ def explain(
     """Explain what `gemm` of the same arguments would do; nothing is launched or written."""
     if mask is not None:
         epilogue = with_mask(epilogue, mask)
-    if batch_invariant:
-        implementation = BatchInvariant(implementation)
+    if batch_invariant is not False:
+        implementation = with_batch_invariance(implementation, batch_invariant)
     *_, route = prepare(
         a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
     )
     return explain_route(route)
 
 
+@named_in_errors("explain_symmetric")
 def explain_symmetric(
     a: Any,
     c: Any = None,
@@ -367,6 +390,7 @@ def explain_symmetric(
     return explain_route(route)
 
 
+@named_in_errors("gemm_grouped")
 def gemm_grouped(
     a: Any,
     b: Any,
@@ -445,6 +469,7 @@ def gemm_grouped(
     return group.finished()
 
 
+@named_in_errors("plan_grouped")
 def plan_grouped(
     a: Any,
     b: Any,
@@ -500,6 +525,7 @@ def implementations() -> tuple[Implementation, ...]:
     return registry.IMPLEMENTATIONS
 
 
+@named_in_errors("build")
 def build(
     *,
     arch: str | Sequence[str] | None = None,
@@ -525,11 +551,23 @@ def build(
     Raises:
         BuildError, MissingPackageError: error of the first kernel that fails; the other builds are
             ended.
-        GpuUnavailableError, SettingError, UnknownImplementationError.
+        GpuUnavailableError, SettingError, DtypeError, UnknownImplementationError.
     """
     from dxgemm.runtime.device import device_facts
 
-    names = [arch] if isinstance(arch, str) else arch or [device_facts(0).arch]
+    if progress is not None and not callable(progress):
+        raise SettingError(f"build: progress is {progress!r}; pass a function, or None.")
+    if arch is None:
+        names = [device_facts(0).arch]
+    else:
+        names = [arch] if isinstance(arch, str) else [*check_list("arch", arch, SettingError)]
+        for name in names:
+            if not isinstance(name, str) or not re.fullmatch(r"sm_\d+[af]?", name):
+                raise SettingError(f"build: arch is {name!r}; pass one such as 'sm_90a'.")
+    for name in check_list("dtypes", dtypes, DtypeError):
+        check_name("dtypes", name, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
+    if implementations is not None:
+        implementations = check_list("implementations", implementations, UnknownImplementationError)
     tasks = build_tasks(names, dtypes, implementations)
     return [kernel.record for kernel in compiler.build_kernels(tasks, jobs, progress)]
 

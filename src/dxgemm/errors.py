@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
 __all__ = [
     "ArrayTypeError",
     "BuildError",
@@ -29,8 +34,69 @@ __all__ = [
 ]
 
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_CALL = re.compile(r"[\w.]+: ")  # at the beginning of a message
+_OPERANDS = ("a", "b", "c", "out", "alpha", "beta")
+_MARKED = re.compile(f"<({'|'.join(_OPERANDS)})>")
+
+
 class DxgemmError(Exception):
-    """Base class of all errors raised by dxgemm."""
+    """Base class of all errors raised by dxgemm.
+
+    A check does not know which public function was called. Its message begins with "gemm: ", and
+    has names of operands as <a>, <b>, <c>, <out>, <alpha> and <beta>. The function that was called
+    puts its own name and its own operands in their place: see `name_call`.
+    """
+
+    _call = ""
+    _operands: Mapping[str, str] = {}
+
+    def name_call(self, call: str = "", /, **operands: str) -> None:
+        """Name the public function that was called, and its operands, in the message.
+
+        The outermost function has the last word. Frames inside of it are dropped from the traceback
+        if an argument is wrong: the message says what is, and the caller can mend it.
+        """
+        self._call = call or self._call
+        self._operands = {**self._operands, **operands}
+        if isinstance(self, TypeError | ValueError):
+            self.__traceback__ = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self._call and not text.startswith(self._call) and f"{self._call}: " not in text:
+            own = _CALL.match(text)
+            text = f"{self._call}: {text[own.end() :] if own else text}"
+        return _MARKED.sub(lambda found: self._operands.get(found[1], found[1]), text)
+
+
+def marked(name: str) -> str:
+    """Mark the name of an operand of `gemm` in a message; other names stay as they are."""
+    return f"<{name}>" if name in _OPERANDS else name
+
+
+def named_in_errors(call: str, **operands: str) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Decorate a public function so that its errors name it, and its operands.
+
+    `gemm` and what is as quick catch their errors themselves: this costs a call.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(function)
+        def named(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return function(*args, **kwargs)
+            except DxgemmError as error:
+                error.name_call(call, **operands)
+                raise
+
+        return named
+
+    return decorate
 
 
 class ArrayTypeError(DxgemmError, TypeError):
@@ -50,7 +116,7 @@ class StreamError(DxgemmError, TypeError):
 
 
 class ShapeError(DxgemmError, ValueError):
-    """The operands' shapes do not form a matrix product."""
+    """The operands' shapes do not form a matrix product, or a size is none."""
 
 
 class MissingOperandError(DxgemmError, ValueError):
@@ -66,7 +132,7 @@ class OverlapError(DxgemmError, ValueError):
 
 
 class LayoutError(DxgemmError, ValueError):
-    """A base pointer or a stride is not a multiple of the item size."""
+    """A base pointer or a stride is not a multiple of the item size, or a layout is unknown."""
 
 
 class PrecisionError(DxgemmError, ValueError):
@@ -78,7 +144,7 @@ class EpilogueError(DxgemmError, ValueError):
 
 
 class SettingError(DxgemmError, ValueError):
-    """An environment variable of dxgemm, or an option of a build, has an impossible value."""
+    """An environment variable of dxgemm, or an option of a call, has an impossible value."""
 
 
 class DeviceMismatchError(DxgemmError, ValueError):

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.epilogues.reduction import INDICES, VALUES, Extremes, Reduction
+from dxgemm.errors import named_in_errors
 
 __all__ = [
     "Extremes",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 
+@named_in_errors("reductions.sum")
 def sum(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Sum of the elements; int64 for the int32 results of int8 products.
 
@@ -48,6 +50,7 @@ def sum(axis: int | None = None, *, out: Any = None) -> Reduction:
     return Reduction("sum", "sum", axis, out=_single(out))
 
 
+@named_in_errors("reductions.norm")
 def norm(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Euclidean norm, or the Frobenius norm of a whole matrix; float64 for int8 products.
 
@@ -56,6 +59,7 @@ def norm(axis: int | None = None, *, out: Any = None) -> Reduction:
     return Reduction("norm", "squares", axis, out=_single(out))
 
 
+@named_in_errors("reductions.logsumexp")
 def logsumexp(axis: int | None = None, *, out: Any = None) -> Reduction:
     """log(sum(exp(element))), as `scipy.special.logsumexp`; float64 for int8 products.
 
@@ -73,21 +77,25 @@ def logsumexp(axis: int | None = None, *, out: Any = None) -> Reduction:
     return Reduction("logsumexp", "exponentials", axis, out=_single(out))
 
 
+@named_in_errors("reductions.min")
 def min(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Smallest value; NaN if there is one, as in `numpy.min`."""
     return Reduction("min", "smallest", axis, out=_single(out))
 
 
+@named_in_errors("reductions.max")
 def max(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Largest value; NaN if there is one, as in `numpy.max`."""
     return Reduction("max", "largest", axis, out=_single(out))
 
 
+@named_in_errors("reductions.abs_max")
 def abs_max(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Largest absolute value; NaN if there is one."""
     return Reduction("abs_max", "largest", axis, of_magnitudes=True, out=_single(out))
 
 
+@named_in_errors("reductions.argmin")
 def argmin(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Index of the smallest value; of the first NaN if there is one, as in `numpy.argmin`.
 
@@ -96,6 +104,7 @@ def argmin(axis: int | None = None, *, out: Any = None) -> Reduction:
     return Reduction("argmin", "smallest", axis, results=(INDICES,), out=_single(out))
 
 
+@named_in_errors("reductions.argmax")
 def argmax(axis: int | None = None, *, out: Any = None) -> Reduction:
     """Index of the largest value; of the first NaN if there is one, as in `numpy.argmax`.
 
@@ -104,6 +113,7 @@ def argmax(axis: int | None = None, *, out: Any = None) -> Reduction:
     return Reduction("argmax", "largest", axis, results=(INDICES,), out=_single(out))
 
 
+@named_in_errors("reductions.smallest")
 def smallest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
     """The k smallest values in ascending order, and their indices.
 
@@ -122,6 +132,7 @@ def smallest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
     return _extremes("smallest", k, axis, False, out)
 
 
+@named_in_errors("reductions.largest")
 def largest(k: int, axis: int | None = None, *, out: Any = None) -> Reduction:
     """The k largest values in descending order, and their indices: see `smallest`.
 

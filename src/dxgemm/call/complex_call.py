@@ -9,9 +9,10 @@ from typing import Any
 from dxgemm.choice.batch_invariant import BatchInvariant
 from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_before
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
+from dxgemm.choice.selection import asked_kernel
 from dxgemm.epilogues.catalogue import magnitude
 from dxgemm.epilogues.function import BoundEpilogue
-from dxgemm.errors import LayoutError, SettingError, UnsupportedProblemError
+from dxgemm.errors import LayoutError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.complex_form import (
     ComplexForm,
@@ -28,13 +29,6 @@ from dxgemm.problem.problem import Problem
 DIRECT = tuple(i.name for i in IMPLEMENTATIONS if isinstance(i, ComplexProduct))
 SMALL = "complex_batch"
 LARGE = {"complex64": "complex_tile", "complex128": "complex_tensor_core"}
-
-
-def check_conjugate(conjugate: Any) -> str:
-    """Refuse names that are not those of operands which may be conjugated."""
-    if not isinstance(conjugate, str) or conjugate not in ("", "a", "b", "ab"):
-        raise SettingError(f"gemm: conjugate is {conjugate!r}; pass 'a', 'b' or 'ab'.")
-    return conjugate
 
 
 def complex_epilogue(epilogue: BoundEpilogue) -> BoundEpilogue:
@@ -80,14 +74,14 @@ def check_complex(
         )
     if triangle not in ("", "either") and (adds_transpose or problem.batch > 1):
         raise UnsupportedProblemError(
-            f"gemm_symmetric: a is {problem.dtype}, of which one matrix is multiplied by "
+            f"gemm_symmetric: <a> is {problem.dtype}, of which one matrix is multiplied by "
             "its own conjugate transpose; call it for each matrix, without b."
         )
     for name in layouts:
         if name not in ("a", "b") and layouts[name].is_conjugate:
             raise LayoutError(
-                f"gemm: {name} is a lazy conjugate (is_conj()), whose memory holds the "
-                f"opposite imaginary parts; pass {name}.resolve_conj()."
+                f"gemm: <{name}> is a lazy conjugate (is_conj()), whose memory holds the "
+                f"opposite imaginary parts; pass <{name}>.resolve_conj()."
             )
 
 
@@ -127,7 +121,7 @@ def form_of_problem(
     """
     is_invariant = isinstance(implementation, BatchInvariant)
     asked = implementation.implementation if is_invariant else implementation
-    name = asked[0] if isinstance(asked, tuple) and asked else asked
+    name = None if asked is None else asked_kernel(asked)[0].name
     if name in DIRECT:
         if problem.triangle:
             raise UnsupportedProblemError(
@@ -137,7 +131,7 @@ def form_of_problem(
         return direct_form(problem, conjugates)
     if implementation is None and _is_direct(problem, arch):
         return direct_form(problem, conjugates)
-    is_any = not is_invariant and implementation != "cublas"
+    is_any = not is_invariant and name != "cublas"
     return real_form(problem, conjugates, is_any=is_any)
 
 

@@ -9,11 +9,17 @@ from typing import Any
 
 from dxgemm.call.complex_call import form_of_problem
 from dxgemm.call.route import Route
-from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows, rank_for_any_rows
+from dxgemm.choice.batch_invariant import (
+    BatchInvariant,
+    for_any_rows,
+    rank_for_any_rows,
+    with_batch_invariance,
+)
 from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
 from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.errors import named_in_errors
 from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.gpu.occupancy import occupancy, sm_limits
@@ -381,6 +387,7 @@ def _reduction_text(
     return f"{epilogue.reduction}, {where}"
 
 
+@named_in_errors("explain_shape")
 def explain_shape(
     m: int,
     n: int,
@@ -411,13 +418,16 @@ def explain_shape(
         GpuUnavailableError: no GPU, the simulator is not enabled, and no card is named.
         UnknownGpuError: the facts of the named card are not known.
         LayoutError: the layout is unknown.
+        ShapeError: a size is no integer, or negative.
         DtypeError, PrecisionError, UnknownImplementationError, UnsupportedProblemError: under the
             same conditions as in `gemm`.
     """
     problem = contiguous_problem(
         dtype, m, n, k, batch, layout=layout, out_dtype=out_dtype, precision=precision
     )
-    if batch_invariant:
+    asked = with_batch_invariance(implementation, batch_invariant)
+    is_invariant = isinstance(asked, BatchInvariant)
+    if is_invariant:
         problem = for_any_rows(problem)
     device = device_facts(0) if gpu is None else find_card(gpu).facts
     pieces = pieces_of(problem)
@@ -425,10 +435,9 @@ def explain_shape(
         problem = pieces[0].problem
     form = None
     if dtype in COMPLEX_PARTS:
-        asked = BatchInvariant(implementation) if batch_invariant else implementation
         form = form_of_problem(problem, "", asked, device.arch)
         problem = form.product
-    ranking = (rank_for_any_rows if batch_invariant else rank)(problem, device, implementation)
+    ranking = (rank_for_any_rows if is_invariant else rank)(problem, device, implementation)
     chosen, is_named_gpu = ranking.candidates[0], gpu is not None
     return _explain(
         problem,

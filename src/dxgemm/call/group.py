@@ -105,7 +105,11 @@ class GroupedPlan:
 
     def __call__(self) -> Any:
         """Run the problems and return the result of `gemm_grouped`, the same arrays each time."""
-        self._run()
+        try:
+            self._run()
+        except DxgemmError as error:
+            error.name_call("plan_grouped")
+            raise
         return self._group.finished()
 
 
@@ -139,7 +143,7 @@ def define(
     if dtype not in DTYPES and not (is_complex and takes_complex):
         taken = (*DTYPES, *COMPLEX_PARTS) if takes_complex else DTYPES
         what = "groups" if takes_complex else "groups with offsets"
-        raise DtypeError(f"a is {dtype}; {what} are computed in {', '.join(taken)}.")
+        raise DtypeError(f"gemm: <a> is {dtype}; {what} are computed in {', '.join(taken)}.")
     problem, shape = _define(
         layouts["a"], layouts["b"], layouts.get("c"), layouts.get("out"),
         alpha_is_zero=alpha == 0, beta_is_zero=beta == 0,
@@ -151,18 +155,13 @@ def define(
         parts: tuple[float, ...]
         if isinstance(value, complex):
             if not is_complex:
-                real_number(name, value)  # refuses it
+                real_number(f"<{name}>", value)  # refuses it
             parts = value.real, value.imag
         else:
             parts = (value,)
         for part in parts:
             if math.isfinite(part) and abs(part) > _LARGEST[problem.scalar_dtype]:
-                raise ScalarError(f"{name} is {value}, which overflows {problem.scalar_dtype}.")
+                raise ScalarError(
+                    f"gemm: <{name}> is {value}, which overflows {problem.scalar_dtype}."
+                )
     return problem, shape
-
-
-def reworded(index: int | None, error: DxgemmError) -> DxgemmError:
-    """Reword an error of `gemm` as one of the call, with the problem's index if it has one."""
-    message = str(error).removeprefix("gemm: ")
-    place = "" if index is None else f"at [{index}]: "
-    return type(error)(f"gemm_grouped: {place}{message}")

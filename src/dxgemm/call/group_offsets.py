@@ -17,7 +17,7 @@ from dxgemm.call.epilogue import (
     inspect_epilogue,
     kernel_operands,
 )
-from dxgemm.call.group import Group, define, in_turn, reworded
+from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import real_number
 from dxgemm.epilogues.check import check_operands
@@ -25,7 +25,6 @@ from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,
-    DxgemmError,
     LayoutError,
     MissingOperandError,
     OverlapError,
@@ -79,32 +78,31 @@ class GroupByOffsets(Group):
         given = {"a": a, "b": b, "c": c, "out": out}
         given |= {"offsets": offsets, "rows": rows, "out_rows": out_rows}
         where = self._stream, out, c, a
-        try:
-            self._epilogue = None if epilogue is None else _elementwise(epilogue, *where)
-            arrays = self._epilogue.arrays if self._epilogue else {}
-            operands = {n: inspected(n, x, *where) for n, x in given.items() if x is not None}
-            fused = {name: inspected(name, x, *where) for name, x in arrays.items()}
-            self._offsets = operands.pop("offsets")
-            self._rows, self._out_rows = operands.pop("rows", None), operands.pop("out_rows", None)
-            self._factors = real_number("alpha", alpha), real_number("beta", beta)
-            shape = self._epilogue.shape if self._epilogue else None
-            takes_pairs = shape is not None and shape.takes_pairs
-            self._shared, self._count = _check_shapes(
-                operands, self._offsets, self._rows, self._out_rows, takes_pairs
-            )
-            layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
-            if self._rows:
-                size = self._rows.layout.shape[0], layouts["a"].shape[1]
-                layouts["a"] = layouts["a"]._replace(shape=size)
-            if self._out_rows:
-                layouts["out"] = _in_workspace(layouts["out"], layouts["a"].shape[0])
-            problem, result_shape = define(layouts, *self._factors, shape)
-            if self._epilogue:
-                self._check_epilogue(layouts, fused, problem.dtype)
-                numbers = self._epilogue.shape.numbers
-                check_numbers(numbers, self._epilogue.values, problem.scalar_dtype)
-        except DxgemmError as error:
-            raise reworded(None, error) from None
+        self._epilogue = None if epilogue is None else _elementwise(epilogue, *where)
+        arrays = self._epilogue.arrays if self._epilogue else {}
+        operands = {
+            n: inspected(n, x, *where) for n, x in given.items() if n in "ab" or x is not None
+        }
+        fused = {name: inspected(name, x, *where) for name, x in arrays.items()}
+        self._offsets = operands.pop("offsets")
+        self._rows, self._out_rows = operands.pop("rows", None), operands.pop("out_rows", None)
+        self._factors = real_number("alpha", alpha), real_number("beta", beta)
+        shape = self._epilogue.shape if self._epilogue else None
+        takes_pairs = shape is not None and shape.takes_pairs
+        self._shared, self._count = _check_shapes(
+            operands, self._offsets, self._rows, self._out_rows, takes_pairs
+        )
+        layouts = {name: _of_problem(x, self._shared) for name, x in operands.items()}
+        if self._rows:
+            size = self._rows.layout.shape[0], layouts["a"].shape[1]
+            layouts["a"] = layouts["a"]._replace(shape=size)
+        if self._out_rows:
+            layouts["out"] = _in_workspace(layouts["out"], layouts["a"].shape[0])
+        problem, result_shape = define(layouts, *self._factors, shape)
+        if self._epilogue:
+            self._check_epilogue(layouts, fused, problem.dtype)
+            numbers = self._epilogue.shape.numbers
+            check_numbers(numbers, self._epilogue.values, problem.scalar_dtype)
         if not {"c", "out"} & operands.keys():
             groups = (self._count,) if self._shared == "k" else ()
             like = operands["a"]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.call.group import Group, define, in_turn, reworded
+from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import Bound, number
 from dxgemm.errors import (
@@ -89,7 +89,8 @@ class GroupOfLists(Group):
         self._stream = None if stream is None else stream_handle(stream)
         arrays = _arrays(a=a, b=b, c=c, out=out)
         count = len(arrays["a"])
-        alphas, betas = _scalars("alpha", alpha, count), _scalars("beta", beta, count)
+        factors = {"alpha": alpha, "beta": beta}
+        alphas, betas = (_scalars(name, value, count) for name, value in factors.items())
         members: list[_Member] = []
         anchors = [arrays[name][0] for name in ("out", "c", "a") if arrays.get(name)]
         defined: _Defined = {}
@@ -101,7 +102,9 @@ class GroupOfLists(Group):
                 }
                 members.append(_member(operands, alphas[index], betas[index], defined))
         except DxgemmError as error:
-            raise reworded(len(members), error) from None
+            listed = [*"abc", "out", *(name for name, x in factors.items() if _is_list(x))]
+            error.name_call(**{name: f"{name}[{len(members)}]" for name in listed})
+            raise
         self.result = [member.target.array for member in members]
         self.members = [member for member in members if member.is_launched]
         if not members:
@@ -171,23 +174,19 @@ def _arrays(**lists: Any) -> dict[str, Sequence[Any]]:
 
 def _scalars(name: str, value: Any, count: int) -> list[float | complex]:
     """Check alpha or beta, and return a number for each problem."""
-    if not isinstance(value, list | tuple | np.ndarray):
-        try:
-            return [number(name, value)] * count
-        except DxgemmError as error:
-            raise reworded(None, error) from None
+    if not _is_list(value):
+        return [number(name, value)] * count
     if len(value) != count:
         raise ShapeError(
             f"gemm_grouped: {name} has {len(value)} numbers for {count} problems; pass one "
             "number, or one for each problem."
         )
-    numbers: list[float | complex] = []
-    try:
-        for entry in value:
-            numbers.append(number(name, entry))
-    except DxgemmError as error:
-        raise reworded(len(numbers), error) from None
-    return numbers
+    return [number(f"{name}[{index}]", entry) for index, entry in enumerate(value)]
+
+
+def _is_list(value: Any) -> bool:
+    """True if alpha or beta has a number for each problem."""
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _member(
@@ -209,7 +208,7 @@ def _member(
         layouts = {name: operand.layout for name, operand in operands.items()}
         for name, layout in layouts.items():
             if len(layout.shape) != 2:
-                raise ShapeError(f"{name} is {layout.shape}; each array must be a matrix.")
+                raise ShapeError(f"gemm: <{name}> is {layout.shape}; each array must be a matrix.")
         found = defined[key] = define(layouts, alpha, beta, takes_complex=True)
     problem, shape = found
     if not {"c", "out"} & operands.keys():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dxgemm.errors import ArrayTypeError
+from dxgemm.errors import ArrayTypeError, marked
 from dxgemm.problem.layout import ALIGNMENTS, Layout, aligned, byte_extent
 from dxgemm.runtime.arrays import Library, find_library, libraries
 from dxgemm.runtime.exports import launch_stream, taken
@@ -33,11 +33,11 @@ def inspected(name: str, array: Any, stream: int | None, *anchors: Any) -> Opera
     """Inspect and verify an operand of a call that launches on a stream: see `launch_stream`."""
     library = libraries.get(type(array))
     if library is None:
-        array, library = taken(name, array, launch_stream(stream, *anchors))
+        array, library = taken(marked(name), array, launch_stream(stream, *anchors))
     pointer, key = library.inspect(array)
-    library.check(name, array, key)
+    library.check(marked(name), array, key)
     if library.doubts(key):
-        library.verify(name, array)
+        library.verify(marked(name), array)
     return Operand(name, array, library, pointer, _layout(library, key, ALIGNMENTS[pointer & 15]))
 
 

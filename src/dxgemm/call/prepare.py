@@ -18,7 +18,7 @@ from dxgemm.call.epilogue import (
 from dxgemm.call.host_operands import HostLaunch
 from dxgemm.call.prepared_operand import PreparedOperand
 from dxgemm.call.route import Route, Symmetry, make_route, routes
-from dxgemm.errors import LayoutError, OverlapError, ScalarError
+from dxgemm.errors import DxgemmError, LayoutError, OverlapError, ScalarError, marked
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import ALIGNMENTS, share_elements
 from dxgemm.runtime.arrays import LEAST_ADDRESS, Library, host_view, libraries
@@ -59,9 +59,9 @@ def prepare(
     The result is a tuple and no object: this runs on every call, where each microsecond shows.
     """
     if type(alpha) is not float:
-        alpha = number("alpha", alpha)
+        alpha = number("<alpha>", alpha)
     if type(beta) is not float:
-        beta = number("beta", beta)
+        beta = number("<beta>", beta)
     if stream is not None:
         stream = stream_handle(stream)
     prepared_b = None
@@ -70,11 +70,11 @@ def prepare(
     library_a = libraries.get(type(a))
     if library_a is None:
         is_same = b is a  # one export serves both
-        a, library_a = taken("a", a, launch_stream(stream, out, c, a))
+        a, library_a = taken("<a>", a, launch_stream(stream, out, c, a))
         b = a if is_same else b
     library_b = libraries.get(type(b))
     if library_b is None:
-        b, library_b = taken("b", b, launch_stream(stream, out, c, a))
+        b, library_b = taken("<b>", b, launch_stream(stream, out, c, a))
     anchor, library = a, library_a
     a_pointer, a_key = library_a.inspect(a)
     b_pointer, b_key = library_b.inspect(b)
@@ -83,13 +83,13 @@ def prepare(
     if c is not None:
         library_c = libraries.get(type(c))
         if library_c is None:
-            c, library_c = taken("c", c, launch_stream(stream, out, c))
+            c, library_c = taken("<c>", c, launch_stream(stream, out, c))
         anchor, library = c, library_c
         c_pointer, c_key = library_c.inspect(c)
     if out is not None:
         library_out = libraries.get(type(out))
         if library_out is None:
-            out, library_out = taken("out", out, launch_stream(stream, out))
+            out, library_out = taken("<out>", out, launch_stream(stream, out))
         anchor, library = out, library_out
         out_pointer, out_key = library_out.inspect(out)
 
@@ -106,7 +106,9 @@ def prepare(
     try:
         route = routes[key]
     except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused later
-        for name, array in (("a", a), ("b", b), ("c", c), ("out", out)):
+        route = None  # out of this handler: errors of a new route have no context
+    if route is None:
+        for name, array in (("<a>", a), ("<b>", b), ("<c>", c), ("<out>", out)):
             if array is not None:
                 _, array_key = libraries[type(array)].inspect(array)
                 libraries[type(array)].check(name, array, array_key)
@@ -195,14 +197,18 @@ class Bound:
         launch, ordered, stream = self._launch, self._ordered, self._stream
         if stream is None and (ordered or launch is not None):
             stream = self._current_stream(self._anchor)
-        if not ordered:
+        try:
+            if not ordered:
+                if launch is not None:
+                    launch(stream)
+                return self.result
             if launch is not None:
-                launch(stream)
-            return self.result
-        if launch is not None:
-            with in_order(ordered, self.route.ordinal, stream):
-                launch(stream)
-        return finished(self.result)
+                with in_order(ordered, self.route.ordinal, stream):
+                    launch(stream)
+            return finished(self.result)
+        except DxgemmError as error:
+            error.name_call("plan")
+            raise
 
 
 def _check_pointers(route: Route, a: int, b: int, c: int, target: int) -> None:
@@ -248,7 +254,7 @@ def _verified_and_ordered(
     exports that name their consumer stream still take part.
     """
     for name in route.doubtful:
-        route.libraries[name].verify(name, arrays[name])
+        route.libraries[name].verify(marked(name), arrays[name])
     return tuple(
         (route.libraries[name], arrays[name])
         for name in route.ordered
@@ -301,12 +307,10 @@ def number(name: str, value: Any) -> float | complex:
 def _complex_scalar(name: str, value: float | complex, route: Route) -> float | complex:
     """Check both parts of alpha or beta; a number without an imaginary part becomes real."""
     if type(value) is complex and route.complex_form is None:
-        real_number(name, value)  # refuses it
+        real_number(f"<{name}>", value)  # refuses it
     form = route.complex_form
     if value.imag != 0 and form is not None and form.problem.triangle:
-        raise ScalarError(
-            f"gemm_symmetric: {name} is {value}, but a Hermitian result takes real factors."
-        )
+        raise ScalarError(f"gemm: <{name}> is {value}, but a Hermitian result takes real factors.")
     for part in (value.real, value.imag):
         if not route.least_scalar <= part <= route.largest_scalar:
             _check_fits(name, part, route)
@@ -317,7 +321,9 @@ def _check_fits(name: str, value: float, route: Route) -> None:
     if route.takes_integers:
         raise _no_integer(name, value, route)
     if math.isfinite(value):
-        raise ScalarError(f"gemm: {name} is {value}, which overflows {route.problem.scalar_dtype}.")
+        raise ScalarError(
+            f"gemm: <{name}> is {value}, which overflows {route.problem.scalar_dtype}."
+        )
 
 
 def _integer(name: str, value: float, route: Route) -> int:
@@ -328,7 +334,7 @@ def _integer(name: str, value: float, route: Route) -> int:
 
 def _no_integer(name: str, value: float, route: Route) -> ScalarError:
     return ScalarError(
-        f"gemm: {name} is {value}, but {route.problem.dtype} products are summed and scaled as "
+        f"gemm: <{name}> is {value}, but {route.problem.dtype} products are summed and scaled as "
         f"{route.out_dtype}; pass an integer from {route.least_scalar:.0f} to "
         f"{route.largest_scalar:.0f}, or operands of a floating-point dtype."
     )
@@ -339,7 +345,7 @@ def _misaligned(route: Route, c: int, target: int) -> LayoutError:
     if not target & route.misalignment:
         name, pointer, dtype = "c", c, route.layouts["c"].dtype
     return LayoutError(
-        f"gemm: {name} starts at address {pointer:#x}, which is not a multiple of the "
+        f"gemm: <{name}> starts at address {pointer:#x}, which is not a multiple of the "
         f"{ITEM_SIZES[dtype]}-byte {dtype}; copy it to an aligned array first."
     )
 
@@ -355,8 +361,8 @@ def _check_epilogue_overlap(
     layout, other_layout = route.layouts[name], route.layouts[other_name]
     if share_elements(addresses[written], layout, addresses[other], other_layout):
         raise OverlapError(
-            f"gemm: {name} shares memory with {other_name}, and is written while that is used; "
-            "pass a copy. (A residual that is updated in place is c, with beta=1.)"
+            f"gemm: {marked(name)} shares memory with {marked(other_name)}, and is written while "
+            "that is used; pass a copy. (A residual that is updated in place is c, with beta=1.)"
         )
 
 
@@ -369,7 +375,7 @@ def _check_overlap(route: Route, name: str, pointer: int, target_pointer: int) -
         return  # the same memory, element for element: in place after all
     if share_elements(pointer, operand, target_pointer, target):
         raise OverlapError(
-            f"gemm: {target_name} shares memory with {name} ({name} is {operand.shape}, "
-            f"{target_name} is {target.shape}), which is read while {target_name} is written; "
-            f"pass a copy of {name}, or another out=."
+            f"gemm: <{target_name}> shares memory with <{name}> (<{name}> is {operand.shape}, "
+            f"<{target_name}> is {target.shape}), which is read while <{target_name}> is written; "
+            f"pass a copy of <{name}>, or another out=."
         )

@@ -8,7 +8,7 @@ from dxgemm.call.operand import inspected
 from dxgemm.choice.emulation_parts import parts_of_problem
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.choice.registry import IMPLEMENTATIONS
-from dxgemm.errors import ArrayTypeError, PrecisionError
+from dxgemm.errors import ArrayTypeError, PrecisionError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.reduced import ReducedLaunch
@@ -49,6 +49,7 @@ class PreparedOperand:
         return launch.prepared(operand, self._parts)
 
 
+@named_in_errors("prepare")
 def prepare(b: Any, *, precision: str = "emulated", stream: Any = None) -> PreparedOperand:
     """Split b into its emulation parts once, for all calls that take the result for b.
 

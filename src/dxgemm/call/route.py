@@ -17,7 +17,6 @@ import numpy as np
 from dxgemm.call.bind import Decided, bind_first
 from dxgemm.call.complex_call import (
     check_complex,
-    check_conjugate,
     complex_epilogue,
     form_of_call,
 )
@@ -37,6 +36,8 @@ from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
     DeviceMismatchError,
+    DxgemmError,
+    SettingError,
     ShapeError,
     UnsupportedProblemError,
 )
@@ -46,6 +47,7 @@ from dxgemm.launches.piecewise import PiecewiseLaunch
 from dxgemm.launches.reduced import ResultArray, result_array
 from dxgemm.launches.split_k import SlicedLaunch
 from dxgemm.log import logger
+from dxgemm.problem.arguments import check_name
 from dxgemm.problem.complex_form import ComplexForm
 from dxgemm.problem.define import define_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, EMULATED, ITEM_SIZES
@@ -59,6 +61,7 @@ from dxgemm.runtime.host import contiguous_layout, device_copy_layout
 
 # A service that never repeats a shape must not grow without bound.
 _MAX_ROUTES = 4096
+CONJUGATES = ("", "a", "b", "ab")
 routes: dict[Any, Route] = {}  # by the keys of make_route; read directly where time matters
 
 
@@ -79,6 +82,12 @@ class Symmetry(NamedTuple):
     def transposed_name(self) -> str:
         """Name of the operand that is taken transposed."""
         return "a" if self.transpose else "b"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Names of the two factors, in the caller's words."""
+        names = {"a": "a", "b": "b" if self.adds_transpose else "a"}
+        return names | {self.transposed_name: f"{names[self.transposed_name]}.T"}
 
 
 class Route:
@@ -521,8 +530,9 @@ def route_of_layouts(
     key = (*layouts.items(), *rest)
     try:
         return routes[key]
-    except (KeyError, TypeError):
-        return _remember(key, Route(layouts, *rest))
+    except (KeyError, TypeError):  # TypeError: an unhashable argument, which is refused
+        pass
+    return _remember(key, Route(layouts, *rest))
 
 
 def make_route(key: tuple[Any, ...]) -> Route:
@@ -571,12 +581,17 @@ def make_route(key: tuple[Any, ...]) -> Route:
         if layouts[name].dtype in COMPLEX_PARTS:  # a @ a.conj().T is Hermitian
             is_conjugate = not layouts[name].is_conjugate
             layouts[name] = layouts[name]._replace(is_conjugate=is_conjugate)
-    for name in check_conjugate(key[16]):
+    for name in check_name("conjugate", key[16], CONJUGATES, SettingError):
         layouts[name] = layouts[name]._replace(is_conjugate=not layouts[name].is_conjugate)
-    shared = route_of_layouts(
-        layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle,
-        adds_transpose,
-    )  # fmt: skip
+    try:
+        shared = route_of_layouts(
+            layouts, alpha_is_zero, beta_is_zero, precision, implementation, epilogue, triangle,
+            adds_transpose,
+        )  # fmt: skip
+    except DxgemmError as error:
+        if isinstance(symmetry, Symmetry):
+            error.name_call(**symmetry.names)
+        raise
     return _remember(key, shared.for_libraries(libraries, doubtful))
 
 

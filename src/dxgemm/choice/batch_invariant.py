@@ -25,6 +25,7 @@ from dxgemm.choice.registry import IMPLEMENTATIONS
 from dxgemm.choice.selection import Ranking, Times, rank, time_candidates
 from dxgemm.errors import UnsupportedProblemError
 from dxgemm.gpu.facts import DeviceFacts
+from dxgemm.problem.arguments import check_flag
 from dxgemm.problem.dtypes import ITEM_SIZES
 from dxgemm.problem.layout import LINE_BYTES, MAX_ALIGNMENT, Strides
 from dxgemm.problem.problem import Problem
@@ -41,6 +42,12 @@ class BatchInvariant:
     """
 
     implementation: Any
+
+
+def with_batch_invariance(implementation: Any, batch_invariant: Any) -> Any:
+    """Mark the implementation of a call with `batch_invariant=`, if that is True."""
+    is_invariant = check_flag("batch_invariant", batch_invariant)
+    return BatchInvariant(implementation) if is_invariant else implementation
 
 
 def rank_for_any_rows(problem: Problem, device: DeviceFacts, implementation: Any) -> Ranking:

@@ -143,18 +143,18 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
 _by_name = {implementation.name: implementation for implementation in IMPLEMENTATIONS}
 
 
-def find_implementation(name: str) -> Implementation:
+def find_implementation(name: Any) -> Implementation:
     """Find the implementation with a name.
 
     Raises:
         UnknownImplementationError: there is none.
     """
-    try:
-        return _by_name[name]
-    except (KeyError, TypeError):
+    found = _by_name.get(name) if isinstance(name, str) else None
+    if found is None:
         raise UnknownImplementationError(
             f"gemm: implementation {name!r} is unknown; there are {', '.join(_by_name)}."
-        ) from None
+        )
+    return found
 
 
 def find_config(implementation: Implementation, dtype: str, text: str) -> Any:

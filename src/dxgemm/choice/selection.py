@@ -327,8 +327,8 @@ def _named(
     problem: Problem, device: DeviceFacts, implementation: str | tuple[Any, ...]
 ) -> Candidate:
     """Candidate that was asked for by name."""
-    name, config, slices = _name_config_and_slices(implementation)
-    chosen = find_implementation(name)
+    chosen, config, slices = asked_kernel(implementation)
+    name = chosen.name
     reason = refusal(chosen, problem, device)
     if reason is not None:
         text = f"gemm: implementation {name!r} cannot compute this: {reason}."
@@ -339,7 +339,8 @@ def _named(
     configs = chosen.configs(problem.dtype, device.arch)
     if isinstance(config, str):  # as `explain` prints it
         config = next((known for known in configs if str(known) == config), config)
-    if config is not None and config not in configs:
+    is_known = type(config) in map(type, configs) and config in configs
+    if config is not None and not is_known:
         listed = ", ".join(map(str, configs))
         raise UnsupportedProblemError(
             f"gemm: {name!r} has no config {config} for {device.arch}; there are {listed}."
@@ -367,16 +368,17 @@ def _named(
     return best._replace(note="asked for by name and config")
 
 
-def _name_config_and_slices(implementation: Any) -> tuple[Any, Any, int]:
+def asked_kernel(implementation: Any) -> tuple[Implementation, Any, int]:
+    """Implementation, config and number of slices that were asked for; None for no config."""
     if not isinstance(implementation, tuple):
-        return implementation, None, 1
+        return find_implementation(implementation), None, 1
     given = (*implementation, 1) if len(implementation) == 2 else implementation
-    if len(given) != 3 or not isinstance(given[2], int) or given[2] < 1:
+    if len(given) != 3 or type(given[2]) is not int or given[2] < 1:
         raise UnknownImplementationError(
             f"gemm: implementation is {implementation!r}; pass a name, (name, config), or "
             "(name, config, slices) with a number of split-K slices."
         )
-    return given
+    return find_implementation(given[0]), *given[1:]
 
 
 def speeds_from(device: DeviceFacts, dtype: str) -> str:

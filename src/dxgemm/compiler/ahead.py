@@ -38,8 +38,8 @@ def build_kernels(
     """
     if jobs is None:
         jobs = len(os.sched_getaffinity(0))
-    if jobs < 1:
-        raise SettingError(f"build: jobs is {jobs}; at least one process is needed.")
+    if not isinstance(jobs, int) or jobs < 1:
+        raise SettingError(f"build: jobs is {jobs!r}; pass a number of processes, at least one.")
     kernels = {task: kernel for task in tasks if (kernel := find_kernel(*task))}
     missing = _in_order([task for task in tasks if task not in kernels])
     jobs = min(jobs, len(missing))

@@ -158,15 +158,20 @@ def find_group(call: str, group: Any) -> Group:
             f"{call}: there is no process group; call torch.distributed.init_process_group."
         )
     process_group = dist.group.WORLD if group is None else group
-    if process_group == dist.GroupMember.NON_GROUP_MEMBER:
-        raise errors.RankError(f"{call}: this process is not in the group that was passed.")
+    if not isinstance(process_group, dist.ProcessGroup):  # torch has a number for others' groups
+        raise errors.RankError(
+            f"{call}: group is {group!r}, or this process is not in the group; pass one of torch "
+            "that has it."
+        )
     try:
         store = _get_store(process_group)
     except (KeyError, TypeError):
+        store = None
+    if store is None:
         raise errors.RankError(
-            f"{call}: group is {process_group!r}, which is no process group, or was destroyed; "
-            "pass one of torch.distributed.new_group."
-        ) from None
+            f"{call}: group is {process_group!r}, which was destroyed; pass one of "
+            "torch.distributed.new_group."
+        )
     found = _groups.get(store)
     if found is None:
         found = _groups[store] = Group(process_group)

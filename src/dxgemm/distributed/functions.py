@@ -13,11 +13,13 @@ from dxgemm.distributed.calls import Call
 from dxgemm.distributed.gradients import compute_with_gradients
 from dxgemm.distributed.schedule import GATHER, METHODS, REDUCE, SCATTER
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.errors import named_in_errors
 from dxgemm.torch.operands import check_tensor
 
 TIMEOUT_S = 300.0
 
 
+@named_in_errors("all_gather_gemm")
 def all_gather_gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -63,6 +65,7 @@ def all_gather_gemm(
     return _product(GATHER, a, b, group, rows, out, epilogue, method, timeout)
 
 
+@named_in_errors("gemm_reduce_scatter")
 def gemm_reduce_scatter(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -100,6 +103,7 @@ def gemm_reduce_scatter(
     return _product(SCATTER, a, b, group, rows, out, epilogue, method, timeout)
 
 
+@named_in_errors("gemm_all_reduce")
 def gemm_all_reduce(
     a: torch.Tensor,
     b: torch.Tensor,

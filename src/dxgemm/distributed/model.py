@@ -29,14 +29,17 @@ from dxgemm.distributed.schedule import (
     make_schedule,
     simulate,
 )
-from dxgemm.errors import UnsupportedProblemError
-from dxgemm.problem.dtypes import ITEM_SIZES
+from dxgemm.errors import DtypeError, SettingError, UnsupportedProblemError, named_in_errors
+from dxgemm.gpu.cards import find_card
+from dxgemm.problem.arguments import check_name, check_size
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES
 
 LAUNCH_US = 3.0  # between two kernels of a stream
 # Another method than "plain" is chosen if its predicted time is below this share of plain's.
 MARGIN = 0.95
 # Rate at which an H100 adds matrices, in bytes that are read and written.
 ADD_GBYTES_PER_S = 3000.0
+MOST_RANKS = 2**16  # that `explain` simulates
 # Kernels of NCCL take multiprocessors from products beside them: an assumption.
 COLLECTIVE_SLOWDOWN = 1.3
 
@@ -242,6 +245,7 @@ def _chunk_counts(method: str) -> Sequence[int]:
     return (1,) if method == PLAIN else CHUNKS
 
 
+@named_in_errors("dxgemm.distributed.explain")
 def explain(
     operation: str,
     m: int,
@@ -261,17 +265,26 @@ def explain(
             "gemm_reduce_scatter" or "gemm_all_reduce", whose k is.
         m, n, k: sizes of the whole product.
         dtype: dtype of the operands.
-        ranks: number of ranks.
+        ranks: number of ranks, up to 65,536.
         gpu: name of a card, such as "H100"; None for the first GPU.
         link: `NVLINK`, `NETWORK`, or a `Link` with other figures.
         method: None to choose, or a name.
 
     Raises:
         UnsupportedProblemError: the operation or the method is unknown or not possible.
-        UnknownGpuError, GpuUnavailableError: as in `dxgemm.explain_shape`.
+        UnknownGpuError, GpuUnavailableError, ShapeError, DtypeError: as in `dxgemm.explain_shape`.
+        SettingError: link is no `Link`.
     """
-    if operation not in OPERATIONS:
-        raise UnsupportedProblemError(f"explain: {operation!r} is none of {', '.join(OPERATIONS)}.")
+    check_name("operation", operation, OPERATIONS, UnsupportedProblemError)
+    check_name("dtype", dtype, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
+    m, n, k = check_size("m", m), check_size("n", n), check_size("k", k)
+    ranks = check_size("ranks", ranks, 1, MOST_RANKS)
+    if gpu is not None:
+        find_card(gpu)
+    if not isinstance(link, Link):
+        raise SettingError(f"gemm: link is {link!r}; pass NVLINK, NETWORK or another Link.")
+    if method is not None:
+        check_name("method", method, METHODS, UnsupportedProblemError)
     if operation == GATHER:
         n = -(-n // ranks)
     else:

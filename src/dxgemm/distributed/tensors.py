@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 
 import dxgemm.torch
 from dxgemm import errors
@@ -15,9 +15,11 @@ from dxgemm.distributed.functions import (
     gemm_all_reduce,
     gemm_reduce_scatter,
 )
-from dxgemm.distributed.schedule import even_rows
+from dxgemm.distributed.schedule import METHODS, even_rows
+from dxgemm.problem.arguments import check_name
 
 
+@errors.named_in_errors("dxgemm.distributed.gemm")
 def gemm(
     a: DTensor,
     b: DTensor,
@@ -67,6 +69,12 @@ def gemm(
         raise errors.ShapeError(
             f"gemm: a is {tuple(a.shape)}, b is {tuple(b.shape)}; they must be (m, k) and (k, n)."
         )
+    if not isinstance(placement, Placement | None):
+        raise errors.UnsupportedProblemError(
+            f"gemm: placement is {placement!r}; pass Shard(0) or Replicate(), or None."
+        )
+    if method is not None:
+        check_name("method", method, METHODS, errors.UnsupportedProblemError)
     (placed_a,), (placed_b,) = a.placements, b.placements
     local_a, local_b, group = a.to_local(), b.to_local(), mesh.get_group()
     options: dict[str, Any] = {"group": group, "method": method, "timeout": timeout}

@@ -25,8 +25,9 @@ from dxgemm.epilogues.reads import (
     names_parameter,
 )
 from dxgemm.epilogues.reduction import Reduction
-from dxgemm.errors import EpilogueError, ScalarError
+from dxgemm.errors import DxgemmError, EpilogueError, ScalarError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
+from dxgemm.problem.arguments import check_flag
 
 LEADING = ("value", "row", "col")
 PAIR_LEADING = ("first", "second", "row", "col")
@@ -125,10 +126,14 @@ class Epilogue(FunctionHolder):
             return BoundEpilogue(self._stages, operands, None, self.shape)
         if len(operands) == self._arguments and not named:
             return self.function(*operands)
-        current = refreshed(self)
-        if current is not self:
-            return current(*operands, **named)
-        return BoundEpilogue(self._stages, self._bind(operands, named), None, self.shape)
+        try:
+            current = refreshed(self)
+            if current is not self:
+                return current(*operands, **named)
+            return BoundEpilogue(self._stages, self._bind(operands, named), None, self.shape)
+        except DxgemmError as error:
+            error.name_call()
+            raise
 
     def __or__(self, other: Any) -> BoundEpilogue:
         return self.bound | other
@@ -383,7 +388,10 @@ class BoundEpilogue:
         """Label of the array of each result of the reduction, by the name of the result."""
         if self.reduction is None:
             return {}
-        return {name: f"reduction {self.reduction.name}: {name}" for name in self.reduction.results}
+        names, argument = self.reduction.results, f"reductions.{self.reduction.name}(out=)"
+        if len(names) == 1:
+            return {names[0]: argument}
+        return {name: f"{argument}[{place}]" for place, name in enumerate(names)}
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
@@ -412,6 +420,7 @@ class BoundEpilogue:
         place = self.labels.index(label)
         return place >= len(self.operands) or self.operands[place].kind == "output"
 
+    @named_in_errors("on_host")
     def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Apply the chain to NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
 
@@ -555,12 +564,14 @@ def epilogue(
             that could change while a compiled kernel stays the same.
     """
     if function is None:
-        return lambda function: _epilogue_of(function, outputs, bool(pairs), bool(real))
-    return _epilogue_of(function, outputs, bool(pairs), bool(real))
+        return lambda function: _epilogue_of(function, outputs, pairs, real)
+    return _epilogue_of(function, outputs, pairs, real)
 
 
-def _epilogue_of(function: Any, outputs: Any, takes_pairs: bool, returns_real: bool) -> Epilogue:
+@named_in_errors("epilogue")
+def _epilogue_of(function: Any, outputs: Any, pairs: Any, real: Any) -> Epilogue:
     """Make an `Epilogue` of a function."""
+    takes_pairs, returns_real = check_flag("pairs", pairs), check_flag("real", real)
     if not isinstance(function, FunctionType):
         name = getattr(function, "__name__", None) or repr(function)
         raise epilogue_error(
@@ -646,13 +657,13 @@ def _evaluated(function: FunctionType, parameter: inspect.Parameter) -> Any:
 def _outputs(
     epilogue: str, outputs: Any, parameters: tuple[Parameter, ...]
 ) -> tuple[Parameter, ...]:
-    names = [] if isinstance(outputs, str) else list(outputs)
+    names: list[Any] = [*outputs] if isinstance(outputs, list | tuple) else [None]
     taken = {parameter.name for parameter in parameters}
     are_names = all(
         isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
         for name in names
     )
-    if isinstance(outputs, str) or not are_names:
+    if not are_names:
         raise epilogue_error(epilogue, f'outputs is {outputs!r}; pass names, such as ("before",).')
     if len(set(names)) < len(names) or taken & set(names):
         raise epilogue_error(

@@ -13,7 +13,7 @@ import numpy as np
 from dxgemm.epilogues.kinds import Parameter, epilogue_error, fits, fitting_shapes
 from dxgemm.epilogues.literals import copied_function
 from dxgemm.epilogues.reads import elementary_name
-from dxgemm.errors import ShapeError
+from dxgemm.errors import ArrayTypeError, DtypeError, ShapeError
 
 # Where NumPy's name of a function of `math` is another.
 _NUMPY_NAMES = {
@@ -45,16 +45,12 @@ def apply_on_host(
         ShapeError: values are no matrices, or an operand does not fit them.
         EpilogueError: a function returns anything but its result and a value for each output.
     """
-    values = np.asarray(values)
-    if values.ndim not in (2, 3):
-        raise ShapeError(
-            f"on_host: values have shape {values.shape}; pass (m, n) or (batch, m, n)."
-        )
+    values = host_values(values)
     batched = values if values.ndim == 3 else values[np.newaxis]
     kind = values.real.dtype if values.dtype.kind == "c" else values.dtype
     floating = kind.type if _is_floating(kind) else np.float32
     is_real = any(epilogue.returns_real for epilogue in epilogues)
-    result_dtype = np.dtype((kind if is_real else values.dtype) if dtype is None else dtype)
+    result_dtype = _dtype((kind if is_real else values.dtype) if dtype is None else dtype)
     outputs: dict[str, np.ndarray] = {}
     wide = np.result_type(floating, np.complex64).type
     stages, remaining, shape, before = [], iter(operands), batched.shape, 0
@@ -99,6 +95,32 @@ def apply_on_host(
     }
 
 
+def host_values(values: Any) -> np.ndarray:
+    """Values that functions of the host take as matrices, as a NumPy array."""
+    array = _numbers("values", values)
+    if array.ndim not in (2, 3):
+        raise ShapeError(f"on_host: values have shape {array.shape}; pass (m, n) or (batch, m, n).")
+    return array
+
+
+def _numbers(name: str, value: Any) -> np.ndarray:
+    """Array of numbers."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArrayTypeError(f"on_host: {name} cannot be read by NumPy: {error}") from None
+    if array.dtype.kind not in "iufc" and not _is_floating(array.dtype):
+        raise DtypeError(f"on_host: {name} has dtype {array.dtype}; pass numbers.")
+    return array
+
+
+def _dtype(value: Any) -> np.dtype:
+    try:
+        return np.dtype(value)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"on_host: dtype is {value!r}: {error}; pass one of NumPy.") from None
+
+
 def _unbatched(array: np.ndarray, ndim: int) -> np.ndarray:
     return array.reshape(array.shape[-ndim:])
 
@@ -132,7 +154,7 @@ def _elements(
     if parameter.is_number:
         number = np.int64(value) if parameter.kind == "integer" else floating(value)
         return np.broadcast_to(number, shape)
-    array = np.asarray(value)
+    array = _numbers(f"epilogue {parameter.epilogue}: {parameter.name}", value)
     batch, m, n = shape
     if not fits(parameter, array.shape, m, n, batch):
         raise ShapeError(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dxgemm.epilogues.kinds import epilogue_error
-from dxgemm.errors import ShapeError
+from dxgemm.epilogues.host import host_values
+from dxgemm.errors import EpilogueError, ShapeError, named_in_errors
 
 SORTED = ("smallest", "largest")  # the kinds that find values and do not add them up
 MOST_VALUES = 8  # that `smallest` and `largest` find: a thread holds as many in registers
@@ -20,6 +20,10 @@ VALUES, INDICES = "values", "indices"
 def reduced_dtype(dtype: str) -> str:
     """Dtype in which a matrix is reduced: float32 for half precision, else its own."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 class Extremes(NamedTuple):
@@ -62,28 +66,28 @@ class Reduction:
     out: tuple[Any, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
-        if self.axis not in (None, 0, 1, -1, -2) or isinstance(self.axis, bool):
-            raise epilogue_error(
-                self.name,
-                f"axis is {self.axis!r}; pass 1 or -1 for one result a row, 0 or -2 for one a "
-                "column, None for one a matrix.",
+        axis = self.axis
+        if axis is not None and not (_is_integer(axis) and -2 <= axis <= 1):
+            raise EpilogueError(
+                f"gemm: axis is {axis!r}; pass 1 or -1 for one result a row, 0 or -2 for one a "
+                "column, None for one a matrix."
             )
-        if self.axis is not None:
-            object.__setattr__(self, "axis", int(self.axis) % 2)
-        is_integer = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
-        if not is_integer or not 1 <= self.count <= MOST_VALUES:
-            raise epilogue_error(
-                self.name, f"k is {self.count!r}; pass an integer from 1 to {MOST_VALUES}."
+        if axis is not None:
+            object.__setattr__(self, "axis", int(axis) % 2)
+        if not _is_integer(self.count) or not 1 <= self.count <= MOST_VALUES:
+            raise EpilogueError(
+                f"gemm: k is {self.count!r}; pass an integer from 1 to {MOST_VALUES}."
             )
-
         if len(self.out) not in (0, len(self.results)):
             listed = " and ".join(self.results)
-            raise epilogue_error(
-                self.name, f"out has {len(self.out)} arrays; pass one for {listed} each."
+            raise EpilogueError(
+                f"gemm: out has {len(self.out)} arrays; pass one for {listed} each."
             )
 
     def __or__(self, other: Any) -> Any:
-        raise epilogue_error(self.name, "a reduction is the end of a chain; nothing follows it.")
+        raise EpilogueError(
+            f"reductions.{self.name}: a reduction is the end of a chain; nothing follows it."
+        )
 
     def __str__(self) -> str:
         count = f"{self.count}, " if self.is_ranked else ""
@@ -140,6 +144,7 @@ class Reduction:
         """Pack the results as `gemm` returns them: one array, or `Extremes` of two."""
         return Extremes(*results) if len(results) > 1 else results[0]
 
+    @named_in_errors("on_host")
     def on_host(self, values: Any) -> Any:
         """Reduce a NumPy array.
 
@@ -149,11 +154,7 @@ class Reduction:
         Returns:
             A NumPy array, or `Extremes` of two.
         """
-        values = np.asarray(values)
-        if values.ndim not in (2, 3):
-            raise ShapeError(
-                f"on_host: values have shape {values.shape}; pass (m, n) or (batch, m, n)."
-            )
+        values = host_values(values)
         *batch, m, n = values.shape
         self.check_sizes(m, n, math.prod(batch))
         if values.dtype.kind == "c" and self.takes_magnitudes:

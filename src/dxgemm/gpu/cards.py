@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from dxgemm.errors import UnknownGpuError
 from dxgemm.gpu.facts import DeviceFacts, facts_of
@@ -63,7 +64,7 @@ CARDS = {
 }  # fmt: skip
 
 
-def find_card(name: str) -> Card:
+def find_card(name: Any) -> Card:
     """Find a card by any part of its names that has the model: "4090", "rtx 4090", "H100 PCIe".
 
     The first card of a model is the one that is meant if no more is said: "H100" is the SXM one.
@@ -71,7 +72,7 @@ def find_card(name: str) -> Card:
     Raises:
         UnknownGpuError: there is no such card.
     """
-    words = set(_words(name))
+    words = set(_words(name)) if isinstance(name, str) else set()
     for short, card in CARDS.items():
         model, *others = _words(f"{short} {card.name}")
         if model in words and words <= {model, *others}:

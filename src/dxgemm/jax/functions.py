@@ -9,14 +9,17 @@ import jax
 import jax.numpy as jnp
 
 from dxgemm.call.prepare import kernel_scalars, real_number
-from dxgemm.errors import ArrayTypeError, ShapeError
+from dxgemm.errors import ArrayTypeError, ShapeError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.jax.call_frame import Array
 from dxgemm.jax.handler import TARGET, Options, register, route_of
+from dxgemm.problem.arguments import check_flag
+from dxgemm.problem.define import check_precision
 from dxgemm.problem.dtypes import RESULT_DTYPES
 from dxgemm.runtime.arrays import HOST
 
 
+@named_in_errors("dxgemm.jax.gemm")
 def gemm(
     a: Any,
     b: Any,
@@ -55,9 +58,12 @@ def gemm(
     """
     operands = {"a": a, "b": b, **({} if c is None else {"c": c})}
     arrays = {name: _array(name, operand) for name, operand in operands.items()}
+    if precision is not None:
+        check_precision(precision, str(arrays["a"].dtype))
     options = Options(
         real_number("alpha", alpha), 0.0 if c is None else real_number("beta", beta),
-        bool(transpose_a), bool(transpose_b), precision, bool(batch_invariant),
+        check_flag("transpose_a", transpose_a), check_flag("transpose_b", transpose_b), precision,
+        check_flag("batch_invariant", batch_invariant),
     )  # fmt: skip
     is_batch = any(array.ndim == 3 for array in arrays.values())
     if is_batch:  # a matrix for all has a batch of 1
@@ -69,12 +75,10 @@ def gemm(
 def _array(name: str, operand: Any) -> Any:
     try:
         array = jnp.asarray(operand)
-    except (TypeError, ValueError) as error:
-        raise ArrayTypeError(f"dxgemm.jax.gemm: {name} is no array: {error}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArrayTypeError(f"gemm: {name} is no array: {error}") from None
     if array.ndim not in (2, 3):
-        raise ShapeError(
-            f"dxgemm.jax.gemm: {name} is {array.shape}; pass a matrix or a batch of matrices."
-        )
+        raise ShapeError(f"gemm: {name} is {array.shape}; pass a matrix or a batch of matrices.")
     return array
 
 
@@ -86,7 +90,7 @@ def _result(arrays: dict[str, Any], options: Options) -> tuple[tuple[int, ...], 
     batches = {array.shape[0] for array in arrays.values()} - {1} if a.ndim == 3 else set()
     if len(batches) > 1:
         shapes = ", ".join(f"{name} is {array.shape}" for name, array in arrays.items())
-        raise ShapeError(f"dxgemm.jax.gemm: batches differ: {shapes}.")
+        raise ShapeError(f"gemm: batches differ: {shapes}.")
     batch = ((*batches, 1)[0],) if a.ndim == 3 else ()
     return (*batch, m, n), RESULT_DTYPES.get(str(a.dtype), (str(a.dtype),))[0]
 

@@ -16,12 +16,14 @@ from dxgemm.choice.emulation import (
 )
 from dxgemm.choice.emulation_parts import NUMBER_BYTES, parts_of_problem, series_spec
 from dxgemm.choice.implementation import EmulatedProduct
+from dxgemm.errors import GpuUnavailableError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.launches.series import Call, LaunchSeries
+from dxgemm.problem.arguments import check_size
 from dxgemm.problem.problem import Problem
 from dxgemm.runtime.binding import Launch, launch_kernel
 from dxgemm.runtime.counter import Counter
-from dxgemm.runtime.device import device_facts
+from dxgemm.runtime.device import device_count, device_facts
 from dxgemm.runtime.workspace import Workspace
 
 
@@ -145,6 +147,7 @@ class EmulatedFloat32Launch(PartsLaunch):
         ]
 
 
+@named_in_errors("emulation_fallbacks")
 def emulation_fallbacks(device: int = 0) -> int:
     """Count the calls with precision="emulated" that multiplied the operands themselves.
 
@@ -159,7 +162,12 @@ def emulation_fallbacks(device: int = 0) -> int:
     Returns:
         The number of such calls in this process.
     """
-    return 0 if simulator_enabled() else _counter(device).read()
+    ordinal = check_size("device", device)
+    if simulator_enabled():
+        return 0
+    if ordinal >= device_count():
+        raise GpuUnavailableError(f"gemm: device is {ordinal}; there are {device_count()} GPUs.")
+    return _counter(ordinal).read()
 
 
 _counters: dict[int, Counter] = {}  # by GPU

@@ -13,6 +13,7 @@ from dxgemm.errors import (
     ReadOnlyError,
     ShapeError,
 )
+from dxgemm.problem.arguments import check_name, check_size
 from dxgemm.problem.dtypes import (
     COMPLEX_PARTS,
     EMULATED,
@@ -54,13 +55,16 @@ def contiguous_problem(
     Raises:
         DtypeError, PrecisionError: under the same conditions as in `gemm`.
         LayoutError: the layout is unknown.
+        ShapeError: a size is no integer, or negative.
     """
-    if layout not in LAYOUTS:
-        raise LayoutError(f"gemm: layout is {layout!r}; pass {' or '.join(map(repr, LAYOUTS))}.")
-    given = {} if out_dtype is None else {"out": out_dtype}
-    _check_dtypes({"a": dtype, "b": dtype, **given}, takes_complex=True)
+    check_name("layout", layout, LAYOUTS, LayoutError)
+    check_name("dtype", dtype, (*RESULT_DTYPES, *COMPLEX_PARTS), DtypeError)
+    if out_dtype is not None:
+        check_name("out_dtype", out_dtype, result_dtypes(dtype), DtypeError)
+    sizes = {"m": m, "n": n, "k": k, "batch": batch}
+    m, n, k, batch = (check_size(name, size) for name, size in sizes.items())
     if precision is not None:
-        _check_precision(precision, dtype)
+        check_precision(precision, dtype)
     out = row_major(batch, m, n)
     a_order, b_order = layout.split("_")
     return oriented(
@@ -132,7 +136,7 @@ def define_problem(
     else:
         _check_dtypes(dtypes, has_epilogue, takes_complex)
     if precision is not None:
-        _check_precision(precision, a.dtype)
+        check_precision(precision, a.dtype)
     m, n, k, result_shape = _check_shapes(present, takes_pairs)
     _check_devices(present)
     target = out or (None if is_reduced else c)
@@ -143,7 +147,7 @@ def define_problem(
         _check_target(target_name, target, result_shape)
     if c is None and not beta_is_zero:
         raise MissingOperandError(
-            "gemm: beta is not zero but there is no c to scale; pass c, or leave beta at 0."
+            "gemm: <beta> is not zero but there is no <c> to scale; pass <c>, or leave <beta> at 0."
         )
     batch = result_shape[0] if len(result_shape) == 3 else 1
     a_strides = _element_strides("a", a)
@@ -192,12 +196,12 @@ def _check_dtypes(
         if dtype not in supported:
             fitting = "float32" if name in ("a", "b") else result_dtypes(dtypes["a"])[0]
             raise DtypeError(
-                f"gemm: {name} has dtype {dtype}; {', '.join(supported)} in native byte order "
-                f"are supported: convert {name} first, for example {name}.astype('{fitting}')."
+                f"gemm: <{name}> has dtype {dtype}; {', '.join(supported)} in native byte order "
+                f"are supported: convert <{name}> first, for example <{name}>.astype('{fitting}')."
             )
     a, b = dtypes["a"], dtypes["b"]
     if a != b:
-        way_out = "convert a and b to one dtype."
+        way_out = "convert <a> and <b> to one dtype."
     else:
         allowed = result_dtypes(a)
         if has_epilogue:
@@ -205,8 +209,8 @@ def _check_dtypes(
         out = dtypes.get("out") or dtypes.get("c")
         if out is None or (out in allowed and dtypes.get("c", out) == out):
             return
-        way_out = f"c and out must both be {' or both '.join(allowed)}."
-    listed = ", ".join(f"{name} is {dtype}" for name, dtype in dtypes.items())
+        way_out = f"<c> and <out> must both be {' or both '.join(allowed)}."
+    listed = ", ".join(f"<{name}> is {dtype}" for name, dtype in dtypes.items())
     raise DtypeError(f"gemm: dtypes differ: {listed}; {way_out}")
 
 
@@ -217,17 +221,18 @@ def _check_real_result(dtypes: dict[str, str], is_reduced: bool) -> None:
     real = COMPLEX_PARTS[dtypes["a"]]
     if out not in (None, real):
         raise DtypeError(
-            f"gemm: out is {out}, but what the epilogue makes of {dtypes['a']} is {real}; pass an "
-            f"out of {real}."
+            f"gemm: <out> is {out}, but what the epilogue makes of {dtypes['a']} is {real}; pass "
+            f"an out of {real}."
         )
     if "c" in dtypes and out is None and not is_reduced:
         raise DtypeError(
-            f"gemm: c is {dtypes['c']}, but the result is {real} and cannot replace it; pass out=, "
-            "and c is only read."
+            f"gemm: <c> is {dtypes['c']}, but the result is {real} and cannot replace it; pass "
+            "out=, and <c> is only read."
         )
 
 
-def _check_precision(precision: Any, dtype: str) -> None:
+def check_precision(precision: Any, dtype: str) -> None:
+    """Refuse a `precision=` that is unknown, or not for operands of a dtype."""
     is_name = isinstance(precision, str)
     fitting = [kind for kind, names in PRECISIONS.items() if is_name and precision in names]
     if is_name and precision in {f"{EMULATED}{count}" for count in MODULI_COUNTS}:
@@ -240,8 +245,8 @@ def _check_precision(precision: Any, dtype: str) -> None:
         raise PrecisionError(f"gemm: precision is {precision!r}; pass {known}, or None.")
     if not {dtype, COMPLEX_PARTS.get(dtype, dtype)} & {*fitting}:
         raise PrecisionError(
-            f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but a and b "
-            f"are {dtype}; pass None."
+            f"gemm: precision {precision!r} is for {' and '.join(fitting)} operands, but <a> and "
+            f"<b> are {dtype}; pass None."
         )
 
 
@@ -251,7 +256,7 @@ def _check_shapes(
     for name, layout in operands.items():
         if len(layout.shape) not in (2, 3):
             raise ShapeError(
-                f"gemm: {name} has {len(layout.shape)} dimensions, shape {layout.shape}; it must "
+                f"gemm: <{name}> has {len(layout.shape)} dimensions, shape {layout.shape}; it must "
                 "be 2-D (a matrix) or 3-D (a batch of matrices)."
             )
     a, b = operands["a"].shape, operands["b"].shape
@@ -259,20 +264,20 @@ def _check_shapes(
     n = b[-1]
     if b[-2] != k:
         raise ShapeError(
-            f"gemm: inner dimensions differ: a is {a}, b is {b}; "
-            f"a.shape[{len(a) - 1}] must equal b.shape[{len(b) - 2}]."
+            f"gemm: inner dimensions differ: <a> is {a}, <b> is {b}; "
+            f"<a>.shape[{len(a) - 1}] must equal <b>.shape[{len(b) - 2}]."
         )
     if takes_pairs and n % 2:
         raise ShapeError(
-            f"gemm: a @ b has {n} columns for a {a} and b {b}, but the epilogue takes them in "
-            "pairs; b must have an even number of columns."
+            f"gemm: <a> @ <b> has {n} columns for <a> {a} and <b> {b}, but the epilogue takes them "
+            "in pairs; <b> must have an even number of columns."
         )
     product_shape: tuple[int, ...] = (m, n)
     batches = {name: layout.shape[0] for name, layout in operands.items() if len(layout.shape) == 3}
     if batches:
         sizes = {size for size in batches.values() if size != 1} or {1}
         if len(sizes) > 1:
-            shapes = ", ".join(f"{name} is {operands[name].shape}" for name in batches)
+            shapes = ", ".join(f"<{name}> is {operands[name].shape}" for name in batches)
             raise ShapeError(
                 f"gemm: batch sizes differ: {shapes}; they must be equal, or 1 to be broadcast."
             )
@@ -280,10 +285,10 @@ def _check_shapes(
     result_shape = (*product_shape[:-1], n // 2) if takes_pairs else product_shape
     for name, shape in (("c", product_shape), ("out", result_shape)):
         if name in operands and operands[name].shape[-2:] != shape[-2:]:
-            what = "a @ b" if shape == product_shape else "the result of an epilogue over pairs"
+            what = "<a> @ <b>" if shape == product_shape else "the result of an epilogue over pairs"
             raise ShapeError(
-                f"gemm: {name} is {operands[name].shape}, but {what} is {shape} "
-                f"for a {a} and b {b}; {name} must have that shape."
+                f"gemm: <{name}> is {operands[name].shape}, but {what} is {shape} "
+                f"for <a> {a} and <b> {b}; <{name}> must have that shape."
             )
     return m, n, k, result_shape
 
@@ -294,7 +299,7 @@ def _check_devices(operands: dict[str, Layout]) -> None:
     # Host operands go wherever the others are.
     devices = {name: layout.device for name, layout in operands.items() if layout.device >= 0}
     if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on GPU {device}" for name, device in devices.items())
+        listed = ", ".join(f"<{name}> on GPU {device}" for name, device in devices.items())
         raise DeviceMismatchError(
             f"gemm: operands are spread over GPUs: {listed}; move them to one."
         )
@@ -303,7 +308,7 @@ def _check_devices(operands: dict[str, Layout]) -> None:
 def _check_pairs_target(c: Layout, result_shape: tuple[int, ...]) -> None:
     if c.shape[-1] != result_shape[-1]:
         raise ShapeError(
-            f"gemm: c is {c.shape}, but the result, an element for each pair of columns, is "
+            f"gemm: <c> is {c.shape}, but the result, an element for each pair of columns, is "
             f"{result_shape} and cannot replace it; pass out=, and c is only read."
         )
 
@@ -311,12 +316,12 @@ def _check_pairs_target(c: Layout, result_shape: tuple[int, ...]) -> None:
 def _check_target(name: str, layout: Layout, result_shape: tuple[int, ...]) -> None:
     if layout.shape != result_shape:
         raise ShapeError(
-            f"gemm: {name} is {layout.shape}, but the result is {result_shape}; the array that is "
-            "written cannot be broadcast."
+            f"gemm: <{name}> is {layout.shape}, but the result is {result_shape}; the array that "
+            "is written cannot be broadcast."
         )
     if layout.read_only:
-        raise ReadOnlyError(f"gemm: {name} is read-only, but the result is written to it.")
-    refuse_overlap(f"gemm: {name}", layout)
+        raise ReadOnlyError(f"gemm: <{name}> is read-only, but the result is written to it.")
+    refuse_overlap(f"gemm: <{name}>", layout)
 
 
 def _element_strides(name: str, layout: Layout) -> Strides:
@@ -324,12 +329,12 @@ def _element_strides(name: str, layout: Layout) -> Strides:
     strides = tuple([stride // item_size for stride in layout.strides])
     if tuple([stride * item_size for stride in strides]) != layout.strides:
         raise LayoutError(
-            f"gemm: {name} has strides {layout.strides} bytes, which are not multiples of the "
+            f"gemm: <{name}> has strides {layout.strides} bytes, which are not multiples of the "
             f"{item_size}-byte {layout.dtype}; copy it to a contiguous array first."
         )
     if layout.alignment < item_size:
         raise LayoutError(
-            f"gemm: {name} starts at an address that is not a multiple of the {item_size}-byte "
+            f"gemm: <{name}> starts at an address that is not a multiple of the {item_size}-byte "
             f"{layout.dtype}; copy it to an aligned array first."
         )
     return used_strides(layout.shape, strides)

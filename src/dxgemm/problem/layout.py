@@ -64,8 +64,8 @@ def aligned(layout: Layout, alignment: int) -> Layout:
 
 def transposed(layout: Layout) -> Layout:
     """Layout of the same matrices, each transposed."""
-    (*batch, rows, cols), (*steps, row, col) = layout.shape, layout.strides
-    return layout._replace(shape=(*batch, cols, rows), strides=(*steps, col, row))
+    shape, strides = layout.shape, layout.strides
+    return layout._replace(shape=shape[:-2] + shape[:-3:-1], strides=strides[:-2] + strides[:-3:-1])
 
 
 class Strides(NamedTuple):

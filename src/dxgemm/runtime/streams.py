@@ -15,22 +15,30 @@ def stream_handle(stream: Any) -> int:
     Raises:
         StreamError: the argument is none of these.
     """
-    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
-        return stream
-    try:
-        if hasattr(stream, "__cuda_stream__"):
-            protocol = stream.__cuda_stream__
-            return int((protocol() if callable(protocol) else protocol)[1])
-        for attribute in ("ptr", "cuda_stream", "handle"):
-            handle = getattr(stream, attribute, None)
-            if handle is not None and not isinstance(handle, str):
-                return int(getattr(handle, "value", handle) or 0)
-    except (TypeError, ValueError, IndexError):
-        pass  # the object only resembles a stream
-    raise StreamError(
-        f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
-        "or its raw handle as a non-negative int."
-    )
+    handle = stream
+    if not isinstance(stream, int):
+        try:
+            handle = _handle_of(stream)
+        except (TypeError, ValueError, IndexError):
+            handle = None  # the object only resembles a stream
+    if handle is None or isinstance(handle, bool) or not 0 <= handle < 2**64:
+        raise StreamError(
+            f"gemm: stream is {stream!r}; pass a stream of CuPy, torch, numba or cuda.core, "
+            "or its raw handle as a non-negative int."
+        )
+    return handle
+
+
+def _handle_of(stream: Any) -> int | None:
+    """Raw handle of a stream object; None if it has none."""
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    for attribute in ("ptr", "cuda_stream", "handle"):
+        handle = getattr(stream, attribute, None)
+        if handle is not None and not isinstance(handle, str):
+            return int(getattr(handle, "value", handle) or 0)
+    return None
 
 
 def wait_for(waiting: int, producing: int) -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from dxgemm import epilogues
+from dxgemm.errors import SettingError
 
 
 class Activation(NamedTuple):
@@ -53,9 +54,9 @@ def find_activation(name: str) -> Activation:
     """Find the activation with a name.
 
     Raises:
-        ValueError: there is none.
+        SettingError: there is none.
     """
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         known = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"linear: activation is {name!r}; pass {known}, or None.")
+        raise SettingError(f"activation is {name!r}; pass {known}, or None.")
     return ACTIVATIONS[name]

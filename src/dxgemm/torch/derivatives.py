@@ -26,6 +26,7 @@ class Derivative(NamedTuple):
     reads: int | None = None
 
 
+@errors.named_in_errors("derivative")
 def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epilogue]:
     """Register the decorated function as a derivative of an epilogue.
 
@@ -58,14 +59,14 @@ def derivative(of: Epilogue, operand: str | None = None) -> Callable[[Any], Epil
             "pairs nor has outputs."
         )
     names = [entry.name for entry in of.parameters if not entry.is_number]
-    if operand is not None and operand not in names:
+    if operand is not None and (not isinstance(operand, str) or operand not in names):
         raise errors.EpilogueError(
             f"derivative: {of.name} has no vector or matrix {operand!r}; it has "
             f"{', '.join(names) or 'none'}."
         )
 
     def register(function: Any) -> Epilogue:
-        made = function if isinstance(function, Epilogue) else dxgemm.epilogue(function)
+        made = function if isinstance(function, Epilogue) else dxgemm.epilogue()(function)
         wanted, found = ([(p.name, p.kind) for p in e.operands] for e in (of, made))
         if found != wanted or made.takes_pairs:
             raise errors.EpilogueError(

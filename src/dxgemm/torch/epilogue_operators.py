@@ -30,7 +30,6 @@ from dxgemm.torch.product_operators import empty_product, product_gradients, sav
 
 
 def compute_with_epilogue(
-    call: str,
     a: torch.Tensor,
     b: torch.Tensor,
     c: torch.Tensor | None,
@@ -43,7 +42,6 @@ def compute_with_epilogue(
     """epilogue(alpha * a @ b + beta * c), a new tensor.
 
     Args:
-        call: name of the function, for errors.
         lead: dimensions that were flattened to the rows of a, and are flattened in the epilogue's
             matrices and column vectors too; None for none.
 
@@ -54,7 +52,7 @@ def compute_with_epilogue(
     is_taken = not any(stage.outputs or stage.takes_pairs for stage in chain.stages)
     if chain.reduction is not None or not is_taken:
         raise errors.UnsupportedProblemError(
-            f"{call}: epilogue {chain!r} has outputs, pairs of columns or a reduction, which the "
+            f"epilogue {chain!r} has outputs, pairs of columns or a reduction, which the "
             "operators of torch do not take; call dxgemm.gemm."
         )
     entries = [entry for stage in chain.stages for entry in stage.parameters]
@@ -63,7 +61,7 @@ def compute_with_epilogue(
         if entry.is_number:
             numbers.append(value)
             continue
-        check_tensor(f"{call}: epilogue {entry.epilogue}: {entry.name}", value)
+        check_tensor(f"epilogue {entry.epilogue}: {entry.name}", value)
         if lead is not None and entry.kind == "matrix" and value.shape[:-1] == lead:
             value = as_matrix(value)
         if lead is not None and entry.kind == "column" and value.shape == lead:

@@ -6,15 +6,18 @@ from typing import Any
 
 import torch
 
-from dxgemm import epilogues, errors
+from dxgemm import epilogues
 from dxgemm.epilogues import BoundEpilogue, Epilogue, bound_epilogue
+from dxgemm.errors import named_in_errors
+from dxgemm.problem.arguments import check_flag
 from dxgemm.torch.activations import find_activation
 from dxgemm.torch.epilogue_operators import compute_with_epilogue
 from dxgemm.torch.linear_operators import check_linear, linear_keep_operator, linear_operator
-from dxgemm.torch.operands import as_matrix, cast_operand, refuse_tensor
+from dxgemm.torch.operands import as_flag, as_matrix, as_number, cast_operand, check_tensor
 from dxgemm.torch.product_operators import gemm_operator, grouped_operator, matmul_operator
 
 
+@named_in_errors("dxgemm.torch.linear", a="x", b="weight")
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -44,7 +47,7 @@ def linear(
         UnsupportedProblemError: an operand has a tangent of forward-mode differentiation, or the
             epilogue has no derivative that a gradient needs.
         EpilogueError: epilogue is none, or lacks operands.
-        ValueError: there is no such activation.
+        SettingError: there is no such activation.
         DxgemmError: any error that `dxgemm.gemm` raises.
 
     Notes:
@@ -53,9 +56,10 @@ def linear(
         need the activation's input, which the kernel stores if a gradient is needed. Under
         `torch.autocast` operands are cast like those of `torch.nn.functional.linear`.
     """
-    x, weight = cast_operand("linear: x", x), cast_operand("linear: weight", weight)
+    x, weight = cast_operand("x", x), cast_operand("weight", weight)
     if bias is not None:
-        bias = cast_operand("linear: bias", bias)
+        bias = cast_operand("bias", bias)
+    batch_invariant = as_flag("batch_invariant", batch_invariant)
     if epilogue is not None:
         check_linear(x, weight, bias)
         chain = bound_epilogue(epilogue)
@@ -65,7 +69,7 @@ def linear(
             chain = epilogues.bias(bias) | chain
         lead = x.shape[:-1]
         rows = compute_with_epilogue(
-            "linear", as_matrix(x), weight.mT, None, 1.0, 0.0, chain, batch_invariant, lead
+            as_matrix(x), weight.mT, None, 1.0, 0.0, chain, batch_invariant, lead
         )
         return rows.reshape(*lead, weight.shape[0])
     if activation is not None and not find_activation(activation).reads_output:
@@ -75,6 +79,7 @@ def linear(
     return linear_operator(x, weight, bias, activation, batch_invariant)
 
 
+@named_in_errors("dxgemm.torch.gemm")
 def gemm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -116,17 +121,18 @@ def gemm(
         Operands of the epilogue are not cast by autocast: kernels read other dtypes beside that of
         a (`dxgemm.epilogues`).
     """
-    a, b = cast_operand("gemm: a", a), cast_operand("gemm: b", b)
+    a, b = cast_operand("a", a), cast_operand("b", b)
     if c is not None:
-        c = cast_operand("gemm: c", c)
-    refuse_tensor("gemm: alpha", alpha)
-    refuse_tensor("gemm: beta", beta)
+        c = cast_operand("c", c)
+    alpha, beta = as_number("alpha", alpha), as_number("beta", beta)
+    batch_invariant = as_flag("batch_invariant", batch_invariant)
     if epilogue is not None:
         chain = bound_epilogue(epilogue)
-        return compute_with_epilogue("gemm", a, b, c, alpha, beta, chain, batch_invariant)
+        return compute_with_epilogue(a, b, c, alpha, beta, chain, batch_invariant)
     return gemm_operator(a, b, c, alpha, beta, batch_invariant)
 
 
+@named_in_errors("dxgemm.torch.matmul")
 def matmul(
     a: torch.Tensor, b: torch.Tensor, alpha: float = 1.0, *, batch_invariant: bool = False
 ) -> torch.Tensor:
@@ -155,11 +161,11 @@ def matmul(
         Streams, gradients and autocast work as in `linear`. There is no gradient with respect to
         alpha.
     """
-    a, b = cast_operand("matmul: a", a), cast_operand("matmul: b", b)
-    refuse_tensor("matmul: alpha", alpha)
-    return matmul_operator(a, b, alpha, batch_invariant)
+    a, b, alpha = cast_operand("a", a), cast_operand("b", b), as_number("alpha", alpha)
+    return matmul_operator(a, b, alpha, as_flag("batch_invariant", batch_invariant))
 
 
+@named_in_errors("dxgemm.torch.gemm_grouped")
 def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     """Products of the groups that offsets share out, in one launch, as torch's grouped product.
 
@@ -184,11 +190,8 @@ def gemm_grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> tor
         Streams, gradients and autocast work as in `linear`. The gradients are groups by the same
         offsets.
     """
-    a, b = cast_operand("gemm_grouped: a", a), cast_operand("gemm_grouped: b", b)
-    if not isinstance(offsets, torch.Tensor):
-        raise errors.ArrayTypeError(
-            f"gemm_grouped: offsets is a {type(offsets).__name__}; pass a tensor."
-        )
+    a, b = cast_operand("a", a), cast_operand("b", b)
+    check_tensor("offsets", offsets)
     return grouped_operator(a, b, offsets)
 
 
@@ -200,9 +203,10 @@ class Linear(torch.nn.Linear):
         activation, batch_invariant: as `linear` takes them.
 
     Raises:
-        ValueError: there is no such activation.
+        SettingError: there is no such activation.
     """
 
+    @named_in_errors("dxgemm.torch.Linear")
     def __init__(
         self,
         in_features: int,
@@ -216,6 +220,7 @@ class Linear(torch.nn.Linear):
     ) -> None:
         if activation is not None:
             find_activation(activation)
+        check_flag("batch_invariant", batch_invariant)
         super().__init__(in_features, out_features, bias, device, dtype)
         self.activation = activation
         self.batch_invariant = batch_invariant

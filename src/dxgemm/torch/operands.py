@@ -9,6 +9,8 @@ import torch
 from torch.autograd.forward_ad import unpack_dual
 
 from dxgemm import errors
+from dxgemm.call.prepare import real_number
+from dxgemm.problem.arguments import check_flag
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 COMPLEX_DTYPES = (torch.complex64, torch.complex128)
@@ -47,11 +49,18 @@ def check_tensor(label: str, operand: Any) -> None:
         )
 
 
-def refuse_tensor(label: str, number: Any) -> None:
-    """Raise if what must be a number is a tensor."""
+def as_number(name: str, number: Any) -> float:
+    """Return a real number as Python's own."""
+    if type(number) is float or (type(number) is int and abs(number) < 2**53):
+        return float(number)  # all that `torch.compile` traces
     if isinstance(number, torch.Tensor):
-        name = label.split()[-1]
-        raise errors.ScalarError(f"{label} is a tensor; pass a number: {name}.item().")
+        raise errors.ScalarError(f"{name} is a tensor; pass a number: {name}.item().")
+    return real_number(name, number)
+
+
+def as_flag(name: str, flag: Any) -> bool:
+    """Return an option that is True or False as Python's own."""
+    return flag if type(flag) is bool else check_flag(name, flag)
 
 
 def check_operands(

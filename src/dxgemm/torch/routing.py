@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import dxgemm
-from dxgemm.errors import LaunchError
+from dxgemm.errors import LaunchError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.torch.operands import DTYPES
 
@@ -70,7 +70,11 @@ def batch_invariant() -> Iterator[None]:
                 warnings.filterwarnings("ignore", "Warning only once for all operators")
                 for name, route in ROUTES.items():
                     # On the simulator, CPU tensors stand for those of a GPU.
-                    _routing.library.impl(name, route, "CPU" if simulator_enabled() else "CUDA")
+                    _routing.library.impl(
+                        name,
+                        named_in_errors(f"torch.{name}")(route),
+                        "CPU" if simulator_enabled() else "CUDA",
+                    )
     try:
         yield
     finally:
