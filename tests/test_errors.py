@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -42,16 +41,6 @@ def of_records(values):
 
 ARRAYS = arrays()
 
-NOT_ARRAYS = {
-    "None": None,
-    "a string": "matrix",
-    "a list": [[1.0, 2.0]],
-    "a number": 2.0,
-    "a scalar of NumPy": np.float32(2),
-    "a type": np.ndarray,
-    "a masked array": np.ma.masked_array(ones(4, 5)),
-}
-
 UNSUPPORTED_DTYPES = (
     "int16", "int64", "uint8", "uint32", "bool", ">f2", "longdouble", "clongdouble", ">c8",
     ">f4", ">f8", "object", "U4", "S4", "datetime64[s]", "i4,f4",
@@ -81,39 +70,6 @@ WRONG_SHAPES = {
     ),
 }
 
-NOT_NUMBERS = {
-    "complex": 1j,
-    "complex of NumPy": np.complex64(1),
-    "text": "nan",
-    "None": None,
-    "a list": [1.0],
-    "an array": ones(1),
-    "a bool": True,
-    "a decimal": Decimal("0.5"),
-    "an integer beyond float64": 10**400,
-    "a float beyond float32": 1e300,
-}
-
-NOT_STREAMS = {"text": "stream", "a float": 1.5, "a bool": True, "negative": -1, "object": object()}
-
-UNKNOWN_IMPLEMENTATIONS = {
-    "a name": "nope",
-    "an empty name": "",
-    "a number": 3,
-    "a list": ["thread_tile_2d"],
-    "another case": "Tiled",
-}
-
-UNKNOWN_PRECISIONS = {
-    "a name": "half",
-    "an empty name": "",
-    "a dtype": np.float32,
-    "a number": 11,
-    "a list": ["tf32"],
-    "an array": ones(2),
-    "another case": "TF32",
-}
-
 
 @pytest.fixture(params=["gemm", "plan", "explain"])
 def refuses(request):
@@ -126,26 +82,13 @@ def refuses(request):
             for name, value in arguments.items()
             if isinstance(value, np.ndarray) and not value.dtype.hasobject
         }
-        with pytest.raises(error, match=f"(?s)gemm: .*{match}") as caught:
+        with pytest.raises(error, match=f"(?s)^{request.param}: .*{match}") as caught:
             getattr(dxgemm, request.param)(**arguments)
         assert isinstance(caught.value, dxgemm.DxgemmError)
         for name, content in before.items():
             assert arguments[name].tobytes() == content, f"{name} was changed"
 
     return refuses
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        pytest.param(name, value, id=f"{name} is {kind}")
-        for name in ("a", "b", "c", "out")
-        for kind, value in NOT_ARRAYS.items()
-        if not (value is None and name in ("c", "out"))
-    ],
-)
-def test_what_is_not_an_array_is_refused(refuses, name, value):
-    refuses(errors.ArrayTypeError, rf"\b{name} is", **{name: value})
 
 
 def test_a_sparse_matrix_is_refused(refuses):
@@ -205,11 +148,6 @@ def test_int8_mixed_with_float32_factors_is_refused(refuses):
     refuses(errors.DtypeError, "a is float32, b is int8", b=arrays("int8")["b"])
 
 
-@pytest.mark.parametrize("value", UNKNOWN_PRECISIONS.values(), ids=UNKNOWN_PRECISIONS)
-def test_an_unknown_precision_is_refused_with_those_there_are(refuses, value):
-    refuses(errors.PrecisionError, "precision is .*'tf32'", precision=value)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int8"])
 def test_tf32_of_anything_but_float32_is_refused(refuses, dtype):
     operands = {**arrays(dtype), "c": ones(4, 6, dtype=RESULT_DTYPES[dtype][0])}
@@ -223,19 +161,13 @@ def test_explain_shape_refuses_what_gemm_refuses():
         dxgemm.explain_shape(2, 3, 4, "float32", out_dtype="float64")
     with pytest.raises(errors.DtypeError, match="int32"):
         dxgemm.explain_shape(2, 3, 4, "int32")
-    with pytest.raises(errors.DtypeError, match=r"out is int8.*both be int32"):
+    with pytest.raises(errors.DtypeError, match="pass 'int32'"):
         dxgemm.explain_shape(2, 3, 4, "int8", out_dtype="int8")
 
 
 @pytest.mark.parametrize("changed, match", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
 def test_wrong_shapes_are_refused_with_the_shapes(refuses, changed, match):
     refuses(errors.ShapeError, match, **changed)
-
-
-@pytest.mark.parametrize("value", NOT_NUMBERS.values(), ids=NOT_NUMBERS)
-@pytest.mark.parametrize("name", ["alpha", "beta"])
-def test_what_is_not_a_real_number_is_refused(refuses, name, value):
-    refuses(errors.ScalarError, name, **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -250,17 +182,6 @@ def test_real_numbers_of_any_kind_are_accepted(value):
 def test_beta_without_c_is_refused(refuses):
     refuses(errors.MissingOperandError, "no c", c=None)
     refuses(errors.MissingOperandError, "no c", c=None, out=ones(4, 6))
-
-
-@pytest.mark.parametrize("value", NOT_STREAMS.values(), ids=NOT_STREAMS)
-def test_what_is_not_a_stream_is_refused(refuses, value):
-    refuses(errors.StreamError, "stream is", stream=value)
-
-
-@pytest.mark.parametrize("value", UNKNOWN_IMPLEMENTATIONS.values(), ids=UNKNOWN_IMPLEMENTATIONS)
-def test_an_unknown_implementation_is_refused_with_those_there_are(refuses, value):
-    names = ".*".join(implementation.name for implementation in dxgemm.implementations())
-    refuses(errors.UnknownImplementationError, names, implementation=value)
 
 
 @pytest.mark.parametrize(

@@ -183,7 +183,7 @@ def test_complex_problems(home, dtype, is_planned):
     for result, array, (x, y, z), factor in zip(results, c, kept, alpha, strict=True):
         assert result is array
         np.testing.assert_array_equal(home.fetch(result), factor * (x @ y) + beta * z)
-    with pytest.raises(errors.ScalarError, match=r"at \[0\]: alpha is 1j"):
+    with pytest.raises(errors.ScalarError, match="alpha is 1j"):
         dxgemm.gemm_grouped([home.send(kept[0][0].real.copy())], [b[0].real.copy()], None, 1j)
 
 
@@ -193,17 +193,17 @@ REFUSED = {
     "inner dimensions": (
         (([matrix(2, 2), matrix(4, 5)], [matrix(2, 2), matrix(6, 7)])),
         errors.ShapeError,
-        r"gemm_grouped: at \[1\]: inner dimensions differ: a is \(4, 5\), b is \(6, 7\)",
+        r"_grouped: inner dimensions differ: a\[1\] is \(4, 5\), b\[1\] is \(6, 7\)",
     ),
     "an array": ((matrix(2, 2, 2), TWICE), errors.ArrayTypeError, "a is a ndarray; pass a list"),
     "no list": ((TWICE, None), errors.ArrayTypeError, "b is a NoneType; pass a list"),
     "lengths": ((TWICE, TWICE[:1]), errors.ShapeError, "a has 2, b has 1 arrays"),
-    "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"at \[0\]: a is \(2, 2,"),
-    "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"at \[1\]: b is a int, 3"),
+    "a batch": (([matrix(2, 2, 2)], [matrix(2, 2)]), errors.ShapeError, r"a\[0\] is \(2, 2,"),
+    "no array": ((TWICE, [TWICE[0], 3]), errors.ArrayTypeError, r"b\[1\] is a int, 3"),
     "integers": (
         ([matrix(2, 2, dtype=np.int8)], [matrix(2, 2, dtype=np.int8)]),
         errors.DtypeError,
-        r"at \[0\]: a is int8; groups are computed in float32, .*, bfloat16, complex64, complex128",
+        r"a\[0\] is int8; groups are computed in float32, .*, bfloat16, complex64, complex128",
     ),
     "two dtypes of results": (
         (HALVES, HALVES, [matrix(2, 2, dtype=np.float16), matrix(2, 2)]),
@@ -213,7 +213,7 @@ REFUSED = {
     "a dtype that does not fit": (
         (HALVES, HALVES, [matrix(2, 2), matrix(2, 2, dtype=np.float64)]),
         errors.DtypeError,
-        r"at \[1\]: dtypes differ: a is float16, b is float16, c is float64",
+        r"dtypes differ: a\[1\] is float16, b\[1\] is float16, c\[1\] is float64",
     ),
     "overflow of sums": ((HALVES, HALVES, None, 1e39), errors.ScalarError, "overflows float32"),
     "two dtypes": (
@@ -221,10 +221,10 @@ REFUSED = {
         errors.DtypeError,
         r"a\[0\] is float32, a\[1\] is float64",
     ),
-    "no c": ((TWICE, TWICE, None, 1.0, [0, 1]), errors.MissingOperandError, r"at \[1\]: beta"),
+    "no c": ((TWICE, TWICE, None, 1.0, [0, 1]), errors.MissingOperandError, r"beta\[1\] is not"),
     "alphas": ((TWICE, TWICE, None, [1.0]), errors.ShapeError, "alpha has 1 numbers for 2"),
-    "a scalar": ((TWICE, TWICE, None, [1, "2"]), errors.ScalarError, r"at \[1\]: alpha is '2'"),
-    "overflow": ((TWICE, TWICE, None, 1e39), errors.ScalarError, r"at \[0\]: alpha is 1e\+39"),
+    "a scalar": ((TWICE, TWICE, None, [1, "2"]), errors.ScalarError, r"alpha\[1\] is '2'"),
+    "overflow": ((TWICE, TWICE, None, 1e39), errors.ScalarError, r"alpha is 1e\+39"),
     "one result twice": (
         (TWICE, TWICE, [BUFFER[:2, :2], BUFFER[1:3, 1:3]]),
         errors.OverlapError,
