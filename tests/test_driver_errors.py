@@ -788,7 +788,7 @@ def cubins(fake, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_cubin_that_the_driver_cannot_use_is_built_again_once(cubins, name):
-    cubins.error = driver.CUresult[f"CUDA_ERROR_{name}"]
+    cubins.error = getattr(driver.CUresult, f"CUDA_ERROR_{name}")
     for _ in range(2):
         assert cubins.bind()._kernel.cubin == b"new 1"
     assert cubins.built == 1

@@ -11,6 +11,7 @@ from known_devices import H200
 import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.call import route
+from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.parts.kernel import MOST_BLOCKS, MOST_INDEX
 from dxgemm.problem import pieces
 from dxgemm.problem.define import contiguous_problem
@@ -153,6 +154,7 @@ class Recorded:
         return launch
 
 
+@pytest.mark.skipif(not simulator_enabled(), reason="takes the place of the simulator's launches")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cut", CUTS)
 def test_no_launch_wraps(monkeypatch, dtype, cut):

@@ -227,7 +227,7 @@ def gemm_symmetric(
 
 def _prepare_symmetric(
     a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, implementation: Any, precision: Any,
-    stream: Any, epilogue: Any, triangle: str, transpose: bool,
+    stream: Any, epilogue: Any, triangle: str, transpose: bool, *, is_explained: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """`prepare` for the arguments of `gemm_symmetric`."""
     check_name("triangle", triangle, TRIANGLES, ShapeError)
@@ -235,8 +235,9 @@ def _prepare_symmetric(
     symmetry = Symmetry(triangle, is_transposed, adds_transpose=b is not None)
     other = a if b is None else b
     return prepare(
-        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry
-    )
+        a, other, c, alpha, beta, out, implementation, precision, stream, epilogue, symmetry,
+        is_explained=is_explained,
+    )  # fmt: skip
 
 
 def matmul(
@@ -362,8 +363,9 @@ def explain(
     if batch_invariant is not False:
         implementation = with_batch_invariance(implementation, batch_invariant)
     *_, route = prepare(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate
-    )
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, None, conjugate,
+        is_explained=True,
+    )  # fmt: skip
     return explain_route(route)
 
 
@@ -385,8 +387,9 @@ def explain_symmetric(
 ) -> Explanation:
     """Explain what `gemm_symmetric` of the same arguments would do; nothing is launched."""
     *_, route = _prepare_symmetric(
-        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle, transpose
-    )
+        a, b, c, alpha, beta, out, implementation, precision, stream, epilogue, triangle, transpose,
+        is_explained=True,
+    )  # fmt: skip
     return explain_route(route)
 
 

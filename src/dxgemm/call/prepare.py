@@ -40,10 +40,13 @@ def prepare(
     epilogue: Any = None,
     symmetry: Symmetry | None = None,
     conjugate: str = "",
+    *,
+    is_explained: bool = False,
 ) -> tuple[Any, ...]:
     """Check all arguments of a call; nothing is launched or written before every check has passed.
 
-    With a `symmetry`, a or b stands for its transpose.
+    With a `symmetry`, a or b stands for its transpose. A call that is only explained gets no array
+    for its result.
 
     Returns:
         launch: launch to call; None if nothing is launched.
@@ -129,7 +132,9 @@ def prepare(
     call_epilogue = None
     if route.is_special and epilogue is not None:
         call_epilogue = CallEpilogue(epilogue, values)
-    if call_epilogue is not None and route.reduction is not None:
+    if is_explained and out is None and (c is None or route.reduction is not None):
+        result, target = None, 0
+    elif call_epilogue is not None and route.reduction is not None:
         result = call_epilogue.results(route.results, library_a, a)
         target = out_pointer  # 0 if the matrix is not stored
     elif out is not None:
@@ -149,7 +154,7 @@ def prepare(
     if prepared_b is not None:
         launch = prepared_b.bind(launch, "a" if route.is_transposed else "b")
     operands: tuple[Any, ...] = ()
-    if epilogue is not None:
+    if epilogue is not None and not (is_explained and route.reduction is not None):
         pointers = a_pointer, b_pointer, c_pointer, out_pointer, *values
         operands = _epilogue_operands(route, pointers, values)
     ordered: tuple[tuple[Library, Any], ...] = ()
@@ -162,7 +167,7 @@ def prepare(
         alpha, beta = _special_scalars(route, alpha, beta)
         if _changes_nothing(route, beta, out, call_epilogue):
             launch = None
-        elif route.host_operands:
+        elif route.host_operands and not is_explained:
             if symmetry is not None and symmetry.transposed_name in route.host_operands:
                 name = symmetry.transposed_name
                 arrays[name] = host_view(arrays[name]).swapaxes(-1, -2)

@@ -198,7 +198,7 @@ class Route:
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:
             self._add_epilogue(epilogue, None if flat is None else self.shape[-2])
-        whole = self.problem
+        self._whole = whole = self.problem
         self.is_transposed = whole.is_transposed
         self.pieces = pieces_of(whole, is_symmetric=triangle not in ("", "either"))
         if self.pieces:
@@ -262,7 +262,9 @@ class Route:
 
     @property
     def asked(self) -> Problem:
-        """Problem that was asked for, which is the complex one if there is one."""
+        """Problem that was asked for: the whole, and the complex one if there is one."""
+        if self.pieces:
+            return self._whole
         return self.complex_form.problem if self.complex_form else self.problem
 
     @cached_property

@@ -38,7 +38,7 @@ class PiecewiseLaunch(LaunchSeries):
                 b + _distance(problem.b, matrix, depth, col) * item_size,
             )
             target = out + _distance(problem.out, matrix, row, col) * ITEM_SIZES[problem.out_dtype]
-            addend, factor = target, 1.0  # behind the first piece along k, the sums so far
+            addend, factor = target, 1  # behind the first piece along k, the sums so far
             if depth == 0:
                 addend = c + _distance(problem.c, matrix, row, col) * ITEM_SIZES[problem.c_dtype]
                 factor = beta

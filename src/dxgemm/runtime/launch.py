@@ -260,6 +260,8 @@ class KernelLaunch:
         try:
             arguments = idle.pop()
         except IndexError:
+            arguments = None  # other calls use all there are
+        if arguments is None:
             arguments = self._new_arguments()
         try:
             self._set_arguments(arguments, a, b, c, out, alpha, beta, operands)
