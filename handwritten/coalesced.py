@@ -33,6 +33,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.unroll import gemm_kernel
 
     scalar = np.dtype(dtype).type
@@ -41,14 +42,13 @@ def make_kernel(
     tile_m, tile_n = config.tile_m, config.tile_n
     # A stride of 1 that the compiler knows spares it half of the loop's address arithmetic.
     is_unit = a_row == "unit"
-    int31 = 0x7FFFFFFF  # see `naive`
 
     @gemm_kernel
     def coalesced_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, this thread's element ---
-        tiles_m = (m + tile_m - 1) // tile_m & int31
-        tiles_n = (n + tile_n - 1) // tile_n & int31
-        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
+        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
+        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         thread = cuda.threadIdx.x & 1023
         # New: neighbouring threads walk along a row.
         row = tile // tiles_n * tile_m + thread // tile_n

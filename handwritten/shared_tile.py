@@ -63,6 +63,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda
 
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -70,7 +71,6 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     finish = make_finish(epilogue, dtype, dtype)
     tile_size, tile_k = config.tile, config.tile_k
     copies = tile_k // tile_size
-    int31 = 0x7FFFFFFF  # see `naive`
     alignment = smem_alignment()  # lets the compiler read several elements at a time
 
     @gemm_kernel
@@ -79,9 +79,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         b_smem = cuda.shared.array((tile_k, tile_size), scalar, alignment)
 
         # --- This block's tile, this thread's element ---
-        tiles_m = (m + tile_size - 1) // tile_size & int31
-        tiles_n = (n + tile_size - 1) // tile_size & int31
-        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_size - 1) // tile_size)
+        tiles_n = below_2_31((n + tile_size - 1) // tile_size)
+        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         # The mask proves to the compiler that no index is negative: without it, each access to an
         # array pays for Python's wraparound.
         thread = cuda.threadIdx.x & 1023

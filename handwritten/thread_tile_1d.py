@@ -69,6 +69,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda
 
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.tiles import smem_alignment
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
@@ -77,7 +78,6 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     tile_size, tile_k, thread_m = config.tile, config.tile_k, config.thread_m
     copies = config.copies
     a_rows, b_rows = config.threads // tile_k, config.threads // tile_size  # copied at a time
-    int31 = 0x7FFFFFFF  # see `naive`
     alignment = smem_alignment()
 
     @gemm_kernel
@@ -87,9 +87,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         acc = cuda.local.array(thread_m, scalar)  # New: several elements, in registers
 
         # --- This block's tile, this thread's elements ---
-        tiles_m = (m + tile_size - 1) // tile_size & int31
-        tiles_n = (n + tile_size - 1) // tile_size & int31
-        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_size - 1) // tile_size)
+        tiles_n = below_2_31((n + tile_size - 1) // tile_size)
+        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         tile_row, tile_col = tile // tiles_n * tile_size, tile % tiles_n * tile_size
         thread = cuda.threadIdx.x & 1023
         # A warp owns neighbouring columns, and reads one element of a_smem at a time: a broadcast.

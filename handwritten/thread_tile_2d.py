@@ -53,6 +53,7 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import make_finish
+    from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
 
     scalar = np.dtype(dtype).type
@@ -63,7 +64,6 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
     a_smem_row = tile_m + config.padding(dtype)
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
-    int31 = 0x7FFFFFFF  # see `naive`
 
     @gemm_kernel
     def thread_tile_2d_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -74,9 +74,9 @@ def make_kernel(config: Config, dtype: str, epilogue: Any = None) -> Callable[..
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
-        tiles_m = (m + tile_m - 1) // tile_m & int31
-        tiles_n = (n + tile_n - 1) // tile_n & int31
-        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
+        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
+        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
         thread = cuda.threadIdx.x & 1023
         thread_row, thread_col = thread // threads_n, thread % threads_n

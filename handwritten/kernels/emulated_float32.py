@@ -180,7 +180,7 @@ def make_kernel(
     from numba import cuda, int32, uint8
 
     from dxgemm.handwritten.parts.hopper import limit_registers, tensor_map
-    from dxgemm.handwritten.parts.intrinsics import global_address, shared_address
+    from dxgemm.handwritten.parts.intrinsics import global_address, low_word, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
     from dxgemm.handwritten.parts.scale_back import make_scale_back
     from dxgemm.handwritten.parts.tile_order import make_tile_map
@@ -264,8 +264,8 @@ def make_kernel(
             out_row_bytes, out_col_bytes = out.row * 4, out.col * 4
             c_row_bytes, c_col_bytes = c.row * 4, c.col * 4
             out_chunk_bytes, c_chunk_bytes = CHUNK_COLS * out_col_bytes, CHUNK_COLS * c_col_bytes
-            out_line_bytes: int32 = out_row_bytes
-            c_line_bytes: int32 = c_row_bytes
+            # Vectors alone use these, which have lines below LONGEST_LINE.
+            out_line_bytes, c_line_bytes = low_word(out_row_bytes), low_word(c_row_bytes)
             # Vectors that lie whole inside the result or whole outside of it.
             has_vectors = n % 4 == 0
             has_vectors &= allows_vectors(out_address, out.batch, out.row, out.col)

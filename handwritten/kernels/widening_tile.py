@@ -60,6 +60,7 @@ def make_kernel(
 
     from dxgemm.handwritten.parts.block_mask import make_is_dead
     from dxgemm.handwritten.parts.epilogue import columns_for_one, make_finish
+    from dxgemm.handwritten.parts.intrinsics import below_2_31
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
 
@@ -83,9 +84,6 @@ def make_kernel(
     b_smem_row = tile_n + config.padding(dtype)
     a_copies, b_copies = tile_m * tile_k // threads, tile_n * tile_k // threads
 
-    # Blocks and tiles number fewer than 2**31: saying so makes the compiler's divisions short.
-    int31 = 0x7FFFFFFF
-
     @gemm_kernel
     def widening_tile_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         a_smem = cuda.shared.array((tile_k, a_smem_row), scalar)
@@ -95,9 +93,9 @@ def make_kernel(
         acc = cuda.local.array((thread_m, thread_n), scalar)
 
         # --- This block's tile, this thread's first element ---
-        tiles_m = (m + tile_m - 1) // tile_m & int31
-        tiles_n = (n + tile_n - 1) // tile_n & int31
-        matrix, tile = divmod(cuda.blockIdx.x & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
+        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
+        matrix, tile = divmod(below_2_31(cuda.blockIdx.x), below_2_31(tiles_m * tiles_n))
         tile_row, tile_col = tile // tiles_n * tile_m, tile % tiles_n * tile_n
         if is_masked and is_dead(tile_row, tile_col, extra):
             return

@@ -116,7 +116,12 @@ def make_line_load(
     """
     from numba import cuda, int32, int64
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        load_shared,
+        low_word,
+        store_shared,
+    )
     from dxgemm.handwritten.parts.line_intrinsics import (
         copy_async_if,
         shift_words,
@@ -187,7 +192,7 @@ def make_line_load(
             beyond = last_vectors(item, rest)
             for i in static_range(passes):
                 vector = at & -CHUNK_BYTES
-                shift: int32 = int32(at) & (CHUNK_BYTES - 1)
+                shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
                 copy_async_if(
                     CHUNK_BYTES, is_cached, target, i * pass_bytes, vector, int32(CHUNK_BYTES),
                     int32(i * lines_at_once < wanted),
@@ -205,7 +210,7 @@ def make_line_load(
         beyond = last_vectors(item, rest)
         while line < wanted:
             vector = at & -CHUNK_BYTES
-            shift: int32 = int32(at) & (CHUNK_BYTES - 1)
+            shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
             has_first = vector >= begin and vector + CHUNK_BYTES <= end
             copy_async_if(
                 CHUNK_BYTES, is_cached, to, 0, vector, int32(CHUNK_BYTES), int32(has_first)
@@ -225,7 +230,7 @@ def make_line_load(
         wanted: int32 = min(left, needed) if rest > 0 else 0
         while line < wanted:
             vector = at & -CHUNK_BYTES
-            shift: int32 = int32(at) & (CHUNK_BYTES - 1)
+            shift: int32 = low_word(at) & (CHUNK_BYTES - 1)
             behind = vector + CHUNK_BYTES * (1 + (inside + shift > CHUNK_BYTES))
             if vector < begin or behind > end:
                 store_shared(to, 0, gather(at, int64(ITEM_BYTES), inside))
@@ -264,7 +269,7 @@ def make_line_load(
             cuda.syncwarp()
             for i in static_range(first, first + TOGETHER):
                 if i < passes:
-                    shift: int32 = int32(source) + i * lines_at_once * step & CHUNK_BYTES - 1
+                    shift: int32 = low_word(source) + i * lines_at_once * step & CHUNK_BYTES - 1
                     if not is_along_k:  # whole lines are zero
                         mask = int32(-1) if i * lines_at_once < left else int32(0)
                         masks = (mask, mask, mask, mask)

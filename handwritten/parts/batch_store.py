@@ -65,6 +65,7 @@ def make_store_tile(
         divide,
         global_address,
         load_shared,
+        low_word,
         store_global,
         store_shared,
     )
@@ -100,7 +101,7 @@ def make_store_tile(
             if item < 0:
                 store_global(at, ITEM_BYTES, (uint16(high),))
             elif int32(item + 1) < items:
-                store_global(at, 0, (int32(low | high << 16),))
+                store_global(at, 0, (low_word(low | high << 16),))
             else:
                 store_global(at, 0, (uint16(low),))
 
@@ -143,7 +144,7 @@ def make_store_tile(
         source: int32 = smem + line * half_line
         while line < rows:
             # Of the first word of a line only the second element is its own, at an odd address.
-            item: int32 = thread % 32 * 2 - (int32(to) >> 1 & 1)
+            item: int32 = thread % 32 * 2 - (low_word(to) >> 1 & 1)
             for _ in static_range(word_turns):
                 store_word(to, item, cols, source + item * ITEM_BYTES, ITEM_BYTES)
                 item += 64
@@ -156,7 +157,8 @@ def make_store_tile(
         items: int32 = rows * cols
         gap: int32 = half_line - cols * ITEM_BYTES
         inverse = divide(int32(QUOTIENT - 1 + cols), cols)
-        odd: int32 = int32(target) >> 1 & 1  # the first word that is whole begins with this element
+        # The first word that is whole begins with this element.
+        odd: int32 = low_word(target) >> 1 & 1
         first: int32 = 2 * thread + odd
         to = target + first * ITEM_BYTES
         # Casts keep numbers in 32 bits, which numba would compute in 64.
@@ -171,7 +173,7 @@ def make_store_tile(
                 source: int32 = smem + item * ITEM_BYTES + line * gap
                 low = int32(load_shared(uint16, 1, source, 0)[0])
                 high = int32(load_shared(uint16, 1, int32(source + step), 0)[0])
-                words = words + (int32(low | high << 16),)
+                words = words + (low_word(low | high << 16),)
             for turn in static_range(RUN_TURNS):
                 is_whole = int32(first + (turn * 2 * threads + 1)) < items
                 store_word_if(to, turn * 4 * threads, words[turn], int32(is_whole))

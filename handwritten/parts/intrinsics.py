@@ -32,8 +32,9 @@ class NoValueError(Exception):
 
 
 if _config.ENABLE_CUDASIM:
-    from dxgemm.handwritten.parts import simulated_memory
+    from dxgemm.handwritten.parts import simulated_integers, simulated_memory
 
+    below_2_31 = simulated_integers.below_2_31
     commit_copies = simulated_memory.commit_copies
     copy_async = simulated_memory.copy_async
     copy_async_part = simulated_memory.copy_async_part
@@ -41,6 +42,7 @@ if _config.ENABLE_CUDASIM:
     load_global = simulated_memory.load_global
     load_shared = simulated_memory.load_shared
     load_vectors = simulated_memory.load_vectors
+    low_word = simulated_integers.low_word
     shared_address = simulated_memory.shared_address
     store_global = simulated_memory.store_global
     store_shared = simulated_memory.store_shared
@@ -68,22 +70,26 @@ if _config.ENABLE_CUDASIM:
         return (scalar(0),) * count
 
     def divide(dividend: Any, divisor: Any) -> Any:
-        return dividend // divisor
+        return simulated_integers.Int32(below_2_31(dividend) // below_2_31(divisor))
 
     def opaque(value: Any) -> Any:
         return value
 
+    def _rounded(value: Any) -> Any:
+        """The cast to the type of a value; sums of int8 wrap around."""
+        return low_word if isinstance(value, simulated_integers.Int32) else type(value)
+
     def scaled(alpha: Any, value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(scaled(alpha, one) for one in value)
-        return type(value)(alpha * value)
+        return _rounded(value)(alpha * value)
 
     multiplied = scaled
 
     def plus_scaled(total: Any, beta: Any, value: Any) -> Any:
         if isinstance(total, tuple):
             return tuple(plus_scaled(x, beta, y) for x, y in zip(total, value, strict=True))
-        return type(total)(total + beta * value)
+        return _rounded(total)(total + beta * value)
 
     def complex_of(re: Any, im: Any) -> Any:
         return np.result_type(re, np.complex64).type(complex(re, im))
@@ -117,7 +123,7 @@ if _config.ENABLE_CUDASIM:
 
 else:
     from llvmlite import ir
-    from numba import cuda
+    from numba import cuda, int32
     from numba.cuda import types
     from numba.cuda.cgutils import pack_array
     from numba.cuda.core.errors import RequireLiteralValue
@@ -140,6 +146,14 @@ else:
     def device_function(function: Any) -> Any:
         """Compiled into the kernel that calls it; the simulator calls it as it is."""
         return cuda.jit(device=True, forceinline=True)(function)
+
+    # The low 32 bits of an integer, as an int32. The simulator lets this cast alone cut bits off.
+    low_word = int32
+
+    @device_function
+    def below_2_31(value):
+        """The same number, which is not negative and below 2**31: divisions by it are short."""
+        return value & 0x7FFFFFFF
 
     def literal(value: Any) -> Any:
         """The value of an argument that must be known when the kernel is compiled."""

@@ -119,7 +119,7 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
     """
     from numba import int32
 
-    from dxgemm.handwritten.parts.intrinsics import device_function, load_global
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_global, low_word
     from dxgemm.handwritten.parts.line_intrinsics import load_item
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
@@ -133,7 +133,7 @@ def make_chunk_loads(item_bytes: int) -> tuple[Callable[..., Any], Callable[...,
                 place = word * WORD_BYTES + part * part_bytes
                 at = source + (place // item_bytes * step + place % item_bytes)
                 element = load_item(part_bytes, at, int32(inside > place))
-                bits = int32(bits | element << (8 * part_bytes * part))
+                bits = low_word(bits | element << (8 * part_bytes * part))
             words = words + (bits,)
         return words
 
@@ -169,6 +169,7 @@ def make_line_tile(
         copy_async_part,
         device_function,
         load_global,
+        low_word,
         store_shared,
     )
     from dxgemm.handwritten.parts.line_intrinsics import (
@@ -295,7 +296,7 @@ def make_line_tile(
                     for x in static_range(WORD_BYTES):
                         is_inside = int32(k_inside > k and x_inside > x)
                         byte = load_item(1, at + (k * k_step + x), is_inside)
-                        word = int32(word | byte << (8 * x))
+                        word = low_word(word | byte << (8 * x))
                     words = words + (word,)
             chunks = chunks + words
         return chunks

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-SPAN = 1 << 40
+from dxgemm.handwritten.parts.simulated_integers import Int32
+
+SPAN = 1 << 54
 MOST_OPERANDS = 64  # that are kept: those of several launches
 
 _operands: dict[int, Any] = {}  # by number, from 1 on
@@ -23,15 +25,15 @@ _shared: list[np.ndarray] = [np.zeros(0, np.uint8)]  # bytes of the block that i
 def global_address(pointer: Any) -> Any:
     for number, operand in _operands.items():
         if operand is pointer:
-            return np.int64(number * SPAN)
+            return number * SPAN
     number = 1 + next(_numbers) % MOST_OPERANDS
     _operands[number] = pointer
-    return np.int64(number * SPAN)
+    return number * SPAN
 
 
 def shared_address(array: Any) -> Any:
     _shared[0] = array.view(np.uint8)
-    return np.int32(0)
+    return Int32(0)
 
 
 def _elements(address: Any, size: int) -> tuple[Any, range]:
@@ -57,21 +59,36 @@ def _shared_bytes(address: Any, size: int) -> np.ndarray:
     return memory[start : start + size]
 
 
+def _dtype(scalar: Any) -> np.dtype:
+    """NumPy's dtype of a type, which may be numba's."""
+    return np.dtype(getattr(scalar, "name", scalar))
+
+
+def _registers(data: Any, scalar: Any) -> Any:
+    """Bytes as a tuple of elements; what is read as numba's int32 computes as such."""
+    elements = np.frombuffer(data, _dtype(scalar))
+    return tuple(map(Int32, elements)) if str(scalar) == "int32" else tuple(elements)
+
+
+def _array(values: Any) -> np.ndarray:
+    """Registers as an array of their type."""
+    return np.array([np.int32(v) if isinstance(v, Int32) else v for v in values])
+
+
 def load_global(scalar: Any, width: int, address: Any, offset: int) -> Any:
-    data = _read(address + offset, width * np.dtype(scalar).itemsize)
-    return tuple(np.frombuffer(data, scalar))
+    return _registers(_read(address + offset, width * _dtype(scalar).itemsize), scalar)
 
 
 def store_global(address: Any, offset: int, values: Any) -> None:
-    data = np.array(values)
+    data = _array(values)
     operand, places = _elements(address + offset, data.nbytes)
     for place, element in zip(places, data.view(operand.dtype), strict=True):
         operand[place] = element
 
 
 def load_shared(scalar: Any, width: int, address: Any, offset: int) -> Any:
-    size = width * np.dtype(scalar).itemsize
-    return tuple(_shared_bytes(address + offset, size).view(scalar))
+    size = width * _dtype(scalar).itemsize
+    return _registers(_shared_bytes(address + offset, size), scalar)
 
 
 def load_vectors(scalar: Any, width: int, address: Any, offset: int, step: int, count: int) -> Any:
@@ -80,7 +97,7 @@ def load_vectors(scalar: Any, width: int, address: Any, offset: int, step: int, 
 
 
 def store_shared(address: Any, offset: int, values: Any) -> None:
-    data = np.array(values)
+    data = _array(values)
     _shared_bytes(address + offset, data.nbytes)[:] = data.view(np.uint8)
 
 

@@ -46,6 +46,7 @@ def make_store(
         cluster_wait,
         device_function,
         load_shared,
+        low_word,
         plus_scaled,
         scaled,
         store_cluster,
@@ -54,6 +55,7 @@ def make_store(
     from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
 
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
+    rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
     stored = stored_type(out_dtype)
     widen_c = WIDEN[out_dtype] if out_dtype in HALVES else scalar
     narrow = NARROW.get(out_dtype, stored)
@@ -110,7 +112,7 @@ def make_store(
             )
             totals = ()
             for piece in static_range(taken):
-                totals = totals + (scalar(sums[piece] + others[piece]),)
+                totals = totals + (rounded(sums[piece] + others[piece]),)
             sums = totals
         return sums
 

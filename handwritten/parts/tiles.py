@@ -193,15 +193,12 @@ def make_load_fragment(thread_outer: int, group: int, layout: SmemLayout, dtype:
 
 def make_find_tile(tile_m: int, tile_n: int) -> Any:
     """A device function: (block, m, n) -> matrix, first row and first column of a block's tile."""
-    from dxgemm.handwritten.parts.intrinsics import device_function
-
-    # There are fewer than 2**31 tiles. Said to the compiler, this makes its divisions short.
-    int31 = 0x7FFFFFFF
+    from dxgemm.handwritten.parts.intrinsics import below_2_31, device_function
 
     def find_tile(block, m, n):
-        tiles_m = (m + tile_m - 1) // tile_m & int31
-        tiles_n = (n + tile_n - 1) // tile_n & int31
-        matrix, tile = divmod(block & int31, tiles_m * tiles_n & int31)
+        tiles_m = below_2_31((m + tile_m - 1) // tile_m)
+        tiles_n = below_2_31((n + tile_n - 1) // tile_n)
+        matrix, tile = divmod(below_2_31(block), below_2_31(tiles_m * tiles_n))
         return matrix, tile // tiles_n * tile_m, tile % tiles_n * tile_n
 
     return device_function(find_tile)

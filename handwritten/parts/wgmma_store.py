@@ -52,7 +52,7 @@ def make_store_tile(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.epilogue import columns_for_one
-    from dxgemm.handwritten.parts.intrinsics import global_address
+    from dxgemm.handwritten.parts.intrinsics import global_address, low_word
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     taken = columns_for_one(epilogue)
@@ -103,12 +103,9 @@ def make_store_tile(
         c_row_bytes, c_col_bytes = c.row * out_bytes, c.col * out_bytes
         out_chunk_bytes = CHUNK_COLS // col_taken * out_col_bytes
         c_chunk_bytes = CHUNK_COLS * c_col_bytes
-        if along_rows:
-            out_line_bytes: int32 = out_row_bytes
-            c_line_bytes: int32 = c_row_bytes
-        else:
-            out_line_bytes = out_col_bytes
-            c_line_bytes = c_col_bytes
+        # Vectors alone use these, which have lines below LONGEST_LINE.
+        out_line_bytes = low_word(out_row_bytes if along_rows else out_col_bytes)
+        c_line_bytes = low_word(c_row_bytes if along_rows else c_col_bytes)
         c_at = global_address(c.data) + (matrix * c.batch + top * c.row + col * c.col) * out_bytes
         out_at = global_address(out.data) + out_bytes * (
             matrix * out.batch + top // row_taken * out.row + col // col_taken * out.col

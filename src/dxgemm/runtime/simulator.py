@@ -87,6 +87,7 @@ class SimulatedLaunch:
         stream: int,
         operands: tuple[Any, ...] = (),
     ) -> None:
+        from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
         from dxgemm.runtime.turn_taking import (
             INTERRUPTED,
             TurnTakingThread,
@@ -110,8 +111,8 @@ class SimulatedLaunch:
         kernel = _made_kernel(self._spec.module, config, dtype, variant, problem.epilogue)
         if isinstance(threading.current_thread(), TurnTakingThread):
             raise LaunchError(INTERRUPTED)  # would wait for the thread that waits for this one
-        with _lock, threads_take_turns(), warnings.catch_warnings():
-            # NaN, infinity and integers that wrap around are data here, as on a GPU. errstate
+        with _lock, threads_take_turns(), casts_are_checked(), warnings.catch_warnings():
+            # NaN, infinity and sums of int8 that wrap around are data here, as on a GPU. errstate
             # would not reach the threads.
             warnings.simplefilter("ignore", RuntimeWarning)
             smem_bytes = config.smem_bytes(dtype) if config.dynamic_smem else 0
