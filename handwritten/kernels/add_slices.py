@@ -74,6 +74,7 @@ def make_kernel(
     """
     from numba import cuda, int32
 
+    from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import divide
     from dxgemm.handwritten.parts.unroll import gemm_kernel
@@ -86,6 +87,7 @@ def make_kernel(
     narrow = NARROW.get(out_dtype, scalar)
     groups, group_threads, threads = config.groups, config.threads_per_group, config.threads
     finish = make_finish(epilogue, dtype, dtype)
+    find_element = make_find_element(groups)
 
     @gemm_kernel
     def add_slices_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
@@ -95,10 +97,8 @@ def make_kernel(
         block: int32 = cuda.blockIdx.x
         blocks: int32 = (m * n + groups - 1) // groups
         matrix = divide(block, blocks)
-        element: int32 = (block - matrix * blocks) * groups + thread % groups
         member: int32 = thread // groups
-        row = divide(element, int32(n))
-        col: int32 = element - row * n
+        row, col = find_element(block - matrix * blocks, thread % groups, n)
         is_inside = row < m
         sum_row, sum_col = row, col
         if triangle:

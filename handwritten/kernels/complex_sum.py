@@ -69,6 +69,7 @@ def make_kernel(
     global cuda
     from numba import cuda, int32, int64
 
+    from dxgemm.handwritten.parts.elements import make_find_element
     from dxgemm.handwritten.parts.epilogue import make_finish
     from dxgemm.handwritten.parts.intrinsics import complex_of, divide, load_vector, store_vector
     from dxgemm.handwritten.parts.unroll import gemm_kernel
@@ -78,22 +79,21 @@ def make_kernel(
     is_fused = bool(epilogue.stages)
     complex_dtype = np.result_type(scalar, np.complex64).name
     finish = make_finish(epilogue, dtype, dtype if is_real else complex_dtype)
+    find_element = make_find_element(threads)
 
     @gemm_kernel
     def complex_sum_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         blocks: int32 = (m * n + threads - 1) // threads
         block: int32 = cuda.blockIdx.x
         matrix = divide(block, blocks)
-        element: int32 = (block - matrix * blocks) * threads + (cuda.threadIdx.x & 1023)
-        row = divide(element, int32(n))
-        col: int32 = element - row * n
+        row, col = find_element(block - matrix * blocks, cuda.threadIdx.x & 1023, n)
         is_written = row < m
         if products == "lower":
             is_written = is_written and row >= col
         if products == "upper":
             is_written = is_written and row <= col
         if is_written:
-            place = int64(matrix) * a.batch + int64(row) * a.row + int64(col) * a.col
+            place = int64(matrix) * a.batch + row * a.row + col * a.col
             if products == "three":
                 first, second = a.data[place], a.data[place + b.batch]
                 re = first - second
@@ -121,7 +121,7 @@ def make_kernel(
                 re, im = alpha * re, alpha * im
             factor_re, factor_im = extra[factors], extra[factors + 1]
             if factor_re != 0 or factor_im != 0:
-                place = int64(matrix) * c.batch + int64(row) * c.row + int64(col) * c.col
+                place = int64(matrix) * c.batch + row * c.row + col * c.col
                 c_re, c_im = load_vector(scalar, 2, c.data, place)
                 if factor_im != 0:
                     re += factor_re * c_re - factor_im * c_im
@@ -131,9 +131,9 @@ def make_kernel(
                     im += factor_re * c_im
             if products in TRIANGLES and row == col:
                 im = scalar(0)
-            place = int64(matrix) * out.batch + int64(row) * out.row + int64(col) * out.col
+            place = int64(matrix) * out.batch + row * out.row + col * out.col
             if is_fused:
-                result = finish(complex_of(re, im), matrix, int64(row), int64(col), extra)
+                result = finish(complex_of(re, im), matrix, row, col, extra)
                 if is_real:
                     out.data[place] = result
                 else:

@@ -1,0 +1,39 @@
+"""The elements of a matrix, counted row by row, by threads that have one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def make_find_element(block_elements: int) -> Callable[..., Any]:
+    """A device function: (block, thread, n) -> row and column of the thread's element.
+
+    A matrix may have more elements than 32 bits count. Long division by their numbers of bits finds
+    the row in which a block begins: a division of 64 bits is a subroutine, which takes registers.
+
+    Args:
+        block_elements: elements of a block, a power of two; blocks are counted from the matrix's
+            first on.
+    """
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    bits = block_elements.bit_length() - 1
+    assert block_elements == 1 << bits
+
+    def find_element(block, thread, n):
+        # block * 2**i is row * n + col after i steps.
+        rows = divide(int32(block), n)
+        row, col = int64(rows), int64(block) - int64(rows) * n
+        for _ in static_range(bits):
+            row, col = row * 2, col * 2
+            if col >= n:
+                row, col = row + 1, col - n
+        place: int32 = col + thread
+        below = divide(place, n)
+        return row + below, place - int64(below) * n
+
+    return device_function(unroll(find_element))
