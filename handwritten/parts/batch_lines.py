@@ -163,7 +163,8 @@ def make_line_load(
         if item >= length_needed:
             needed = int32(0)
         return (
-            int32((length - item) * ITEM_BYTES),
+            # More than a chunk makes no difference; all bytes might need more than 32 bits.
+            int32(min(int32(length - item), int32(2 * CHUNK_ITEMS)) * ITEM_BYTES),
             int32(left - line),
             int32(min(needed, lines) - line),
         )
