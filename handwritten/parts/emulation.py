@@ -8,7 +8,7 @@ ALIGNMENT_BYTES = 16  # of each row of parts, as TMA wants
 PADDING = 256  # factors are padded to a multiple of so many, more than any tile has
 WIDTH = 4  # elements that are split at a time
 STATUS_ITEMS = 2  # numbers in the status of a block of `decompose`
-UNFIT = 2**30  # weak elements of a line that cannot be split
+UNFIT = 2**31 - 1  # weak elements of a line that cannot be split: more than any k has
 LARGEST = 80  # a line can be split if its largest element is in [2**-80, 2**80)
 
 

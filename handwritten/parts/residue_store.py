@@ -72,7 +72,7 @@ def make_store_residues(chunk_cols: int) -> tuple[Callable[..., Any], Callable[.
             for h in static_range(2):
                 bytes_of_pair = ()
                 for e in static_range(2):
-                    positive = uint32(frag[4 * j + 2 * h + e] ^ sign_bit)
+                    positive = uint32(frag[4 * j + 2 * h + e] ^ -sign_bit)
                     total = dot_bytes(positive, packed, offset)
                     nearest = residue(total, modulus, inverse)
                     bytes_of_pair = bytes_of_pair + (int32(nearest & 255),)

@@ -56,8 +56,8 @@ def casts_are_checked() -> Iterator[None]:
         is_checked = self.name == "int32" and not isinstance(value, (float, np.floating))
         return Int32(value) if is_checked else original(self, value)
 
-    Integer.cast_python_value = cast
+    Integer.cast_python_value = cast  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Integer.cast_python_value = original
+        Integer.cast_python_value = original  # type: ignore[method-assign]
