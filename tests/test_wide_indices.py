@@ -37,7 +37,12 @@ from sparse_operands import (
 
 from dxgemm.choice.emulation import native_spec, product_problem, reconstruct_spec
 from dxgemm.choice.emulation_parts import operand_parts, operand_residues
-from dxgemm.choice.implementation import adding_spec, complex_sum_spec, copying_spec
+from dxgemm.choice.implementation import (
+    MOST_ACCUMULATOR_BYTES,
+    adding_spec,
+    complex_sum_spec,
+    copying_spec,
+)
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.handwritten import kernels
@@ -137,6 +142,7 @@ SUBJECTS = (
     Subject("complex_batch", "complex64"),
     Subject("complex_tile", "complex64"),
     Subject("complex_tensor_core", "complex128"),
+    Subject("pipeline_complex", "complex64", k=9, few=3),
 )  # fmt: skip
 SLICED = ("tuned", "tensor_core", "wgmma", "tensor_tile", "shifted_tile", "complex_tile")
 KINDS = (
@@ -236,7 +242,11 @@ def launch(
 def first_config(implementation: Any, dtype: str) -> Any:
     """Config of the fewest threads and the smallest tile."""
     kernel = implementation.kernel
-    configs = [c for c in kernel.simulator_configs or kernel.configs if c.cluster == 1]
+    configs = [
+        c
+        for c in kernel.simulator_configs or kernel.configs
+        if c.cluster == 1 and c.accumulator_bytes(dtype) < MOST_ACCUMULATOR_BYTES
+    ]
     return min(configs, key=lambda c: (c.threads, c.tile_m * c.tile_n))
 
 
@@ -932,12 +942,14 @@ NOT_RUN = {
     "group_maps": "replaces numbers in tensor maps, which only a GPU reads",
     "grouped_wgmma": "`wgmma` with the tiles of a table: both are run on their own",
     "grouped_wgmma_k": "`wgmma` with tensor maps of `group_maps`",
+    "pipeline": "cuBLASDx reads its operands, by addresses of 64 bits",
+    "pipeline_tma": "cuBLASDx reads its operands, by tensor maps",
 }
 
 
 def test_no_kernel_is_forgotten():
     files = {name for _, name, _ in iter_modules(kernels.__path__)}
-    files |= {i.name for i in IMPLEMENTATIONS if i.is_own and i.rung}
+    files |= {i.name for i in IMPLEMENTATIONS if i.is_own}
     run = {s.name for s in SUBJECTS} | {
         "add_slices", "complex_sum", "complex_copy", "align_rows", "scatter_rows", "decompose",
         "residues", "reconstruct", "emulated_float32", "emulated_float32_tile", "emulated_float64",

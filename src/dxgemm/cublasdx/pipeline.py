@@ -305,8 +305,12 @@ def make_kernel(
         k_tiles = int32(k // tile_k)
         if not is_whole or k_tiles < stages * parts:
             k_tiles = int32(0)
-        k_start = int32(divide(int32(k_tiles * part), parts)) * tile_k
-        k_end = int32(divide(int32(k_tiles * int32(part + 1)), parts)) * tile_k
+        # From tile k_tiles * part // parts on; that product may need more than 32 bits.
+        share = divide(k_tiles, parts)
+        others = int32(k_tiles - share * parts)
+        first_tile = int32(share * part + divide(int32(others * part), parts))
+        end_tile = int32(share * (part + 1) + divide(int32(others * (part + 1)), parts))
+        k_start, k_end = first_tile * tile_k, end_tile * tile_k
         depth = k_end - k_start
 
         # Main loop, in cuBLASDx.
