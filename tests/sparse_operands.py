@@ -20,10 +20,10 @@ from numba.cuda.simulator import kernelapi
 
 from dxgemm.handwritten.parts.simulated_integers import casts_are_checked
 from dxgemm.problem.layout import offset_range
-from dxgemm.runtime.turn_taking import TurnTakingThread
+from dxgemm.runtime.turn_taking import TurnTakingThread, on_one_core
 
 MOST_ROUNDS = 100_000  # turns of all threads, before they count as waiting for each other
-FIRST_ROUNDS, FIRST_READS = 4, 3000  # turns, and elements read, that show how a long loop begins
+FIRST_ROUNDS, FIRST_READS = 2, 3000  # turns, and elements read, that show how a long loop begins
 WARP = 32
 
 
@@ -286,6 +286,7 @@ def run_block(
     with (
         simulator._push_kernel_context(context),
         casts_are_checked(),
+        on_one_core(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -96,7 +96,7 @@ class SharedArrays(kernelapi.FakeCUDAShared):  # type: ignore[misc]
 
 
 @contextmanager
-def _on_one_core() -> Iterator[None]:
+def on_one_core() -> Iterator[None]:
     """Keep threads that are started on the core at hand: turns pass between cores more slowly."""
     if not hasattr(os, "sched_setaffinity"):
         yield  # not Linux
@@ -121,7 +121,7 @@ def threads_take_turns() -> Iterator[None]:
         raise LaunchError(INTERRUPTED)
     simulator.BlockManager, kernelapi.FakeCUDAShared = TurnTakingBlock, SharedArrays
     try:
-        with _on_one_core():
+        with on_one_core():
             yield
     finally:
         simulator.BlockManager, kernelapi.FakeCUDAShared = originals
