@@ -146,7 +146,6 @@ SUBJECTS = (
     Subject("complex_batch", "complex64"),
     Subject("complex_tile", "complex64"),
     Subject("complex_tensor_core", "complex128"),
-    Subject("pipeline_complex", "complex64", k=9, few=3),
 )  # fmt: skip
 SLICED = ("tuned", "tensor_core", "wgmma", "tensor_tile", "shifted_tile", "complex_tile")
 
