@@ -252,7 +252,7 @@ def test_explain_shape_is_that_of_the_call(home, dtype, layout):
         explained = dxgemm.explain_shape(6, 5, 4, dtype, layout=layout, **options)
         assert explained == dxgemm.explain(a, b, **options)
         assert explained.complex_form is not None
-    with pytest.raises(errors.DtypeError, match="out_dtype is .float32"):
+    with pytest.raises(errors.DtypeError, match="out_dtype is 'float32'"):
         dxgemm.explain_shape(6, 5, 4, dtype, out_dtype="float32")
 
 

@@ -133,7 +133,7 @@ def fake(monkeypatch):
     monkeypatch.setattr(launch, "_functions", {})
     for name in ("_idle", "_leases"):
         monkeypatch.setattr(launch, name, weakref.WeakValueDictionary())
-    for name in ("_libraries", "_recent", "_lasting", "_unused"):
+    for name in ("_libraries", "_recent", "_first", "_lasting", "_unused"):
         monkeypatch.setattr(launch, name, type(getattr(launch, name))())
     monkeypatch.setattr(graphs, "_kept", [])
     return fake
@@ -249,6 +249,7 @@ def test_kernels_of_new_functions_are_unloaded_unless_something_may_launch_them(
         return launch.KernelLaunch(made_up(record, cubin), with_function(own), 7, 0), cubin
 
     own = [bind(own=True)[1] for _ in range(launch.MOST_UNUSED)]
+    own += [bind()[1] for _ in range(launch.MOST_LASTING)]
     held, of_held = bind()
     plan, of_plan = bind()
     plan = plan.fixed(*CALL)

@@ -10,7 +10,7 @@ from dxgemm.launches.cublas import CublasLaunch
 from dxgemm.launches.emulated_float32 import EmulatedFloat32Launch, native_launch
 from dxgemm.launches.emulated_float64 import EmulatedFloat64Launch
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.binding import Launch, launch_kernel
+from dxgemm.runtime.binding import Launch, launch_kernel, refuse_large
 from dxgemm.runtime.device import device_facts
 
 
@@ -42,6 +42,7 @@ def bind_product(
     maps = implementation.kernel.tensor_maps(config, computed)
     blocks = implementation.block_count(config, problem, device_facts(ordinal).sm_count)
     spec = implementation.spec_for(config, problem)
+    refuse_large(spec, implementation.tile_count(config, problem), problem.batch * problem.slices)
     launch = launch_kernel(spec, computed, blocks, arch, ordinal, maps)
     if computed is problem:
         return launch

@@ -44,10 +44,12 @@ _functions: dict[Key, int] = {}
 _libraries: dict[Key, Any] = {}  # that the functions are of
 _idle: WeakValueDictionary[Key, _Idle] = WeakValueDictionary()
 
-# There may be kernels with a new function of the caller for each request. Of these, the ones bound
-# last stay loaded, and those of graphs and of launches that live. All other kernels stay.
-MOST_UNUSED = 256
+# There may be kernels with a new function of the caller for each request. Of these, the first ones
+# stay loaded, so that no launch of a usual program asks for captures; then the ones bound last, and
+# those of graphs and of launches that live. All other kernels stay.
+MOST_LASTING = MOST_UNUSED = 256
 _lasting: set[Key] = set()
+_first: set[Key] = set()  # of the caller's functions
 _leases: WeakValueDictionary[Key, _Lease] = WeakValueDictionary()
 _recent: OrderedDict[Key, _Lease] = OrderedDict()
 _unused: deque[Key] = deque()  # filled by the garbage collector, which must not call the driver
@@ -114,7 +116,9 @@ class _Lease:
 
 def _lease_of(key: Key, is_lasting: bool) -> _Lease | None:
     """Find or make the lease of a kernel; None of one that stays loaded."""
-    if is_lasting or key in _lasting:
+    if not is_lasting and len(_first) < MOST_LASTING:
+        _first.add(key)
+    if is_lasting or key in _first or key in _lasting:
         _lasting.add(key)
         return None
     lease = _leases.get(key)
