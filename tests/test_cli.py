@@ -550,8 +550,8 @@ class TestProcess:
 
     def test_an_unknown_architecture_is_refused(self, tmp_path):
         result = invoke_process("build", "--arch", "hopper", cache=tmp_path)
-        assert result.returncode == 1
-        assert "'hopper' is no architecture" in result.stderr
+        assert result.returncode == 2
+        assert "arch is 'hopper'" in result.stderr
 
     @needs_no_gpu
     def test_build_without_gpu_asks_for_an_architecture(self, tmp_path):

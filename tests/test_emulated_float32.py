@@ -15,6 +15,7 @@ from dxgemm.choice.emulation import native_config, partial_results, validity_pro
 from dxgemm.choice.emulation_parts import operand_parts
 from dxgemm.handwritten.kernels import emulated_float32
 from dxgemm.handwritten.parts.emulation import UNFIT
+from dxgemm.handwritten.parts.kernel import MOST_INDEX
 from dxgemm.handwritten.parts.reduction import slot_count
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.fusion import FusedReduction, Fusion
@@ -82,7 +83,7 @@ def test_the_range_of_a_row(home, exponent, fits):
         ([(4, 0), (0, 1)], [(4, 0)], 8, 1),  # together more than 7/8 k
         ([(0, 0)] * 9 + [(5, 0)], [(0, 0)] * 5 + [(3, 1)], 8, 1),
         ([(UNFIT, 0)], [(0, 0)], 8, 1),
-        ([(UNFIT, 0)], [(UNFIT, 0)], 2**31 - 1, 1),
+        ([(UNFIT, 0)], [(UNFIT, 0)], MOST_INDEX, 1),
     ],
 )
 def test_the_validity_check(home, a_status, b_status, k, flag):

@@ -18,7 +18,7 @@ import dxgemm
 from dxgemm.call import route
 from dxgemm.epilogues import keep
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.runtime import capture, device
+from dxgemm.runtime import capture, device, host, memory
 from dxgemm.runtime.device import device_facts
 from dxgemm.testing.kinds import KINDS, numpy_dtype
 from dxgemm.testing.libraries import LIBRARIES
@@ -33,14 +33,22 @@ SIDE = 7 if simulator_enabled() else 300  # of a symmetric result
 class SeparateMemory:
     """Driver whose device memory is apart from that of the host, and never 0."""
 
-    CUresult = SimpleNamespace(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT="implicit")
+    CUresult = SimpleNamespace(
+        CUDA_ERROR_STREAM_CAPTURE_IMPLICIT="implicit",
+        CUDA_ERROR_NOT_INITIALIZED="not initialized",
+        CUDA_ERROR_OUT_OF_MEMORY="no memory",
+    )
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED="relaxed")
     CUstreamCaptureStatus = SimpleNamespace(CU_STREAM_CAPTURE_STATUS_NONE="none")
 
     def __init__(self):
         self.allocated = {}
 
-    def cuCtxGetDevice(self):
-        return None, 0
+    def cuCtxGetCurrent(self):
+        return None, 1
+
+    def cuThreadExchangeStreamCaptureMode(self, mode):
+        return None, mode
 
     def cuStreamIsCapturing(self, stream):
         return None, "none"
@@ -71,8 +79,9 @@ def host_copies(monkeypatch):
         yield
         return
     driver = SeparateMemory()
-    for module in (capture, device):
+    for module in (capture, device, host, memory):
         monkeypatch.setattr(module, "driver_api", lambda: driver)
+    monkeypatch.setattr(device, "_primary_context", lambda ordinal: 1)
     monkeypatch.setattr(route, "simulator_enabled", lambda: False)
     route.clear_routes()
     yield

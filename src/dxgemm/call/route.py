@@ -7,8 +7,9 @@ finds its problem, decision and launch with one dictionary look-up.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from logging import DEBUG
 from typing import Any, NamedTuple
 
@@ -253,7 +254,7 @@ class Route:
             self.launch = self._bind_pieces(whole)
         elif not self.is_empty or self.results:
             self.candidate, self.launch = self._bind(
-                self.problem, self.complex_form, reduced, self.candidate
+                self.problem, self.complex_form, self.candidate, lambda: self.ranking, reduced
             )
         if logger.isEnabledFor(DEBUG):  # the texts take microseconds of a first call
             size = " x ".join(map(str, (*self.shape, self.k)))
@@ -287,8 +288,9 @@ class Route:
         self,
         problem: Problem,
         form: ComplexForm | None,
-        reduced: Problem | None,
         candidate: Candidate,
+        ranking: Callable[[], Ranking],
+        reduced: Problem | None = None,
     ) -> tuple[Candidate, Launch]:
         """Bind a candidate, or one that takes its place; see `Decided`."""
         decided = Decided(
@@ -298,7 +300,7 @@ class Route:
             self._result_arrays(),
             self.device,
             self.ordinal,
-            lambda: self._rank(problem),
+            ranking,
             self.awaited,
             _forget_awaiting,
         )
@@ -315,7 +317,8 @@ class Route:
                     problem, self.layouts, "", self.implementation, self.device.arch
                 )
                 computed, is_transposed = form.product, form.problem.is_transposed
-            _, launch = self._bind(computed, form, None, self._choose(computed))
+            candidate = self._choose(computed)
+            _, launch = self._bind(computed, form, candidate, partial(self._rank, computed))
             bound[problem] = launch, is_transposed != whole.is_transposed
         pieces = [(piece, *bound[piece.problem]) for piece in self.pieces]
         if not needs_sums(whole):

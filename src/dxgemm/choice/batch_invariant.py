@@ -165,21 +165,21 @@ def _best_of_order(
     for part in (problem, _piece(problem)):
         refusals = {i.name: legality.refusal(i, part, device) or "" for i in implementations}
         fitting = [i for i in implementations if not refusals[i.name]]
-        if fitting:
-            break
-    else:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
-        raise UnsupportedProblemError(
-            "gemm: no kernel that adds in the batch-invariant order of this n, k and layout takes "
-            f"the operands; copy them to contiguous arrays. {reasons}"
-        )
-    (times,) = time_candidates(problem, device, fitting)
-    places = [
-        place
-        for place, row in enumerate(times.columns.rows)
-        if not row.fill and row.implementation.order_of_sums(row.config) == order
-    ]
-    return times, min(places, key=lambda place: times.us[place])
+        if not fitting:
+            continue
+        (times,) = time_candidates(part, device, fitting)
+        places = [
+            place
+            for place, row in enumerate(times.columns.rows)
+            if not row.fill and row.implementation.order_of_sums(row.config) == order
+        ]
+        if places:
+            return times, min(places, key=lambda place: times.us[place])
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+    raise UnsupportedProblemError(
+        "gemm: no kernel that adds in the batch-invariant order of this n, k and layout takes "
+        f"the operands; copy them to contiguous arrays. {reasons}"
+    )
 
 
 def _piece(problem: Problem) -> Problem:
