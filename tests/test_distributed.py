@@ -386,11 +386,13 @@ class Symmetric:
     So a wait holds up all that its rank would queue after it, on any stream.
     """
 
-    _SymmetricMemory = SimpleNamespace(set_group_info=lambda *_: None)
     CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=SimpleNamespace(value=0))
 
     def __init__(self, size):
         self.size, self.own = size, threading.local()
+        self._SymmetricMemory = SimpleNamespace(
+            set_group_info=lambda *_: None, rendezvous=self.rendezvous
+        )
         self.barrier = threading.Barrier(size)
         self.allocations = []
 
@@ -482,6 +484,8 @@ def symmetric(monkeypatch):
         groups = [ThreadGroup(*of) for of in zip(range(size), [size] * size, local_cells(size))]
         monkeypatch.setattr(dxgemm, "gemm", one_at_a_time)
         monkeypatch.setattr(peers, "symmetric_memory", made)
+        for name in ("_register_process_group", "_unregister_process_group"):
+            monkeypatch.setattr(peers.c10d, name, lambda *_: None)
         monkeypatch.setattr(peers, "driver_api", lambda: made)
         monkeypatch.setattr(peers.dist, "FileStore", lambda *_: SimpleNamespace(set_timeout=id))
         monkeypatch.setattr(torch.cuda, "Stream", Queue)

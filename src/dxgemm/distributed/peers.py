@@ -28,6 +28,7 @@ from weakref import finalize
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
+import torch.distributed.distributed_c10d as c10d
 
 from dxgemm.distributed.agreement import Group
 from dxgemm.distributed.meeting import (
@@ -70,6 +71,7 @@ class PeerMemory:
 
     def __init__(self, group: Group, device: torch.device) -> None:
         # Not the group itself, which has this memory and ends with it.
+        self._process_group = group.process_group
         self._rank, self._size, self._prefix = group.rank, group.size, group.shared_prefix
         self._meeting: Meeting = group.meeting
         self._device, self._driver = device, driver_api()
@@ -128,8 +130,13 @@ class PeerMemory:
         name = f"{self._prefix}-{self._mapped}"
         store = dist.FileStore(name, self._size)
         store.set_timeout(timedelta(seconds=BUILD_S))
-        symmetric_memory._SymmetricMemory.set_group_info(name, self._rank, self._size, store)
-        handle = symmetric_memory.rendezvous(buffer, name)
+        own = symmetric_memory._SymmetricMemory
+        c10d._register_process_group(name, self._process_group)  # which torch looks up by the name
+        try:
+            own.set_group_info(name, self._rank, self._size, store)
+            handle = own.rendezvous(buffer, name)
+        finally:
+            c10d._unregister_process_group(name)
         self._meeting.settle(ends)
         if self._rank == 0:
             with suppress(OSError):
