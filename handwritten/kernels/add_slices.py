@@ -98,7 +98,7 @@ def make_kernel(
         blocks: int32 = (m * n + groups - 1) // groups
         matrix = divide(block, blocks)
         member: int32 = thread // groups
-        row, col = find_element(block - matrix * blocks, thread % groups, n)
+        row, col = find_element(block - matrix * blocks, thread % groups, m, n)
         is_inside = row < m
         sum_row, sum_col = row, col
         if triangle:

@@ -86,7 +86,7 @@ def make_kernel(
         blocks: int32 = (m * n + threads - 1) // threads
         block: int32 = cuda.blockIdx.x
         matrix = divide(block, blocks)
-        row, col = find_element(block - matrix * blocks, cuda.threadIdx.x & 1023, n)
+        row, col = find_element(block - matrix * blocks, cuda.threadIdx.x & 1023, m, n)
         is_written = row < m
         if products == "lower":
             is_written = is_written and row >= col

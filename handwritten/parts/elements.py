@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+MOST_ELEMENTS = 2**31 - 2**12  # that are counted in 32 bits, with those of the last block
+
 
 def make_find_element(block_elements: int) -> Callable[..., Any]:
-    """A device function: (block, thread, n) -> row and column of the thread's element.
+    """A device function: (block, thread, m, n) -> row and column of the thread's element.
 
-    A matrix may have more elements than 32 bits count. Long division by their numbers of bits finds
-    the row in which a block begins: a division of 64 bits is a subroutine, which takes registers.
+    A matrix may have more elements than 32 bits count. Then long division finds the row in which a
+    block begins: a division of 64 bits is a subroutine, which takes registers.
 
     Args:
         block_elements: elements of a block, a power of two; blocks are counted from the matrix's
@@ -24,7 +26,11 @@ def make_find_element(block_elements: int) -> Callable[..., Any]:
     bits = block_elements.bit_length() - 1
     assert block_elements == 1 << bits
 
-    def find_element(block, thread, n):
+    def find_element(block, thread, m, n):
+        if m * n < MOST_ELEMENTS:
+            element: int32 = block * block_elements + thread
+            above = divide(element, int32(n))
+            return int64(above), element - int64(above) * n
         # block * 2**i is row * n + col after i steps.
         rows = divide(int32(block), n)
         row, col = int64(rows), int64(block) - int64(rows) * n
