@@ -64,10 +64,10 @@ def test_locks_are_no_entries_and_go_with_clear_unless_held(directory, kernel, e
     store = KernelStore(directory)
     with store.lock(KEY):
         pass
-    with store.lock("held"):
+    with store.lock("beef"):
         assert store.info().kernels == (kernel.record,)
         assert store.clear() == 1
-        assert [path.name for path in (directory / "locks").iterdir()] == ["held"]
+        assert [path.name for path in (directory / "locks").iterdir()] == ["beef"]
     assert store.clear() == 0
     assert not list((directory / "locks").iterdir())
 
@@ -336,3 +336,18 @@ if sys.argv[1] == "warm":
 """
     for state in ("cold", "warm"):
         run_python(program, state, DXGEMM_CACHE_DIR=str(tmp_path))
+
+
+def test_files_of_others_in_the_folder_stay(kernel, tmp_path):
+    """The folder may be one that serves other programs, such as a home directory."""
+    store = KernelStore(tmp_path)
+    store.save(KEY, kernel)
+    others = [tmp_path / "tmp" / "notes", tmp_path / "locks" / "notes"]
+    others.append(tmp_path / "entries" / KEY[:2] / "notes")
+    for path in others:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text("mine")
+        os.utime(path, (0, 0))
+    store.save(KEY, kernel)
+    assert store.clear() == 1
+    assert all(path.read_text() == "mine" for path in others)

@@ -1090,3 +1090,25 @@ def test_max_and_min_of_a_compiled_copy_are_those_of_python():
             assert np.array_equal(one, other, equal_nan=True) and np.signbit(one) == np.signbit(
                 other
             )
+
+
+def test_names_by_which_helpers_are_called_are_part_of_the_digest():
+    """The same code with its parameters exchanged computes something else where it is named."""
+
+    def made(helper):
+        @dxgemm.epilogue
+        def named(value, row, col):
+            return helper(a=value, b=2.0)
+
+        return named
+
+    def straight(a, b):
+        return a - b
+
+    def turned(b, a):
+        return b - a
+
+    turned.__code__ = turned.__code__.replace(co_name="straight", co_qualname="straight")
+    ones = np.ones((2, 2), np.float32)
+    found = [float(dxgemm.gemm(2 * ones, ones, epilogue=made(h))[0, 0]) for h in (straight, turned)]
+    assert found == [2.0, -2.0] and made(straight).digest != made(turned).digest

@@ -251,3 +251,10 @@ def test_unsupported_dtypes_on_the_device_are_refused(dtype, cupy):
 def test_every_error_is_also_the_builtin_one_would_expect(name, builtin):
     error = getattr(errors, name)
     assert issubclass(error, dxgemm.DxgemmError) and issubclass(error, builtin)
+
+
+def test_numbers_beyond_float64_are_refused():
+    a = np.ones((2, 2), np.float32)
+    with pytest.raises(errors.ScalarError, match="overflows float64"):
+        dxgemm.gemm(a, a, alpha=np.longdouble("1e4000"))
+    assert np.isinf(dxgemm.gemm(a, a, alpha=np.inf)).all()

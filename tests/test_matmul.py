@@ -313,3 +313,9 @@ def test_arrays_that_cannot_be_viewed(cupy):
         dxgemm.matmul(vector, vector, out=cupy.empty((), "float32"))
     matrix = cuda.to_device(np.ones((3, 3), "float32"))
     assert (dxgemm.matmul(matrix, matrix).copy_to_host() == 3).all()
+
+
+def test_vectors_of_a_foreign_byte_order_are_refused(home):
+    foreign = np.ones(4, ">f4")
+    with pytest.raises(errors.DtypeError, match=r"^matmul: a has dtype float32 in foreign"):
+        dxgemm.matmul(foreign, np.ones((4, 3), np.float32))

@@ -17,8 +17,14 @@ import numpy as np
 from dxgemm.call.epilogue import refuse_missing_out
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
-from dxgemm.errors import LayoutError, OverlapError, ShapeError, UnsupportedProblemError
-from dxgemm.problem.dtypes import ITEM_SIZES, result_dtypes
+from dxgemm.errors import (
+    DtypeError,
+    LayoutError,
+    OverlapError,
+    ShapeError,
+    UnsupportedProblemError,
+)
+from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES, RESULT_DTYPES, result_dtypes
 from dxgemm.problem.layout import refuse_overlap, share_elements
 from dxgemm.runtime.exports import finished
 from dxgemm.runtime.streams import stream_handle
@@ -72,9 +78,10 @@ def multiply(gemm: Callable[..., Any], a: Any, b: Any, out: Any, epilogue: Any, 
     if out is None:
         if chain is not None:
             refuse_missing_out(chain, left.layout.dtype)
-        # gemm refuses the dtypes that are not listed.
-        dtype = result_dtypes(left.layout.dtype)[0]
-        result = left.library.empty(shape, dtype, left.array)
+        given = left.layout.dtype
+        if given not in {*RESULT_DTYPES, *COMPLEX_PARTS}:
+            raise DtypeError(f"matmul: <a> has dtype {given}, which is not supported; convert it.")
+        result = left.library.empty(shape, result_dtypes(given)[0], left.array)
     target = inspected("out", result, *where)
     if target.layout.shape != shape:
         raise ShapeError(

@@ -298,9 +298,12 @@ def real_number(name: str, value: Any) -> float:
             "held by Python or NumPy on the host."
         )
     try:
-        return float(value)
+        converted = float(value)
     except OverflowError:
-        raise ScalarError(f"gemm: {name} is {value}, which overflows float64.") from None
+        converted = math.inf
+    if math.isinf(converted) and value != converted:
+        raise ScalarError(f"gemm: {name} is {value}, which overflows float64.")
+    return converted
 
 
 def number(name: str, value: Any) -> float | complex:

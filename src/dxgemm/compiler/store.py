@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
 import time
@@ -32,6 +33,7 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 UNFINISHED_S = 3600  # age from which on an unfinished file counts as abandoned
+UNFINISHED = "unfinished-"  # begin of their names
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class VerifiedFiles:
             unfinished = self._folder("tmp", make=True)
             self._remove_abandoned()
             path = self._folder("entries", key[:2], make=True) / key[2:]
-            file, name = tempfile.mkstemp(dir=unfinished)  # with PRIVATE_FILE
+            file, name = tempfile.mkstemp(prefix=UNFINISHED, dir=unfinished)  # with PRIVATE_FILE
             try:
                 with open(file, "wb") as entry:
                     entry.write(_encode(key, header, payload))
@@ -139,7 +141,7 @@ class VerifiedFiles:
                 path.unlink()
                 removed += 1
         self._remove_abandoned()
-        for path in self._files("locks"):
+        for path in filter(_is_key, self._files("locks")):
             with suppress(OSError), _locked(path, waits=False):  # not of a running build
                 path.unlink()
         return removed
@@ -193,13 +195,15 @@ class VerifiedFiles:
 
     def _paths(self) -> list[Path]:
         folders = [path.name for path in self._files("entries") if path.is_dir()]
-        return [path for name in folders for path in self._files("entries", name)]
+        paths = [path for name in folders for path in self._files("entries", name)]
+        return [path for path in paths if _is_key(path)]
 
     def _remove_abandoned(self) -> None:
-        """Remove the unfinished files of processes that were killed."""
+        """Remove the unfinished files of processes that were killed, and no file of others."""
         for path in self._files("tmp"):
             with suppress(OSError):
-                if path.lstat().st_mtime < time.time() - UNFINISHED_S:
+                is_old = path.lstat().st_mtime < time.time() - UNFINISHED_S
+                if path.name.startswith(UNFINISHED) and is_old:
                     path.unlink()
 
     def _warn(
@@ -338,6 +342,11 @@ def _open_itself(path: str, flags: int) -> int:
 
 def _is_own(status: os.stat_result) -> bool:
     return status.st_uid in (os.geteuid(), 0)
+
+
+def _is_key(path: Path) -> bool:
+    """True if a file may be named by a key: the folder may be one that others use, too."""
+    return re.fullmatch("[0-9a-f]+", path.name) is not None
 
 
 def _encode(key: str, header: dict[str, Any], payload: bytes) -> bytes:

@@ -242,7 +242,7 @@ class _Description:
         if type(value) is tuple:
             return "tuple", tuple(self.value(f"{name}[{i}]", v) for i, v in enumerate(value))
         if isinstance(value, np.generic) and not isinstance(value, np.void | np.object_):
-            return type(value).__name__, repr(value)
+            return type(value).__name__, value.dtype.str, value.tobytes()
         if isinstance(value, np.dtype):
             return "dtype", repr(value)
         if isinstance(value, ModuleType):
@@ -355,6 +355,7 @@ def _describe_code(code: CodeType) -> object:
         code.co_argcount,
         code.co_posonlyargcount,
         code.co_kwonlyargcount,
+        code.co_varnames[: code.co_argcount + code.co_kwonlyargcount],  # calls may name them
         code.co_nlocals,
         code.co_flags & MEANINGFUL_FLAGS,
         code.co_code,

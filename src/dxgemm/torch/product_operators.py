@@ -189,6 +189,10 @@ def _empty_group(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> tor
             f"gemm_grouped: {list_shapes(a=a, b=b)}; they must be (total, k) and (groups, k, n), "
             "(groups, m, k) and (k, total), or (m, total) and (total, n)."
         )
+    if offsets.device != a.device:  # one without memory would choose torch's fake of the operator
+        raise errors.DeviceMismatchError(
+            f"gemm_grouped: offsets are on {offsets.device}, a is on {a.device}; move them there."
+        )
     groups = offsets.shape[:1] if dimensions == (2, 2) else ()
     return a.new_empty((*groups, a.shape[-2], b.shape[-1]))
 
