@@ -336,3 +336,13 @@ def test_a_function_that_is_not_real_is_not_compiled(home):
     a, b, _ = operands(SMALL, "complex64")
     with pytest.raises(errors.BuildError, match="not_real"):
         dxgemm.gemm(home.send(a), home.send(b), epilogue=not_real)
+
+
+def test_a_real_result_needs_the_alignment_of_real_numbers():
+    """An array of real numbers may begin between complex ones, where c is not read."""
+    out = np.zeros(9, np.float32)[1:5].reshape(2, 2)
+    c = np.zeros((2, 2), np.complex64)
+    a, b = np.ones((2, 3), np.complex64), np.ones((3, 2), np.complex64)
+    for addend in ((), (c,)):
+        dxgemm.gemm(a, b, *addend, out=out, epilogue=epilogues.magnitude)
+        assert (out == 3).all()

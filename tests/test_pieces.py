@@ -138,6 +138,7 @@ def test_pieces_cover_the_whole_and_kernels_index_them(dtype, cut):
         lengths = [getattr(piece.problem, kernel_cut) for piece in found]
         assert firsts == [0, *np.cumsum(lengths, dtype=object)[:-1]] and sum(lengths) == size
         assert max(max(p.m, p.n, p.k, p.batch) for p, *_ in found) <= MOST_INDICES
+        assert min(lengths) > 1 and all(first % 1024 == 0 for first in firsts)
         assert not pieces_of(found[0].problem) and len({piece.problem for piece in found}) <= 3
 
 
@@ -215,3 +216,8 @@ def test_predicted_times_of_the_largest_problems_are_finite():
         m, n, k, *batch = sizes
         found = dxgemm.explain_shape(m, n, k, batch=(*batch, 1)[0], gpu="H200")
         assert math.isfinite(found.predicted_us)
+
+
+def test_more_pieces_than_a_call_launches_are_refused():
+    with pytest.raises(errors.UnsupportedProblemError, match="more than 65536"):
+        pieces_of(contiguous_problem("float32", 2**40, 2**40, 2**36))

@@ -194,7 +194,8 @@ class Route:
         self.reads_separate_c = self.problem.reads_c and not self.problem.in_place
         # The address of an empty array is free, like its strides.
         self.misalignment = 0 if self.is_empty else ITEM_SIZES[self.out_dtype] - 1
-        self.c_misalignment = 0 if self.is_empty else ITEM_SIZES[self.problem.c_dtype] - 1
+        is_c_aligned = self.is_empty or not self.reads_separate_c  # then it is the result or unread
+        self.c_misalignment = 0 if is_c_aligned else ITEM_SIZES[self.problem.c_dtype] - 1
         self.sums = self.problem.scalar_dtype
         self.takes_integers = self.sums == "int32"
         if epilogue is not None:

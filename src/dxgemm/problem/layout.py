@@ -190,7 +190,7 @@ def share_elements(pointer: int, layout: Layout, other_pointer: int, other: Layo
             _address_array(other_pointer, other),
             max_work=10**6,  # type: ignore[arg-type]
         )
-    except np.exceptions.TooHardError:
+    except (np.exceptions.TooHardError, ValueError):  # or more elements than NumPy counts
         return True
 
 

@@ -131,7 +131,10 @@ def _overlap_in(
     for index in cluster:
         start = uses[index][0] + lattices[index].first - begin
         rectangles += _rectangles(index, start, lattices[index], period)
-    return _sweep(uses, rectangles)
+    found = _sweep(uses, rectangles)
+    if found is not None and not share_elements(*uses[found[0]][:2], *uses[found[1]][:2]):
+        return _overlap_of_pairs(uses, lattices, cluster)  # windows over one array count too much
+    return found
 
 
 def _rectangles(array: int, start: int, lattice: _Lattice, period: int) -> Iterator[_Rectangle]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 from dxgemm.errors import UnsupportedProblemError
@@ -17,7 +18,8 @@ from dxgemm.problem.dtypes import COMPLEX_PARTS, slice_dtype
 from dxgemm.problem.problem import Problem, sliced_problem
 
 # Rows, columns and k of a piece, and its matrices: kernels of emulated products have more of them.
-MOST_INDICES, MOST_MATRICES = 2**30, 2**25
+MOST_INDICES, MOST_MATRICES, MOST_PIECES = 2**30, 2**25, 2**16
+ALIGNED_INDICES = 1024  # a piece begins at a multiple, with the alignment of the whole
 
 
 class Piece(NamedTuple):
@@ -53,6 +55,8 @@ def pieces_of(problem: Problem, is_symmetric: bool = False) -> tuple[Piece, ...]
     if not cut or problem.is_empty:
         return ()
     reason = "a symmetric result is none of it" if is_symmetric else _obstacle(problem, cut)
+    if prod(-(-getattr(problem, name) // steps[name]) for name in cut) > MOST_PIECES:
+        reason = f"there would be more than {MOST_PIECES}"
     if reason:
         sizes = " and ".join(f"{name} = {getattr(problem, name)}" for name in cut)
         raise UnsupportedProblemError(
@@ -68,6 +72,7 @@ def pieces_of(problem: Problem, is_symmetric: bool = False) -> tuple[Piece, ...]
         return piece if is_first else replace(piece, reads_c=True, in_place=True, c=piece.out)
 
     names = ("batch", "m", "n", "k")
+    steps = {name: _even_step(getattr(problem, name), steps[name]) for name in names}
     ranges = [range(0, getattr(problem, name) or 1, steps[name]) for name in names]
     found = []
     for firsts in product(*ranges):
@@ -87,6 +92,12 @@ def needs_sums(problem: Problem) -> bool:
 def summed_problem(problem: Problem) -> Problem:
     """Problem of the sums in a workspace, before alpha, beta, c and the epilogue."""
     return sliced_problem(problem, 1)
+
+
+def _even_step(size: int, most: int) -> int:
+    """Size of the pieces along a dimension: about equal, so that none is a single row or column."""
+    step = -(-size // -(-size // most)) if size else most
+    return step + -step % min(ALIGNED_INDICES, most)
 
 
 def _most_indices(problem: Problem) -> int:
