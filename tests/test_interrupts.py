@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-# The program ends itself where it would wait forever.
+# The program ends itself where it would wait forever. A handler that runs after the timer was
+# stopped must not set it again: Python dies of a signal at its exit.
 PROGRAM = """
 import faulthandler, gc, signal, sys
 import numpy as np
@@ -13,6 +14,7 @@ import dxgemm
 from dxgemm import errors
 
 ones, results, refusals = np.ones((9, 5), np.float32), [], []
+interrupting = sys.argv[1] == "signal"
 other = np.ones((5, 9), np.float32)
 dxgemm.gemm(other, ones)
 
@@ -21,7 +23,7 @@ def call(*_):
         results.append(dxgemm.gemm(other, ones))
     except errors.DxgemmError as error:
         refusals.append(error)
-    if sys.argv[1] == "signal":
+    if interrupting:
         signal.setitimer(signal.ITIMER_REAL, 0.002 * (1 + len(results + refusals) % 5))
 
 class Cyclic:
@@ -36,6 +38,7 @@ for _ in range(8):
     if sys.argv[1] == "finalizer":
         Cyclic()
     assert (dxgemm.gemm(ones, other) == 5).all()
+interrupting = False
 signal.setitimer(signal.ITIMER_REAL, 0)
 assert len(results + refusals) > 2, "nothing was interrupted"
 assert all((result == 9).all() for result in results)
@@ -58,7 +61,7 @@ a, out, other = cupy.ones((64, 64), "f4"), cupy.empty((64, 64), "f4"), cupy.empt
 config = find_implementation("tuned").configs("float32")[-1]
 kinds = [{}, {"implementation": ("tuned", config, 2)}, {"precision": "emulated"}]
 plans = [dxgemm.plan(a, a, out, **options) for options in kinds]
-calls = 0
+calls, interrupting = 0, sys.argv[1] == "signal"
 
 def call(*_):
     global calls
@@ -66,7 +69,7 @@ def call(*_):
     options = kinds[calls % len(kinds)]
     dxgemm.gemm(a, a, out=other, **options)
     plans[calls % len(plans)]()
-    if sys.argv[1] == "signal":
+    if interrupting:
         signal.setitimer(signal.ITIMER_REAL, 0.0003)
 
 class Cyclic:
@@ -86,6 +89,7 @@ while time.monotonic() < end:
             Cyclic()
         dxgemm.gemm(a, a, out=out, **options)
         plan()
+interrupting = False
 signal.setitimer(signal.ITIMER_REAL, 0)
 cupy.cuda.Device().synchronize()
 assert calls > 100, calls
