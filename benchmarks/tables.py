@@ -270,6 +270,11 @@ def ladder(results: Results) -> list[Part]:
     return [*ladder_table(results), *ladder_reduced_table(results), *all_rows(results)]
 
 
+def kernel_path(rung: Any) -> str:
+    """Path of a rung's file in handwritten/."""
+    return rung.module.removeprefix("dxgemm.handwritten.").replace(".", "/") + ".py"
+
+
 def ladder_table(results: Results, folder: str = "../handwritten/") -> list[Part]:
     """One row a rung, at one size, in both dtypes; `folder` leads from the page to the kernels."""
     squares = ladder_squares(results)
@@ -279,7 +284,7 @@ def ladder_table(results: Results, folder: str = "../handwritten/") -> list[Part
         double = squares.get((rung.name, "float64", LADDER_SIZE))
         if not (single or double):
             continue
-        cells = [str(rung.rung), f"[{rung.name}]({folder}{rung.name}.py)"]
+        cells = [str(rung.rung), f"[{rung.name}]({folder}{kernel_path(rung)})"]
         cells += rate_cells(single)
         cells += [
             figure(single["twin_tflops"]) if single and single["twin_tflops"] else "",

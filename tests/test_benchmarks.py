@@ -285,8 +285,8 @@ def test_pipelines_are_shown_by_arithmetic_and_arrangement() -> None:
 
 def test_ladder_names_each_rung_against_its_twin() -> None:
     lines = markdown(tables.ladder_table(LADDER)).splitlines()
-    row = "| 5 | [thread_tile_2d](../handwritten/thread_tile_2d.py) | 26.0 | 0.51 | 26.0 | 1.00 "
-    assert row + "| 15.0 | 0.25 |" in lines
+    rung = "| 5 | [thread_tile_2d](../handwritten/ladder/thread_tile_2d.py) "
+    assert rung + "| 26.0 | 0.51 | 26.0 | 1.00 | 15.0 | 0.25 |" in lines
     assert "|  | cuBLAS | 51.3 | 1.00 |  |  | 62.0 | 1.00 |" in lines
 
 
@@ -612,13 +612,13 @@ def test_every_rung_has_a_number_and_a_first_sentence() -> None:
     own = [i for i in dxgemm.implementations() if i.is_own and i.rung is not None]
     assert [rung.name for rung in tables.rungs()] == [implementation.name for implementation in own]
     for rung in own:
-        assert pages.first_sentence(rung.name).endswith(".")
+        assert pages.first_sentence(tables.kernel_path(rung)).endswith(".")
 
 
 def test_kernels_are_listed_with_what_was_measured() -> None:
     text = pages.handwritten_readme([{"ladder": LADDER}])
-    assert "[thread_tile_2d.py](thread_tile_2d.py)" in text
-    assert "[thread_tile_2d](thread_tile_2d.py) | 26.0" in text
+    assert "[thread_tile_2d.py](ladder/thread_tile_2d.py)" in text
+    assert "[thread_tile_2d](ladder/thread_tile_2d.py) | 26.0" in text
     assert "## NVIDIA H200" in text
 
 

@@ -11,7 +11,7 @@ from hopper_kernels import ROW_BYTES, TILE, Config
 
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
-from dxgemm.handwritten import wgmma
+from dxgemm.handwritten.kernels import wgmma
 from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides

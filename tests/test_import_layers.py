@@ -115,7 +115,7 @@ def test_kernel_files_can_be_lifted_out(path, name):
 
 @pytest.mark.parametrize("path, name", [f for f in FILES if f.values[1].startswith("handwritten")])
 def test_a_kernel_builds_on_rungs_and_rungs_on_parts(path, name):
-    rooms = ("handwritten.parts.", "handwritten.", "handwritten.kernels.")
+    rooms = ("handwritten.parts.", "handwritten.ladder.", "handwritten.kernels.")
 
     def room(dotted):
         return max((r for r in rooms if f"{dotted}.".startswith(r)), key=len, default=rooms[0])

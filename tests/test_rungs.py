@@ -8,7 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dxgemm.handwritten import conflict_free, double_buffer, thread_tile_1d, vectorized, warp_tile
+from dxgemm.handwritten.ladder import (
+    conflict_free,
+    double_buffer,
+    thread_tile_1d,
+    vectorized,
+    warp_tile,
+)
 from dxgemm.handwritten.parts.configs import min_blocks
 from dxgemm.handwritten.parts.mma_operands import choose_sides
 from dxgemm.handwritten.parts.tiles import padded_layout, plain_layout, swizzled_layout

@@ -922,7 +922,7 @@ def test_the_table_of_offsets_holds_numbers_of_64_bits(shared):
 def test_the_fallback_has_the_indices_of_the_kernel_that_it_stands_for():
     problem = problem_of_shape("float32", (1, MOST, 3), 5, precision="emulated")
     spec = native_spec(problem)
-    file = import_module("dxgemm.handwritten.tuned")
+    file = import_module("dxgemm.handwritten.kernels.tuned")
     blocks = file.KERNEL.block_count(spec.config, problem)
     operands = {
         name: SparseOperand("float32", sizes, getattr(problem, name))

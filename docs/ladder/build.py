@@ -18,7 +18,7 @@ from pathlib import Path
 
 import excerpts
 import model
-from measured import REPOSITORY, SIZE, Measured, commits, load_measured
+from measured import REPOSITORY, SIZE, Measured, commits, kernel_file, load_measured
 
 import dxgemm
 from dxgemm.cli.counters import STALLS, busiest_pipe, top_stall
@@ -52,7 +52,8 @@ def code(name: str) -> str:
     """The lines of a kernel file that are the rung's idea."""
     texts = []
     for excerpt in excerpts.EXCERPTS.get(name, ()):
-        path = KERNELS / f"{excerpt.file or name}.py"
+        own = Path(kernel_file(name).__file__).resolve()
+        path = KERNELS / excerpt.file if excerpt.file else own
         lines = path.read_text().splitlines()
         first = find_line(path, lines, excerpt.first, 0)
         last = find_line(path, lines, excerpt.last, first)

@@ -10,7 +10,7 @@ class Excerpt(NamedTuple):
 
     Attributes:
         first, last: texts in its first and last line.
-        file: its path in handwritten/ without `.py`; empty for the rung's own.
+        file: its path in handwritten/; empty for the rung's own.
     """
 
     first: str
@@ -26,12 +26,12 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "thread_tile_2d": (Excerpt("for kk in static_range", "acc[i, j] +="),),
     "vectorized": (
         Excerpt("for kk in static_range", "outer_product"),
-        Excerpt("for i in static_range(vectors)", "return fragment", "parts/tiles"),
+        Excerpt("for i in static_range(vectors)", "return fragment", "parts/tiles.py"),
     ),
     "conflict_free": (
         Excerpt("row_group, col_group =", "row_group, col_group ="),
-        Excerpt("def padded_layout", "return SmemLayout", "parts/tiles"),
-        Excerpt("if xor > 0:", "target", "parts/tiles"),
+        Excerpt("def padded_layout", "return SmemLayout", "parts/tiles.py"),
+        Excerpt("if xor > 0:", "target", "parts/tiles.py"),
     ),
     "warp_tile": (Excerpt("lane: int32 =", "thread_col: int32 ="),),
     "double_buffer": (Excerpt("while int64(done) * tile_k < k", "outer_product"),),

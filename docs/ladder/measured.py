@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dxgemm
+from dxgemm.choice.registry import find_implementation
 
 REPOSITORY = Path(__file__).resolve().parent.parent.parent
 RESULTS = REPOSITORY / "benchmarks" / "results" / "nvidia-h200"
@@ -70,7 +71,7 @@ def load_measured() -> list[Measured]:
 
 
 def kernel_file(name: str) -> Any:
-    return import_module(f"dxgemm.handwritten.{name}")
+    return import_module(find_implementation(name).module)
 
 
 def load_counters() -> dict[str, dict[str, float]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten import tuned
+from dxgemm.handwritten.kernels import tuned
 from dxgemm.handwritten.parts.async_tiles import copy_modes, make_tile_copy
 from dxgemm.handwritten.parts.complex_product import COMPLEX_PARTS, make_add_products
 from dxgemm.handwritten.parts.complex_store import ThreadTile, make_add_blocks, make_store_complex

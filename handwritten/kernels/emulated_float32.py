@@ -179,6 +179,7 @@ def make_kernel(
     """
     from numba import cuda, int32, uint8
 
+    from dxgemm.handwritten.kernels.wgmma import make_fill
     from dxgemm.handwritten.parts.hopper import limit_registers, tensor_map
     from dxgemm.handwritten.parts.intrinsics import global_address, low_word, shared_address
     from dxgemm.handwritten.parts.reduce_fragments import make_reduce_fragments
@@ -187,7 +188,6 @@ def make_kernel(
     from dxgemm.handwritten.parts.triangle_store import make_store_triangle
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_init_ring, make_produce
-    from dxgemm.handwritten.wgmma import make_fill
 
     scheme = SCHEMES[scheme_name]
     if scheme.shift and config.promote > STEPS:

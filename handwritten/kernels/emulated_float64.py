@@ -115,13 +115,13 @@ def make_kernel(
     """
     from numba import cuda, int32, uint8
 
+    from dxgemm.handwritten.kernels.wgmma import make_fill, make_multiply
     from dxgemm.handwritten.parts.hopper import tensor_map
     from dxgemm.handwritten.parts.intrinsics import divide, global_address, shared_address, zeros
     from dxgemm.handwritten.parts.residue_store import make_store_residues
     from dxgemm.handwritten.parts.tile_order import make_tile_map
     from dxgemm.handwritten.parts.unroll import gemm_kernel, static_range
     from dxgemm.handwritten.parts.wgmma_ring import make_fetch, make_init_ring, make_produce
-    from dxgemm.handwritten.wgmma import make_fill, make_multiply
 
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     consumers = config.consumers

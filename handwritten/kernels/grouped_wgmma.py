@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dxgemm.handwritten import wgmma
+from dxgemm.handwritten.kernels import wgmma
 from dxgemm.handwritten.parts import tile_order, wgmma_layouts, wgmma_ring
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel

@@ -23,9 +23,9 @@ def make_kernel(config: Any, dtype: str, *variant: str, epilogue: Any) -> Callab
     """
     from numba import cuda
 
+    from dxgemm.handwritten.kernels.tensor_core import make_kernel as make_tensor_core_kernel
+    from dxgemm.handwritten.kernels.tuned import make_kernel as make_tuned_kernel
     from dxgemm.handwritten.parts.unroll import gemm_kernel
-    from dxgemm.handwritten.tensor_core import make_kernel as make_tensor_core_kernel
-    from dxgemm.handwritten.tuned import make_kernel as make_tuned_kernel
 
     make_other: Any = make_tensor_core_kernel if dtype == "float64" else make_tuned_kernel
     compute = cuda.jit(device=True, forceinline=True)(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from dxgemm.handwritten import thread_tile_2d
+from dxgemm.handwritten.ladder import thread_tile_2d
 from dxgemm.handwritten.parts.kernel import Kernel
 
 SUMS = {"float16": "float32", "bfloat16": "float32", "int8": "int32"}

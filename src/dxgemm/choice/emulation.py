@@ -14,8 +14,13 @@ from dxgemm.choice.emulation_parts import (
 )
 from dxgemm.compiler import KernelSpec
 from dxgemm.gpu.roofline import tile_efficiency
-from dxgemm.handwritten import tensor_core, tuned
-from dxgemm.handwritten.kernels import native_fallback, reconstruct, validity_check
+from dxgemm.handwritten.kernels import (
+    native_fallback,
+    reconstruct,
+    tensor_core,
+    tuned,
+    validity_check,
+)
 from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.emulation import CHOSEN
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES

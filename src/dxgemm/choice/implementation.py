@@ -458,14 +458,15 @@ def copying_spec(problem: Problem) -> KernelSpec:
 
 
 class Handwritten(KernelFile):
-    """Handwritten kernel file: a rung of the ladder, or a production kernel that is no rung."""
+    """Handwritten production kernel."""
 
-    package = "dxgemm.handwritten"
+    package = "dxgemm.handwritten.kernels"
 
-    @property
-    def module(self) -> str:
-        room = "" if self.rung is not None else ".kernels"
-        return f"{self.package}{room}.{self.name}"
+
+class Rung(Handwritten):
+    """Handwritten kernel of the ladder that is there to be read."""
+
+    package = "dxgemm.handwritten.ladder"
 
 
 class ComplexProduct(KernelFile):

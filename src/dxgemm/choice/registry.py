@@ -15,6 +15,7 @@ from dxgemm.choice.implementation import (
     KernelFile,
     Pipelined,
     Role,
+    Rung,
     adding_spec,
     launchable,
 )
@@ -24,25 +25,23 @@ from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.dtypes import COMPLEX_PARTS, result_dtypes
 
 IMPLEMENTATIONS: tuple[Implementation, ...] = (
-    Handwritten("naive", "one thread an element, down the columns", rung=1),
-    Handwritten("coalesced", "one thread an element, along the rows", rung=2),
-    Handwritten("shared_tile", "shared-memory tile a block", role=Role.RUNG, rung=3),
-    Handwritten("thread_tile_1d", "column of elements a thread", role=Role.RUNG, rung=4),
-    Handwritten(
-        "thread_tile_2d", "tile of elements a thread, in registers", role=Role.RUNG, rung=5
-    ),
-    Handwritten("vectorized", "128-bit accesses", role=Role.RUNG, rung=6),
-    Handwritten("conflict_free", "padded or swizzled shared memory", role=Role.RUNG, rung=7),
-    Handwritten("warp_tile", "tile of elements a warp", role=Role.RUNG, rung=8),
-    Handwritten(
+    Rung("naive", "one thread an element, down the columns", rung=1),
+    Rung("coalesced", "one thread an element, along the rows", rung=2),
+    Rung("shared_tile", "shared-memory tile a block", role=Role.RUNG, rung=3),
+    Rung("thread_tile_1d", "column of elements a thread", role=Role.RUNG, rung=4),
+    Rung("thread_tile_2d", "tile of elements a thread, in registers", role=Role.RUNG, rung=5),
+    Rung("vectorized", "128-bit accesses", role=Role.RUNG, rung=6),
+    Rung("conflict_free", "padded or swizzled shared memory", role=Role.RUNG, rung=7),
+    Rung("warp_tile", "tile of elements a warp", role=Role.RUNG, rung=8),
+    Rung(
         "double_buffer",
         "next tile fetched meanwhile",
         role=Role.RUNG,
         candidate_before=80,
         rung=9,
     ),
-    Handwritten("async_copy", "cp.async in several stages", role=Role.RUNG, rung=10),
-    Handwritten("ping_pong", "fragments read one k ahead", role=Role.RUNG, rung=11),
+    Rung("async_copy", "cp.async in several stages", role=Role.RUNG, rung=10),
+    Rung("ping_pong", "fragments read one k ahead", role=Role.RUNG, rung=11),
     Handwritten("tuned", "16 x 8 elements a thread, clusters that split k", rung=12),
     Handwritten("tensor_core", "float64 on tensor cores, mma.sync", multiplies=TENSOR, rung=13),
     Handwritten(

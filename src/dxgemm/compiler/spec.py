@@ -18,7 +18,7 @@ from dxgemm.problem.fusion import Fusion
 BUILD_VERSION = 3
 
 # Packages whose files are part of kernels.
-HANDWRITTEN = tuple(f"dxgemm.handwritten{room}" for room in ("", ".kernels", ".parts"))
+HANDWRITTEN = tuple(f"dxgemm.handwritten.{room}" for room in ("kernels", "ladder", "parts"))
 
 # Parameters of every GEMM kernel, in order, with their kind. Strides count elements. The parameters
 # of a call come before those of a problem, so that a launch packs each group in one piece. The

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dxgemm.handwritten import tensor_core
-from dxgemm.handwritten.tensor_core import Config
+from dxgemm.handwritten.kernels import tensor_core
+from dxgemm.handwritten.kernels.tensor_core import Config
 
 
 def supports(problem: Any) -> str | None:
