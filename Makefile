@@ -5,6 +5,9 @@
 
 SHELL := /bin/bash
 
+# Modules are compiled when they are first imported, and kept: tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 ifndef PYTHON
 PYTHON := $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
