@@ -483,7 +483,7 @@ from dataclasses import replace
 from dxgemm import epilogues
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.choice.registry import find_implementation
-from dxgemm.compiler import compile_kernel
+from dxgemm.compiler.build import _ptx_of_family
 
 def lines_of_a_thread(config):
     return config.tile_left * config.tile_right * 8 // 128 // config.threads
@@ -497,7 +497,7 @@ for stage, operand in (
     (bias, FusedOperand("array", "float64", "vector", has_rows=False)),
 ):
     fused = replace(spec, epilogue=Fusion((stage,), (operand,)))
-    print(compile_kernel(fused, "sm_90a").ptx.count("prefetch.global.L2"))
+    print(_ptx_of_family(fused, "sm_90").count("prefetch.global.L2"))
 """
 
 
