@@ -18,7 +18,7 @@ from dxgemm.choice.legality import legal_kernels
 from dxgemm.choice.registry import find_implementation, kernel_specs
 from dxgemm.choice.selection import best_of
 from dxgemm.compiler import kernel_store
-from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_blocks
+from dxgemm.compiler.build import PARAMETER_BLOCK, _with_parameter_block
 from dxgemm.cublasdx import function_store, library, pipeline, pipeline_tma, warp_turns
 from dxgemm.cublasdx.mathdx import ITEM_BYTES, Descriptor, DeviceFunctions, Storage
 from dxgemm.handwritten.parts.tile_store import tile_bytes
@@ -280,6 +280,12 @@ def test_the_pipeline_object_is_two_maps_and_the_extents_behind_them():
 
 
 def test_a_parameter_by_value_is_appended_wherever_the_kernel_is_named():
+    called = f"""
+define i64 @"called"()
+{{
+  %1 = call i64 asm "mov.b64 $0, {PARAMETER_BLOCK};", "=l"()
+}}
+"""
     module = f"""
 define void @"kernel"(double* %".1", i64 %".2")
 {{
@@ -288,11 +294,12 @@ define void @"kernel"(double* %".1", i64 %".2")
 @"llvm.used" = [1 x i8*] [i8* bitcast (void (double*, i64)* @"kernel" to i8*)]
 !0 = !{{ void (double*, i64)* @"kernel", !"kernel", i32 1 }}
 """
-    patched = _with_parameter_blocks(module, {PARAMETER_BLOCK: 576})
+    before, patched = _with_parameter_block([called, module], PARAMETER_BLOCK, 576)
     assert '@"kernel"(double* %".1", i64 %".2", [576 x i8]* byval align 64 %".block2")' in patched
     assert patched.count('void (double*, i64, [576 x i8]*)* @"kernel"') == 2
     assert "mov.b64 $0, kernel_param_2;" in patched
-    assert _with_parameter_blocks("define void @f()", {PARAMETER_BLOCK: 576}) == "define void @f()"
+    assert before == called.replace(PARAMETER_BLOCK, "kernel_param_2"), "of a device function"
+    assert _with_parameter_block([called], PARAMETER_BLOCK, 576) == [called]
 
 
 class Refused(Exception):

@@ -320,8 +320,10 @@ def _parameter_blocks(sizes: Mapping[str, int]) -> Iterator[None]:
     compile_ir = nvvm.compile_ir
 
     def compile_with_blocks(modules: Any, **options: Any) -> Any:
-        texts = [modules] if isinstance(modules, str) else modules
-        return compile_ir([_with_parameter_blocks(text, sizes) for text in texts], **options)
+        texts = [modules] if isinstance(modules, str) else list(modules)
+        for name, size in sizes.items():
+            texts = _with_parameter_block(texts, name, size)
+        return compile_ir(texts, **options)
 
     if sizes:
         nvvm.compile_ir = compile_with_blocks
@@ -331,26 +333,26 @@ def _parameter_blocks(sizes: Mapping[str, int]) -> Iterator[None]:
         nvvm.compile_ir = compile_ir
 
 
-def _with_parameter_blocks(module: str, sizes: Mapping[str, int]) -> str:
-    """Append the parameters to the kernel of a module in LLVM IR, if it has one."""
-    for name, size in sizes.items():
-        module = _with_parameter_block(module, name, size)
-    return module
+def _with_parameter_block(modules: list[str], block_name: str, size: int) -> list[str]:
+    """Append a parameter to the kernel of modules in LLVM IR, and name it in all of them.
 
-
-def _with_parameter_block(module: str, block_name: str, size: int) -> str:
-    kernel = re.search(r'\* @"?([\w$.]+)"?, !"kernel"', module)
-    if kernel is None:
-        return module
-    name = rf'@"?{re.escape(kernel[1])}"?'
+    A device function of the kernel is a module of its own.
+    """
+    found = enumerate(re.search(r'\* @"?([\w$.]+)"?, !"kernel"', module) for module in modules)
+    kernels = [(place, match[1]) for place, match in found if match]
+    if not kernels:
+        return modules
+    ((place, kernel),) = kernels
+    name = rf'@"?{re.escape(kernel)}"?'
     block = f"[{size} x i8]*"
     definition = re.compile(rf"^(define [^\n]*{name}\([^\n]*?)\)", re.MULTILINE)
-    match = definition.search(module)
+    match = definition.search(modules[place])
     assert match is not None
     index = match[1].count("%")
-    module = definition.sub(rf'\1, {block} byval align 64 %".block{index}")', module)
+    module = definition.sub(rf'\1, {block} byval align 64 %".block{index}")', modules[place])
     module = re.sub(rf"(void \([^()]*)\)(\* {name})", rf"\1, {block})\2", module)
-    return module.replace(block_name, f"{kernel[1]}_param_{index}")
+    texts = [*modules[:place], module, *modules[place + 1 :]]
+    return [text.replace(block_name, f"{kernel}_param_{index}") for text in texts]
 
 
 @contextmanager
