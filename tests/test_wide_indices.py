@@ -9,7 +9,6 @@ compared with the product.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from importlib import import_module
 from math import isqrt
 from pkgutil import iter_modules
@@ -25,20 +24,29 @@ if not simulator_enabled():
 
 import simulated_instructions
 from numba import int32
+from simulated_kernels import (
+    FLAG,
+    Table,
+    check_tile,
+    first_config,
+    launch,
+    matrices,
+    ones,
+    problem_of_shape,
+    product_of,
+)  # fmt: skip
 from sparse_operands import (
     FIRST_READS,
     FIRST_ROUNDS,
     MOST_ROUNDS,
     SparseOperand,
     plain_device_functions,
-    run_block,
     small,
 )
 
 from dxgemm.choice.emulation import native_spec, product_problem, reconstruct_spec
 from dxgemm.choice.emulation_parts import operand_parts, operand_residues
 from dxgemm.choice.implementation import (
-    MOST_ACCUMULATOR_BYTES,
     adding_spec,
     complex_sum_spec,
     copying_spec,
@@ -68,13 +76,11 @@ from dxgemm.launches.grouped import table_operands
 from dxgemm.problem.complex_form import direct_form, with_parts_of_beta
 from dxgemm.problem.dtypes import COMPLEX_PARTS, ITEM_SIZES
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
-from dxgemm.problem.layout import NO_STRIDES, Strides, used_strides
+from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
-from dxgemm.runtime.launch import kernel_arguments
 
 MOST = 2**31 - 2**12  # rows, columns, k or matrices of one launch
 MOST_BLOCKS = 2**31 - 1
-NOTHING = SparseOperand("float32", (0,))
 TILE = 64  # beside 2**31 and 2**32; strides beyond keep an alignment of 16 bytes
 HALF = "float16"
 FEW_THREADS = 32
@@ -157,21 +163,6 @@ def _stand_ins():
         yield
 
 
-def matrices(
-    batch: int, rows: int, cols: int, order: str = "row", line: int = 0, least: int = 0
-) -> Strides:
-    """Strides of matrices that follow one another.
-
-    Args:
-        line: elements from line to line; 0 for lines that follow one another.
-        least: least elements from matrix to matrix.
-    """
-    length, lines = (cols, rows) if order == "row" else (rows, cols)
-    line = line or length
-    steps = (line, 1) if order == "row" else (1, line)
-    return used_strides((batch, rows, cols), (max(lines * line, least), *steps))
-
-
 def problem_of(subject: Subject, kind: str, tile: tuple[int, int]) -> Problem:
     """Problem of a kind for a kernel whose blocks have such a tile."""
     k, few, (tile_m, tile_n) = subject.k, subject.few, tile
@@ -211,74 +202,9 @@ def problem_of(subject: Subject, kind: str, tile: tuple[int, int]) -> Problem:
     )  # fmt: skip
 
 
-@cache
-def make(spec: KernelSpec) -> Any:
-    """Kernel as the Python function to simulate."""
-    kernel = import_module(spec.module).KERNEL
-    return kernel.make_kernel(spec.config, spec.dtype, *spec.variant, epilogue=spec.epilogue)
-
-
-def launch(
-    spec: KernelSpec, problem: Problem, operands: dict[str, SparseOperand], extra: tuple[Any, ...],
-    factors: tuple[Any, Any], grid: tuple[int, ...], point: tuple[int, ...],
-    maps: tuple[Any, ...] = (), most_rounds: int = MOST_ROUNDS,
-) -> None:  # fmt: skip
-    """Run one block of a kernel."""
-    kernel, config = import_module(spec.module).KERNEL, spec.config
-    for name, tensor, operand in zip(kernel.tensor_map_names, maps, "ab", strict=False):
-        address = simulated_instructions.FIRST_MAP + ord(operand)
-        simulated_instructions.names[name] = address
-        simulated_instructions.maps[address] = operands[operand], tensor
-    arguments = (
-        *(operands.get(name) or NOTHING for name in ("a", "b", "c", "out")), *factors,
-        *kernel_arguments(problem), extra,
-    )  # fmt: skip
-    run_block(
-        make(spec),
-        arguments,
-        grid,
-        point,
-        config.threads,
-        config.smem_bytes(spec.dtype),
-        most_rounds,
-    )
-
-
-def first_config(implementation: Any, dtype: str) -> Any:
-    """Config of the fewest threads and the smallest tile."""
-    kernel = implementation.kernel
-    configs = [
-        c
-        for c in kernel.simulator_configs or kernel.configs
-        if c.cluster == 1 and c.accumulator_bytes(dtype) < MOST_ACCUMULATOR_BYTES
-    ]
-    return min(configs, key=lambda c: (c.threads, c.tile_m * c.tile_n))
-
-
 def points(blocks: int, threads: int) -> list[int]:
     """Blocks to run: the last one; of few threads, which are quick, the first and a middle one."""
     return [blocks - 1] if threads > FEW_THREADS else [0, blocks // 2, blocks - 1]
-
-
-def check_tile(out: SparseOperand, expected: Any, is_last: bool) -> None:
-    """Compare what a block wrote, a rectangle; the last one's ends with the result."""
-    positions, values = out.written()
-    assert np.prod([len(np.unique(position)) for position in positions]) == len(values)
-    if is_last:
-        assert [position.max() + 1 for position in positions] == [*out.sizes]
-    np.testing.assert_array_equal(values, expected(*positions))
-
-
-def product_of(operands: dict[str, SparseOperand], depth: np.ndarray, alpha: int, beta: int) -> Any:
-    """Function of positions in the result: alpha * a @ b + beta * c, over these k."""
-    a, b, c = (operands[name] for name in "abc")
-
-    def expected(matrix: Any, row: Any, col: Any) -> Any:
-        left = a.at(matrix[:, None], row[:, None], depth)
-        products = (left * b.at(matrix[:, None], depth, col[:, None])).sum(1)
-        return alpha * products + (beta * c.at(matrix, row, col) if beta else 0)
-
-    return expected
 
 
 def test_a_cast_that_would_wrap_is_an_error():
@@ -614,24 +540,6 @@ def test_every_line_is_split_into_parts(shape, order, dtype):
         assert status.written()[0][0].tolist() == [point] * 2
 
 
-def problem_of_shape(dtype: str, shape: tuple[int, int, int], k: int, **options: Any) -> Problem:
-    batch, m, n = shape
-    return Problem(
-        dtype=dtype, m=m, n=n, k=k, batch=batch, a=matrices(batch, m, k),
-        b=matrices(batch, k, n, options.pop("b_order", "row")), c=matrices(batch, m, n),
-        out=matrices(batch, m, n), out_dtype=dtype, reads_c=True, in_place=False, **options,
-    )  # fmt: skip
-
-
-def ones(index: Any) -> Any:
-    return index * 0 + 1
-
-
-def nought(index: Any) -> Any:
-    return index * 0
-
-
-FLAG = SparseOperand("int32", (1,), function=nought), 1
 RESULTS = ((1, MOST, 3), (1, 3, MOST), (1, 70_000, 70_016), (2**20, 60, 70))
 
 
@@ -855,14 +763,6 @@ def test_partial_results_of_every_line_are_merged(shape):
             out, lambda matrix, line: partials.at(matrix[:, None], slots, line[:, None]).sum(1),
             point == blocks - 1,
         )  # fmt: skip
-
-
-class Table(SparseOperand):
-    """Numbers in memory."""
-
-    def __init__(self, dtype: str, numbers: list[Any]) -> None:
-        super().__init__(dtype, (len(numbers),))
-        self.writes = dict(enumerate(map(self.dtype.type, numbers)))
 
 
 @pytest.mark.parametrize(
