@@ -46,7 +46,6 @@ class Study:
         return emulated_float32.Config(
             tile_m=128,
             tile_n=128,
-            stages=3 if parts == 2 else 2,
             promote=self.promote,
             section=self.section,
             parts=parts,

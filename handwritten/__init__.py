@@ -15,8 +15,8 @@
     13  tensor_core       float64 by mma.sync; tensor_core_tf32: float32 as TF32
     14  wgmma             Hopper's TMA and warpgroup multiplication
 
-`ladder` holds the rungs that are there to be read, `kernels` the kernels of production, and `parts`
-what all share.
+`ladder` holds the rungs that are there to be read, `kernels` the kernels of production, `frames`
+the texts of families of them, and `parts` what all share.
 
 A kernel file defines `Config`, `make_kernel(config, dtype, *variant)` and `KERNEL`, the record by
 which it is known (`parts.kernel`). It imports the standard library, numpy, numba and its neighbours
@@ -32,4 +32,6 @@ if __name__ != "dxgemm.handwritten":
 
 from dxgemm.handwritten.parts.sources import keep_sources
 
-keep_sources(f"{folder}/{room}" for folder in __path__ for room in ("kernels", "ladder", "parts"))
+ROOMS = ("parts", "frames", "ladder", "kernels")  # imports point to those before
+
+keep_sources(f"{folder}/{room}" for folder in __path__ for room in ROOMS)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import dxgemm
+from dxgemm.handwritten import ROOMS
 
 PACKAGE = Path(dxgemm.__file__).parent
 
@@ -114,8 +115,8 @@ def test_kernel_files_can_be_lifted_out(path, name):
 
 
 @pytest.mark.parametrize("path, name", [f for f in FILES if f.values[1].startswith("handwritten")])
-def test_a_kernel_builds_on_rungs_and_rungs_on_parts(path, name):
-    rooms = ("handwritten.parts.", "handwritten.ladder.", "handwritten.kernels.")
+def test_a_kernel_builds_on_frames_and_frames_on_parts(path, name):
+    rooms = [f"handwritten.{room}." for room in ROOMS]
 
     def room(dotted):
         return max((r for r in rooms if f"{dotted}.".startswith(r)), key=len, default=rooms[0])
@@ -162,6 +163,7 @@ assert "numba" not in sys.modules
 def test_a_public_name_is_imported_on_its_first_use(run_python):
     program = """
 import dxgemm
+from dxgemm.handwritten import ROOMS
 assert set(dxgemm.__all__) <= set(dir(dxgemm)) and "gemm" not in vars(dxgemm)
 for name in dxgemm.__all__:
     assert getattr(dxgemm, name) is getattr(dxgemm, name) is vars(dxgemm)[name], name
@@ -176,6 +178,7 @@ def test_the_operators_of_torch_name_what_is_missing(run_python):
 import sys
 sys.modules["torch"] = None
 import dxgemm
+from dxgemm.handwritten import ROOMS
 try:
     import dxgemm.torch
 except dxgemm.errors.MissingPackageError as error:

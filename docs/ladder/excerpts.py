@@ -46,7 +46,7 @@ EXCERPTS: dict[str, tuple[Excerpt, ...]] = {
     "tuned": (Excerpt("group = divide", "tile_col ="),),
     "tensor_core": (Excerpt("for i in static_range(left_mmas)", "left_now = left_ready"),),
     "wgmma": (
-        Excerpt("while depth < end", "stage, parity = after(stage, parity)"),
-        Excerpt("while left > 0", "stage, parity = after(stage, parity)"),
+        Excerpt("while depth < tile.end_k", "stage, parity = after(", "frames/tma.py"),
+        Excerpt("while left > 0", "stage, parity = after(", "parts/wgmma_mainloop.py"),
     ),
 }

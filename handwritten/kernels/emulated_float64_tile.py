@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.handwritten.kernels import emulated_float64, tensor_tile
-from dxgemm.handwritten.kernels.residues import ALIGNMENT
 from dxgemm.handwritten.kernels.tensor_tile import WARP_N
 from dxgemm.handwritten.parts.kernel import no_maps
 
@@ -27,7 +26,7 @@ def make_kernel(
     from numba import cuda, int32
 
     from dxgemm.handwritten.parts.intrinsics import divide, global_address
-    from dxgemm.handwritten.parts.residue_store import make_store_residues
+    from dxgemm.handwritten.parts.residue_store import ALIGNMENT, make_store_residues
     from dxgemm.handwritten.parts.unroll import unroll
 
     constants_of, store_residues = make_store_residues(WARP_N)

@@ -17,13 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.parts import wgmma_layouts
+from dxgemm.handwritten.parts.group_table import FIRST, ITEM_BYTES, MAP_BYTES, ROW_ITEMS, SIZE
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel
-
-MAP_BYTES = 128
-ITEM_BYTES = 8
-FIRST = 2 * MAP_BYTES // ITEM_BYTES  # place of the first k in a row
-SIZE = FIRST + 1
-ROW_ITEMS = 3 * MAP_BYTES // ITEM_BYTES  # a map begins at a multiple of its size
 
 
 @dataclass(frozen=True)

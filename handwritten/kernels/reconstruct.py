@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from dxgemm.handwritten.kernels.residues import ALIGNMENT
 from dxgemm.handwritten.parts.emulation import PADDING
 from dxgemm.handwritten.parts.kernel import BaseConfig, Kernel, tiles_of
 from dxgemm.handwritten.parts.moduli import MODULI, moduli_count
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.residue_store import ALIGNMENT
 from dxgemm.handwritten.parts.triangle import make_tile_map
 
 WIDTH = 4  # elements of a thread

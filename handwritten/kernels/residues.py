@@ -35,9 +35,9 @@ from dxgemm.handwritten.parts.configs import GroupsConfig
 from dxgemm.handwritten.parts.emulation import PADDING, STATUS_ITEMS, UNFIT
 from dxgemm.handwritten.parts.kernel import Kernel
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
+from dxgemm.handwritten.parts.residue_store import ALIGNMENT
 
 WIDTH = 4  # elements that a thread takes at a time
-ALIGNMENT = 32  # of a line of residues, in bytes: a sector of the L2 cache
 LARGEST = 400  # so that factors and their products with any sum are normal numbers
 BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
 LAX_BITS, WEAK_BITS = 12, 5

@@ -8,9 +8,10 @@ operands, widening, cached_copy   layouts of operands, conversion of elements, c
 tiles, async_tiles, batch_tiles   tiles of a and b in shared memory
 group_table                       the table of a group, and the search in it
 mma_operands                      tiles and fragments for the tensor cores of mma.sync
-tensor_map, wgmma_*               TMA, the ring of stages, tf32 from registers, the store of a tile
+tensor_map, wgmma_*               TMA, the ring of stages, main loops, the store of a tile
 chunk_store, rounded_store        that store, by chunk: through shared memory as sums, or rounded
-tile_order                        which block takes which tile
+place, tile_order                 which block takes which tile, and which k
+store                             what becomes of a tile's sums
 triangle, triangle_store          tiles of symmetric results, and their mirror images
 skinny_frame, skinny_store        few rows: the ring and its producer, sums of a cluster
 tile_store, mma_store             stores of the accumulators to the result

@@ -11,11 +11,13 @@ from dxgemm.handwritten.parts import tile_store
 from dxgemm.handwritten.parts.chunk_store import STORE_BYTES
 from dxgemm.handwritten.parts.kernel import BaseConfig
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
-from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES
+from dxgemm.handwritten.parts.rounded_store import BLOCK_BYTES, BLOCK_COLS
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, WARPGROUP, WARPGROUP_ROWS
 
 THREADS_PER_SM, SMEM_BYTES_PER_BLOCK = 2048, 227 * 1024
 LANES_M, LANES_N = 4, 8  # how a warp's 32 threads share its tile
+MOST_STAGES = 8
+NOTE_BYTES = 16  # of a tile that a producer found for the consumers
 PARKED_BYTES = 24  # of shared memory: the block's place, from the start to the end
 REGISTERS_PER_SM, MOST_REGISTERS, REGISTER_BYTES = 65536, 255, 4
 
@@ -210,7 +212,7 @@ class RingConfig(WarpTileConfig):
 
 @dataclass(frozen=True)
 class WgmmaConfig(BaseConfig):
-    """Block tile tile_m x tile_n; a ring of `stages`, each ROW_BYTES of k deep.
+    """Block tile tile_m x tile_n; a ring of as many stages as fit, each ROW_BYTES of k deep.
 
     A threadblock swizzle of swizzle_rows tiles along m lets concurrent blocks share rows of a and
     columns of b in L2.
@@ -218,20 +220,21 @@ class WgmmaConfig(BaseConfig):
 
     tile_m: int
     tile_n: int
-    stages: int
     swizzle_rows: int = 16
 
     dynamic_smem = True
-    tile_k = ROW_BYTES // 2  # of 16-bit elements
     split_k = 1
+    matrices = 1  # that a block computes at a time
+    tile_k = ROW_BYTES // 2  # of 16-bit elements
+    parts = 1  # matrices whose sum is an operand
 
     def complaints(self) -> Iterator[str]:
         if self.tile_m not in (64, 128):
             yield "tile_m must be 64 or 128, for one or two warpgroups"
-        if self.tile_n % 64 or not 64 <= self.tile_n <= 256:
-            yield "tile_n must be a multiple of 64 up to 256"
-        if self.smem_bytes("float16") > SMEM_BYTES_PER_BLOCK:
-            yield f"{self.smem_bytes('float16')} bytes of shared memory"
+        if self.tile_n % 8 or not 8 <= self.tile_n <= 256:
+            yield "tile_n must be a multiple of 8 up to 256"
+        if self.stages < 2:
+            yield "two stages do not fit in shared memory"
 
     @property
     def consumers(self) -> int:
@@ -245,22 +248,55 @@ class WgmmaConfig(BaseConfig):
 
     @property
     def stage_bytes(self) -> int:
-        return (self.tile_m + self.tile_n) * ROW_BYTES
+        """Bytes of a stage, with whole panels of an MN-major b."""
+        columns = -(-self.tile_n // BLOCK_COLS) * BLOCK_COLS
+        return self.parts * (self.tile_m + columns) * ROW_BYTES
+
+    @property
+    def shared_registers(self) -> tuple[int, int]:
+        """Registers of a producer's and of a consumer's thread; 0 if they exchange none."""
+        return 0, 0
+
+    @property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """Bytes that a warp's part of the result may have in shared memory, the best first.
+
+        Two blocks of `rounded_store` take turns; `chunk_store` needs less.
+        """
+        return 2 * BLOCK_BYTES, STORE_BYTES
+
+    @property
+    def stages(self) -> int:
+        """As many stages as shared memory holds, but no more than hide its latency."""
+        counts = range(MOST_STAGES, 0, -1)
+        return next((count for count in counts if self._chunk_bytes(count)), 0)
+
+    @property
+    def notes(self) -> int:
+        """Notes on tiles in shared memory, see `place`.
+
+        The producer may be ahead by as many tiles as there are stages, and about to write one more
+        note, while the consumers still need that of the tile which they store.
+        """
+        return self.stages + 2
 
     @property
     def chunk_bytes(self) -> int:
-        """Bytes of a warp's part of the result in shared memory, see `chunk_store`."""
-        roomy = 2 * BLOCK_BYTES  # for two blocks of `rounded_store`, which take turns
-        fits = self._smem_bytes(roomy) <= SMEM_BYTES_PER_BLOCK
-        return roomy if fits else STORE_BYTES
+        """Bytes of a warp's part of the result in shared memory."""
+        return self._chunk_bytes(self.stages)
 
     def smem_bytes(self, dtype: str) -> int:
-        return self._smem_bytes(self.chunk_bytes)
+        return self._smem_bytes(self.stages, self.chunk_bytes)
 
-    def _smem_bytes(self, chunk_bytes: int) -> int:
-        """Bytes of the ring, aligned to 1024, of a chunk of the result a warp, and of barriers."""
-        ring = 1024 + self.stages * self.stage_bytes
-        return ring + self.consumers * 4 * chunk_bytes + self.stages * 16
+    def _chunk_bytes(self, stages: int) -> int:
+        """The first of `chunk_sizes` that leaves room for so many stages; 0 if none does."""
+        left = SMEM_BYTES_PER_BLOCK - self._smem_bytes(stages, 0)
+        return next((c for c in self.chunk_sizes if self.consumers * 4 * c <= left), 0)
+
+    def _smem_bytes(self, stages: int, chunk_bytes: int) -> int:
+        """Bytes of the ring, aligned to 1024, its barriers, notes, and a chunk of each warp."""
+        ring = 1024 + stages * (self.stage_bytes + 16) + (stages + 2) * NOTE_BYTES
+        return ring + self.consumers * 4 * chunk_bytes
 
     def accumulator_bytes(self, dtype: str) -> int:
         return self.tile_n // 2 * 4

@@ -17,23 +17,22 @@ from dxgemm.handwritten.parts.wgmma_ring import (
 )
 
 
-def make_mainloop(
-    config: Any, scheme: Any, a_across: bool, b_across: bool
-) -> tuple[Callable[..., Any], ...]:
-    """The device functions fetch and multiply.
+def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """`wgmma_mainloop.make_multiply` for parts.
 
     Args:
         config: a `Config` of `emulated_float32`.
         scheme: a `Scheme` of `emulation`.
         a_across, b_across: True for MN-major operands.
     """
+    if scheme.shift and config.promote > STEPS:
+        raise ValueError(f"{config}: {scheme} promotes its small products once a stage")
     from numba import cuda, float32, int32
 
     from dxgemm.handwritten.parts.hopper import (
         arrive,
         begin_wgmma,
         commit_wgmma,
-        copy_box,
         descriptor_halves,
         wait_barrier,
         wait_wgmma,
@@ -43,7 +42,7 @@ def make_mainloop(
     )  # fmt: skip
     from dxgemm.handwritten.parts.intrinsics import add_scaled, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
-    from dxgemm.handwritten.parts.wgmma_ring import make_after, make_corner
+    from dxgemm.handwritten.parts.wgmma_ring import make_after
 
     kind, parts, small = scheme.kind, scheme.parts, scheme.small_products
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
@@ -51,8 +50,6 @@ def make_mainloop(
     a_bytes, b_bytes = tile_m * ROW_BYTES, tile_n * ROW_BYTES
     tile_k = ROW_BYTES // scheme.item_bytes
     panel_bytes = tile_k * ROW_BYTES
-    a_boxes = tile_m // tile_k if a_across else 1
-    b_boxes = tile_n // tile_k if b_across else 1
     # Descriptors count in 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
@@ -75,21 +72,7 @@ def make_mainloop(
     counts, last_group = tuple(map(len, groups)), len(groups) - 1
     stage_terms = _terms(products, 0, STEPS)
     stage_count = len(stage_terms)
-    after, corner = make_after(stages), make_corner()
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        """Have TMA fill a stage."""
-        for part in static_range(parts):
-            a_smem: int32 = stage_smem + part * a_bytes
-            for box in static_range(a_boxes):
-                place = corner(a_across, row + box * tile_k, depth, int32(a_matrix * parts + part))
-                copy_box(int32(a_smem + box * panel_bytes), a_map, barrier, place)
-            b_smem: int32 = stage_smem + parts * a_bytes + part * b_bytes
-            for box in static_range(b_boxes):
-                place = corner(b_across, col + box * tile_k, depth, int32(b_matrix * parts + part))
-                copy_box(int32(b_smem + box * panel_bytes), b_map, barrier, place)
+    after = make_after(stages)
 
     @cuda.jit(device=True, forceinline=True)
     def descriptors(smem, thread):
@@ -172,7 +155,7 @@ def make_mainloop(
             total = add_scaled(total, acc, float32(1))
         return total, stage, parity
 
-    return fetch, multiply_units if run_stages == 0 else multiply_runs
+    return multiply_units if run_stages == 0 else multiply_runs
 
 
 def _terms(

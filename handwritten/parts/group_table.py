@@ -17,6 +17,13 @@ FIELDS = (
     "first",
 )  # fmt: skip
 
+# Of groups that share out k: bytes of a tensor map and of a number; place of the first k and of the
+# size in a row, behind the maps of a and b; numbers of a row, so that its maps are aligned.
+MAP_BYTES, ITEM_BYTES = 128, 8
+FIRST = 2 * MAP_BYTES // ITEM_BYTES
+SIZE = FIRST + 1
+ROW_ITEMS = 3 * MAP_BYTES // ITEM_BYTES
+
 
 def make_find_part() -> Any:
     """A device function: (offsets, problem, total) -> first index of a problem's part, its size.

@@ -10,7 +10,9 @@ from typing import Any
 
 from dxgemm.handwritten.parts.moduli import MODULI, byte_weights
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
+from dxgemm.handwritten.parts.store import Store
 
+ALIGNMENT = 32  # of a line of residues, in bytes: a sector of the L2 cache
 WARP, WARP_ROWS = 32, 16
 
 
@@ -90,3 +92,38 @@ def make_store_residues(chunk_cols: int) -> tuple[Callable[..., Any], Callable[.
             target += rows_per_step * pitch
 
     return constants_of, store_residues
+
+
+def make_store(tile_n: int, chunk_cols: int) -> Store:
+    """The residues of a tile, of matrices that are products by all moduli in turn."""
+    from numba import int32, int64
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide, global_address
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    warp_bytes, chunks, items = chunk_bytes(chunk_cols), tile_n // chunk_cols, chunk_cols // 2
+    constants_of, store_residues = make_store_residues(chunk_cols)
+
+    def begin(result):
+        return (result.n + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+    def store(sums, smem, thread, tile, work, result, pitch):
+        warp: int32 = thread // WARP
+        chunk_smem: int32 = smem + warp * warp_bytes
+        constants = constants_of(
+            int32(tile.matrix - divide(tile.matrix, work.period) * work.period)
+        )
+        top: int32 = tile.row + warp * WARP_ROWS
+        rows: int32 = tile.end_row - top
+        cols: int32 = pitch - tile.col
+        target = global_address(result.out.data) + tile.col
+        target += (int64(tile.matrix) * tile.end_row + top) * pitch
+        for chunk in static_range(chunks):
+            store_residues(
+                sums[items * chunk : items * chunk + items], chunk_smem, int32(thread % WARP), rows,
+                cols, target, pitch, constants,
+            )  # fmt: skip
+            target += chunk_cols
+            cols -= chunk_cols
+
+    return Store(device_function(unroll(begin)), device_function(unroll(store)))

@@ -22,6 +22,7 @@ def make_store_triangle(
     epilogue: Any = None,
     commutes: bool = True,
     chunk_bytes: int = STORE_BYTES,
+    acc_dtype: str = "float32",
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """`make_store_tile` for a tile of a symmetric result, stored as `triangle.stores` says.
 
@@ -30,12 +31,12 @@ def make_store_triangle(
         triangle: triangles of the result that are written; "" for all of another result.
         commutes: False if elements on both sides of a tile's diagonal may differ in their bits.
         chunk_bytes: of shared memory for each warp.
+        acc_dtype: dtype of the sums: "float32" or "int32".
     """
 
     def make_tile(along_rows: bool, side: Side | None = None) -> Any:
         return make_store_tile(
-            tile_n, out_dtype, along_rows, rows_are_split, epilogue, side=side,
-            chunk_bytes=chunk_bytes,
+            tile_n, out_dtype, along_rows, rows_are_split, epilogue, acc_dtype, side, chunk_bytes
         )  # fmt: skip
 
     if not triangle:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from dxgemm.handwritten.parts.kernel import tiles_of
-from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap, operand_of
+from dxgemm.handwritten.parts.tensor_map import ITEM_BYTES, MOST_ELEMENTS, TensorMap, operand_of
 from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
 
 LEAST_TILE = 64  # rows and columns
 TENSOR_MAPS = ("a_tensor_map", "b_tensor_map")  # parameters after those of every kernel
+
+
+def stage_k(dtype: str) -> int:
+    """k of a stage."""
+    return ROW_BYTES // ITEM_BYTES[dtype]
 
 
 def supports_tma(problem: Any) -> str | None:
@@ -62,7 +67,7 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
     """The maps of a and b, with the boxes that the producer asks for; None if nothing is read."""
     if problem.k == 0:
         return None, None
-    row_items = ROW_BYTES // (4 if problem.dtype == "float32" else 2)
+    row_items = stage_k(problem.dtype)
     element = "tfloat32" if problem.dtype == "float32" else problem.dtype
     extents = [config.tile_m, config.tile_n]
     if is_exchanged(problem.dtype, *_innermost(problem)):

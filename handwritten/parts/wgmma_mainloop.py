@@ -1,9 +1,7 @@
-"""The main loop of `wgmma` for tf32 with a in registers.
+"""The main loops of `wgmma`, out of the stages of `wgmma_ring`: the `multiply` of the frame `tma`.
 
-A stage is a tile of a, then a tile of b, each ROW_BYTES deep along k. A K-major operand is rows of
-ROW_BYTES, one for each row of a or column of b. An MN-major operand comes in panels: rows of
-ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte pieces of every eight rows (the
-128-byte swizzle), as wgmma expects them.
+wgmma reads 16-bit operands K-major or MN-major from shared memory. tf32 and int8 must be K-major
+there, but the left operand of tf32 may come from registers.
 """
 
 from __future__ import annotations
@@ -21,45 +19,90 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     make_after,
 )
 
+KINDS = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8"}
 
-def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
-    """The device function multiply for tf32 with an MN-major a, see `wgmma.make_multiply`.
+
+def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Callable[..., Any]:
+    """A device function of the consumers: the sums of a tile.
+
+    It takes the addresses of the stages and their barriers, the thread, the tile's stages, and the
+    next stage with the parity of its phase. It returns the sums, and the stage after.
 
     Args:
         config: a `WgmmaConfig`.
-        b_across: True for an MN-major b.
+        kind: of wgmma; "s8" has sums in int32, the others in float32.
+        a_across, b_across: True for MN-major operands.
     """
-    from numba import cuda, float32, int32
+    if kind == "tf32" and a_across:
+        return make_multiply_from_registers(config, b_across)
+    from numba import float32, int32
 
-    from dxgemm.handwritten.parts.hopper import (
-        arrive,
-        begin_wgmma,
-        commit_wgmma,
-        descriptor_halves,
-        wait_barrier,
-        wait_wgmma_of,
-        wgmma_from_registers,
-    )  # fmt: skip
-    from dxgemm.handwritten.parts.intrinsics import load_shared, zeros
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
-    kind = "tf32"
+    scalar, items = int32 if kind == "s8" else float32, config.tile_n // 2
+    a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
+    # Descriptors count in 16 bytes.
+    a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16
+    b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
+    stage_step = config.stage_bytes // 16
+    low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
+    after = make_after(config.stages)
+
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
+        member: int32 = thread % WARPGROUP
+        a_desc: int32 = low + (smem + thread // WARPGROUP * (WARPGROUP_ROWS * ROW_BYTES)) // 16
+        b_desc: int32 = low + (smem + a_bytes) // 16
+        acc = zeros(scalar, items)
+        previous = stage
+        left: int32 = k_tiles
+        while left > 0:
+            hopper.wait_barrier(full + 8 * stage, parity)
+            a_at: int32 = a_desc + stage * stage_step
+            b_at: int32 = b_desc + stage * stage_step
+            hopper.begin_wgmma()
+            for step in static_range(STEPS):
+                a_part: int32 = a_at + step * a_step
+                b_part: int32 = b_at + step * b_step
+                acc = hopper.wgmma(kind, high, acc, a_part, b_part, a_across, b_across)
+            hopper.commit_wgmma()
+            hopper.wait_wgmma(1)  # the k tile before is done, this one goes on
+            if left < k_tiles and member == 0:
+                hopper.arrive(empty + 8 * previous)
+            previous = stage
+            left -= 1
+            stage, parity = after(stage, parity)
+        acc = hopper.wait_wgmma_of(0, acc)
+        if k_tiles > 0 and member == 0:
+            hopper.arrive(empty + 8 * previous)
+        return acc, stage, parity
+
+    return device_function(unroll(multiply))
+
+
+def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., Any]:
+    """`make_multiply` for tf32 with an MN-major a, read while the step before is multiplied.
+
+    A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
+    apart, so that the 16 lanes that are served together meet all banks.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, zeros
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    kind, items = "tf32", config.tile_n // 2
     stage_bytes, a_bytes = config.stage_bytes, config.tile_m * ROW_BYTES
     panel_bytes = ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     b_step = (panel_bytes if b_across else ROW_BYTES) // STEPS // 16
     stage_step = stage_bytes // 16
-    low, high = descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
+    low, high = hopper.descriptor_halves(panel_bytes, SWIZZLE_ROWS * ROW_BYTES)
     frag_step = panel_bytes // STEPS
     after = make_after(config.stages)
 
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def multiply_from_registers(acc, smem, full, empty, thread, k_tiles, stage, parity):
-        """`multiply` with an MN-major a in registers, read while the step before is multiplied.
-
-        A thread reads two neighbouring rows at a time. The rows of a warp are two runs of eight, 16
-        apart, so that the 16 lanes that are served together meet all banks.
-        """
+    def multiply(smem, full, empty, thread, k_tiles, stage, parity):
         member: int32 = thread % WARPGROUP
         warp: int32 = member // 32
         lane: int32 = thread % 32
@@ -68,10 +111,11 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
         frags = frags + warp // 2 * panel_bytes + lane // 4 % 2 * 8
         frags = frags + lane % 4 * ROW_BYTES + (piece ^ (lane % 4)) * 16
         b_desc: int32 = low + (smem + a_bytes) // 16
+        acc = zeros(float32, items)
         previous, left = stage, k_tiles
         last_frag = zeros(float32, 4)
         while left > 0:
-            wait_barrier(int32(full + 8 * stage), parity)
+            hopper.wait_barrier(int32(full + 8 * stage), parity)
             upper: int32 = frags + stage * stage_bytes
             b_at: int32 = b_desc + stage * stage_step
             lower: int32 = upper ^ 64  # four rows on, the swizzle exchanges the halves of a row
@@ -79,29 +123,31 @@ def make_multiply_from_registers(config: Any, b_across: bool) -> Callable[..., A
                 a_frag = load_shared(float32, 2, upper, step * frag_step) + load_shared(
                     float32, 2, lower, step * frag_step + 4 * ROW_BYTES
                 )
-                begin_wgmma()
+                hopper.begin_wgmma()
                 b_part: int32 = b_at + step * b_step
-                acc = wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
-                commit_wgmma()
-                wait_wgmma_of(1, last_frag)  # the step before is done, this one goes on
+                acc = hopper.wgmma_from_registers(kind, high, acc, a_frag, b_part, b_across)
+                hopper.commit_wgmma()
+                hopper.wait_wgmma_of(1, last_frag)  # the step before is done, this one goes on
                 last_frag = a_frag
                 if step == 0 and left < k_tiles and member == 0:
-                    arrive(int32(empty + 8 * previous))
+                    hopper.arrive(int32(empty + 8 * previous))
             previous, left = stage, int32(left - 1)
             stage, parity = after(stage, parity)
-        acc = wait_wgmma_of(0, acc)
+        acc = hopper.wait_wgmma_of(0, acc)
         if k_tiles > 0 and member == 0:
-            arrive(int32(empty + 8 * previous))
+            hopper.arrive(int32(empty + 8 * previous))
         return acc, stage, parity
 
-    return multiply_from_registers
+    return device_function(unroll(multiply))
 
 
 def make_first_row(a_from_registers: bool) -> Callable[..., Any]:
     """A device function: thread -> the first of its warp's 16 rows of the tile."""
-    from numba import cuda, int32
+    from numba import int32
 
-    @cuda.jit(device=True, forceinline=True)
+    from dxgemm.handwritten.parts.intrinsics import device_function
+
+    @device_function
     def first_row(thread):
         warp = int32(thread // 32)
         if a_from_registers:

@@ -1,13 +1,16 @@
-"""The ring of stages in `wgmma` and the kernels grown from it.
+"""The ring of stages of the frame `tma`, and what TMA fetches for it: the `load` of that frame.
 
 Each stage has a barrier that completes when the stage is full, and one that completes when all
-consumers have read it.
+consumers have read it. A stage is the tiles of all parts of a, then those of b, each ROW_BYTES deep
+along k. A K-major operand is rows of ROW_BYTES, one for each row of a or column of b. An MN-major
+operand comes in panels: rows of ROW_BYTES along m or n, one for each k. TMA permutes the 16-byte
+pieces of every eight rows (the 128-byte swizzle), as wgmma expects them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 ROW_BYTES = 128  # a row in shared memory: span of the swizzle, and depth of a stage
 SWIZZLE_ROWS = 8  # rows that the swizzle permutes together
@@ -82,7 +85,7 @@ def make_fetch_operand(extent: int, tile_k: int, is_across: bool) -> Callable[..
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
     panel_bytes = tile_k * ROW_BYTES
-    boxes = extent // tile_k if is_across else 1
+    boxes = -(-extent // tile_k) if is_across else 1
     corner = make_corner()
 
     @cuda.jit(device=True, forceinline=True)
@@ -95,57 +98,94 @@ def make_fetch_operand(extent: int, tile_k: int, is_across: bool) -> Callable[..
     return fetch_operand
 
 
-def make_fetch(config: Any, tile_k: int, a_across: bool, b_across: bool) -> Callable[..., Any]:
-    """A device function: have TMA fill a stage with a tile of a, then one of b.
+class Load(NamedTuple):
+    """Device functions of the producer.
+
+    Attributes:
+        begin: () -> the tensor maps of a and b.
+        select: (work, tile, maps) -> those of a tile; maps are those of the tile before.
+        fetch: (stage_smem, barrier, tile, depth, maps): have TMA fill a stage from k = depth on.
+        stage_bytes: bytes that arrive for it.
+    """
+
+    begin: Callable[..., Any]
+    select: Callable[..., Any]
+    fetch: Callable[..., None]
+    stage_bytes: int
+
+
+def make_load(
+    config: Any,
+    tile_k: int,
+    a_across: bool,
+    b_across: bool,
+    names: tuple[str, ...],
+    parts: int = 1,
+) -> Load:
+    """Boxes of a and b by the kernel's tensor maps.
 
     Args:
         config: a `WgmmaConfig`.
         tile_k: k of a stage.
         a_across, b_across: True for MN-major operands.
+        names: parameters of the tensor maps.
+        parts: matrices whose sum is a matrix of a or b, one after the other.
     """
-    from numba import cuda, int32
+    from numba import int32
 
+    from dxgemm.handwritten.parts.hopper import prefetch_tensor_map, tensor_map
+    from dxgemm.handwritten.parts.intrinsics import device_function
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    a_name, b_name = names
     a_bytes = config.tile_m * ROW_BYTES
+    # Panels are whole, the last one too.
+    b_bytes = (-(-config.tile_n // tile_k) * tile_k if b_across else config.tile_n) * ROW_BYTES
     fetch_a = make_fetch_operand(config.tile_m, tile_k, a_across)
     fetch_b = make_fetch_operand(config.tile_n, tile_k, b_across)
 
-    @cuda.jit(device=True, forceinline=True)
-    def fetch(stage_smem, barrier, row, col, depth, a_map, a_matrix, b_map, b_matrix):
-        fetch_a(stage_smem, barrier, row, depth, a_map, a_matrix)
-        fetch_b(int32(stage_smem + a_bytes), barrier, col, depth, b_map, b_matrix)
-
-    return fetch
-
-
-def make_produce(locate: Callable[..., Any], fill: Callable[..., Any]) -> Callable[..., Any]:
-    """A device function of the producer: fill stages with a block's tiles, by `wgmma`'s fill."""
-    from numba import cuda, int32
-
-    from dxgemm.handwritten.parts.hopper import prefetch_tensor_map
-    from dxgemm.handwritten.parts.intrinsics import divide
-    from dxgemm.handwritten.parts.unroll import unroll
-
-    @cuda.jit(device=True, forceinline=True)
-    @unroll
-    def produce(
-        smem, full, empty, block, blocks, tiles, tiles_m, tiles_n, first, end, period,
-        a_map, a_stride_batch, b_map, b_stride_batch,
-    ):  # fmt: skip
-        """Fetch the k from `first` to `end`; an operand without a batch has `period` matrices."""
+    def begin():
+        a_map, b_map = tensor_map(a_name), tensor_map(b_name)
         prefetch_tensor_map(a_map)
         prefetch_tensor_map(b_map)
-        stage: int32 = 0
-        parity: int32 = 0
-        index: int32 = block
-        while index < tiles:
-            matrix, row, col = locate(index, tiles_m, tiles_n)
-            index += blocks
-            repeated: int32 = matrix - divide(matrix, period) * period
-            a_matrix = matrix if a_stride_batch != 0 else repeated
-            b_matrix = matrix if b_stride_batch != 0 else repeated
-            stage, parity = fill(
-                smem, full, empty, stage, parity, row, col, first, end,
-                a_map, a_matrix, b_map, b_matrix,
-            )  # fmt: skip
+        return a_map, b_map
 
-    return produce
+    def select(work, tile, maps):
+        return maps
+
+    def fetch(stage_smem, barrier, tile, depth, maps):
+        for part in static_range(parts):
+            a_smem: int32 = stage_smem + part * a_bytes
+            b_smem: int32 = stage_smem + parts * a_bytes + part * b_bytes
+            a_matrix: int32 = tile.a_matrix * parts + part
+            b_matrix: int32 = tile.b_matrix * parts + part
+            fetch_a(a_smem, barrier, tile.row, depth, maps[0], a_matrix)
+            fetch_b(b_smem, barrier, tile.col, depth, maps[1], b_matrix)
+
+    begin, select, fetch = (device_function(unroll(f)) for f in (begin, select, fetch))
+    return Load(begin, select, fetch, parts * (a_bytes + b_bytes))
+
+
+def make_load_by_table(config: Any, tile_k: int) -> Load:
+    """Boxes of MN-major operands, by the tensor maps of a tile's group, see `group_table`."""
+    from numba import int32
+
+    from dxgemm.handwritten.parts.group_table import ITEM_BYTES, MAP_BYTES, ROW_ITEMS
+    from dxgemm.handwritten.parts.hopper import acquire_tensor_map
+    from dxgemm.handwritten.parts.intrinsics import device_function, global_address
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    def begin():
+        return 0, 0, int32(-1)  # and the group that they are of
+
+    def select(work, tile, maps):
+        a_map = global_address(work.table) + tile.matrix * ROW_ITEMS * ITEM_BYTES
+        b_map = a_map + MAP_BYTES
+        if tile.matrix != maps[2]:
+            acquire_tensor_map(a_map)
+            acquire_tensor_map(b_map)
+        return a_map, b_map, tile.matrix
+
+    load = make_load(config, tile_k, True, True, ("", ""))
+    begin, select = device_function(unroll(begin)), device_function(unroll(select))
+    return load._replace(begin=begin, select=select)

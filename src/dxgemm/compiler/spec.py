@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from dxgemm.errors import BuildError
+from dxgemm.handwritten import ROOMS
 from dxgemm.handwritten.parts.sources import source_text
 from dxgemm.problem.fusion import Fusion
 
@@ -18,7 +19,7 @@ from dxgemm.problem.fusion import Fusion
 BUILD_VERSION = 3
 
 # Packages whose files are part of kernels.
-HANDWRITTEN = tuple(f"dxgemm.handwritten.{room}" for room in ("kernels", "ladder", "parts"))
+HANDWRITTEN = tuple(f"dxgemm.handwritten.{room}" for room in ROOMS)
 
 # Parameters of every GEMM kernel, in order, with their kind. Strides count elements. The parameters
 # of a call come before those of a problem, so that a launch packs each group in one piece. The

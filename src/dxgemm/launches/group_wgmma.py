@@ -12,6 +12,7 @@ from dxgemm.choice.implementation import common_problems, launchable
 from dxgemm.compiler import KernelSpec, compute_capability
 from dxgemm.gpu.facts import DeviceFacts
 from dxgemm.handwritten.kernels import group_maps, grouped_wgmma, grouped_wgmma_k
+from dxgemm.handwritten.parts.group_table import ITEM_BYTES, ROW_ITEMS
 from dxgemm.launches.grouped import choose_config
 from dxgemm.launches.series import Call, LaunchSeries
 from dxgemm.problem.fusion import FusedOperand, Fusion
@@ -89,8 +90,8 @@ class GroupsOfKLaunch(LaunchSeries):
             spec, replace(problem, epilogue=spec.epilogue), min(tiles, device.sm_count),
             device.arch, ordinal,
         )  # fmt: skip
-        self._items = problem.batch * group_maps.ROW_ITEMS
-        self._table = self._take(self._items * group_maps.ITEM_BYTES)
+        self._items = problem.batch * ROW_ITEMS
+        self._table = self._take(self._items * ITEM_BYTES)
 
     def calls(self, base: int, call: tuple[Any, ...], operands: tuple[Any, ...]) -> list[Call]:
         table = base + self._table, self._items

@@ -1,0 +1,131 @@
+"""The frame of Hopper's kernels: one thread has TMA fill a ring, warpgroups multiply out of it.
+
+A kernel is this text and four parts, device functions:
+
+    place      which tiles a block computes, and which k of the operands
+    load       the boxes that TMA fetches for a stage, in the producer
+    multiply   the sums of a tile, out of the stages, in the consumers
+    store      what becomes of them
+
+While a block stores a tile, it fetches the next one. Each stage has a barrier for "full" and one
+for "empty".
+Source: NVIDIA, "Hopper Tuning Guide"; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dxgemm.handwritten.parts.configs import NOTE_BYTES
+from dxgemm.handwritten.parts.place import Place, Tile
+from dxgemm.handwritten.parts.store import Result, Store
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, Load, make_after, make_init_ring
+
+
+def make_tma_kernel(
+    config: Any,
+    tile_k: int,
+    place: Place,
+    load: Load,
+    multiply: Callable[..., Any],
+    store: Store,
+    is_exchanged: bool = False,
+) -> Callable[..., None]:
+    """The kernel of one config, as a Python function to compile.
+
+    Args:
+        config: a `WgmmaConfig`.
+        tile_k: k of a stage.
+        is_exchanged: True if the transposed result is computed: then a and b are the left and the
+            right factor of that, m its rows.
+    """
+    from numba import cuda, int32, uint8
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import load_shared, shared_address, store_shared
+    from dxgemm.handwritten.parts.unroll import gemm_kernel
+
+    begin_work, find, leaves_notes = place
+    begin_load, select, fetch, arriving = load
+    begin_store, store_tile = store
+    stages, stage_bytes, consumers = config.stages, config.stage_bytes, config.consumers
+    producer_registers, consumer_registers = config.shared_registers
+    chunks_smem = stages * stage_bytes
+    notes_smem = chunks_smem + consumers * 4 * config.chunk_bytes
+    full_smem = notes_smem + config.notes * NOTE_BYTES
+    empty_smem = full_smem + 8 * stages
+    init_ring = make_init_ring(stages, consumers)
+    after, after_note = make_after(stages), make_after(config.notes)
+
+    @gemm_kernel
+    def tma_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
+        if is_exchanged:
+            m, n = n, m
+            a.batch, b.batch = b.batch, a.batch
+            c.row, c.col = c.col, c.row
+            out.row, out.col = out.col, out.row
+
+        # --- The ring, this block's tiles ---
+        smem: int32 = (shared_address(cuda.shared.array(0, uint8)) + 1023) & -1024
+        full: int32 = smem + full_smem
+        empty: int32 = smem + empty_smem
+        thread: int32 = cuda.threadIdx.x & 1023
+        if thread == 0:
+            init_ring(full, empty)
+        cuda.syncthreads()
+        work = begin_work(a, b, m, n, k, batch, extra)
+        index: int32 = cuda.blockIdx.x
+        blocks: int32 = cuda.gridDim.x
+        stage: int32 = 0
+        parity: int32 = 0
+        note: int32 = 0
+        turn: int32 = 0
+
+        if thread >= consumers * WARPGROUP:
+            # --- Producer: one thread ---
+            if producer_registers:
+                hopper.limit_registers("dec", producer_registers)
+            if thread == consumers * WARPGROUP and k > 0:
+                maps = begin_load()
+                while index < work.tiles:
+                    tile = find(work, index)
+                    index += blocks
+                    if leaves_notes:
+                        at: int32 = smem + notes_smem + note * NOTE_BYTES
+                        store_shared(at, 0, (tile.matrix, tile.row, tile.col, tile.end_row))
+                        note, turn = after_note(note, turn)
+                    maps = select(work, tile, maps)
+                    depth: int32 = tile.first_k
+                    while depth < tile.end_k:
+                        barrier: int32 = full + 8 * stage
+                        target: int32 = smem + stage * stage_bytes
+                        hopper.wait_barrier(int32(empty + 8 * stage), int32(parity ^ 1))
+                        hopper.expect_bytes(barrier, arriving)
+                        fetch(target, barrier, tile, depth, maps)
+                        depth += tile_k
+                        stage, parity = after(stage, parity)
+        else:
+            # --- Consumers: warpgroups of 64 rows of the tile each ---
+            if consumer_registers:
+                hopper.limit_registers("inc", consumer_registers)
+            result = Result(alpha, beta, c, out, m, n, batch, extra)
+            held = begin_store(result)
+            while index < work.tiles:
+                if leaves_notes:
+                    tile = Tile(0, 0, 0, 0, 0, 0, work.first_k, work.end_k)
+                else:
+                    tile = find(work, index)
+                index += blocks
+                # --- Main loop: all k of the tile ---
+                k_tiles: int32 = (tile.end_k - tile.first_k + tile_k - 1) // tile_k
+                sums, stage, parity = multiply(smem, full, empty, thread, k_tiles, stage, parity)
+                # --- Epilogue: the producer is already fetching the next tile ---
+                if leaves_notes:
+                    at = smem + notes_smem + note * NOTE_BYTES
+                    note, turn = after_note(note, turn)
+                    matrix, row, col, end_row = load_shared(int32, 4, at, 0)
+                    tile = Tile(matrix, 0, 0, row, col, end_row, work.first_k, work.end_k)
+                store_tile(sums, int32(smem + chunks_smem), thread, tile, work, result, held)
+
+    return tma_kernel

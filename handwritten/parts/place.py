@@ -1,0 +1,174 @@
+"""Which tiles of the result a block computes, and which k of the operands: the `place` of a frame.
+
+Tiles are numbered through all matrices of the result; a block takes every so many of them, by a
+threadblock swizzle. Everything that changes which tiles there are is here: batches, slices of k,
+triangles, block masks, the tables of groups, several products of a matrix (one for each modulus).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Tile(NamedTuple):
+    """A tile of the result.
+
+    Fields: its matrix in the result, in a and in b; its first row and column; the end of the rows
+    that are stored; the first k of its sums, and their end.
+    """
+
+    matrix: Any
+    a_matrix: Any
+    b_matrix: Any
+    row: Any
+    col: Any
+    end_row: Any
+    first_k: Any
+    end_k: Any
+
+
+class Work(NamedTuple):
+    """The tiles of a block.
+
+    Fields: number of tiles, and of a matrix those along m and n; the end of the rows; the block's
+    first k and its end; matrices of an operand without a batch; strides between the matrices of a
+    and of b; matrices of the result before those of the block's slice of k; the table of a group,
+    and its rows.
+    """
+
+    tiles: Any
+    tiles_m: Any
+    tiles_n: Any
+    end_row: Any
+    first_k: Any
+    end_k: Any
+    period: Any
+    a_batch: Any
+    b_batch: Any
+    first_matrix: Any
+    table: Any
+    table_rows: Any
+
+
+class Place(NamedTuple):
+    """Device functions that find a block's tiles.
+
+    Attributes:
+        begin: (a, b, m, n, k, batch, extra) -> `Work`.
+        find: (work, index) -> `Tile`.
+        leaves_notes: True if finding is slow: the producer does it alone and leaves notes for the
+            consumers, which read them after the main loop. All tiles have the k of the matrix then.
+    """
+
+    begin: Callable[..., Work]
+    find: Callable[..., Tile]
+    leaves_notes: bool
+
+
+def make_place(
+    config: Any,
+    tile_k: int,
+    stored: str = "",
+    is_sliced: bool = False,
+    is_dead: Callable[..., bool] | None = None,
+    flag: int | None = None,
+    counter: int | None = None,
+    shared: str = "",
+    table: int = 0,
+) -> Place:
+    """Tiles of a batch, of a group, or of a slice of k.
+
+    Args:
+        stored: triangles of a symmetric result that are written; "" for another result.
+        is_sliced: True if the grid has a y for each slice of k.
+        is_dead: see `block_mask`; None without a mask.
+        flag: index in the last parameter of a flag; if that is not 0, nothing is computed.
+        counter: index there of the number of products of each matrix; None for one product. The
+            matrices of an operand are those of all products, one after the other.
+        shared: "m" or "k" if the problems of a group share out rows or k, by the table in global
+            memory (group_table.py) whose index in the last parameter is `table`.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.group_table import (
+        FIELDS,
+        FIRST,
+        ROW_ITEMS,
+        SIZE,
+        make_find_problem,
+    )
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.tile_order import make_share, make_tile_map
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    tile_m, tile_n = config.tile_m, config.tile_n
+    is_masked, has_flag, is_counted = is_dead is not None, flag is not None, counter is not None
+    first_field = FIELDS.index("first")
+    locate, count_tiles = make_tile_map(tile_m, tile_n, config.swizzle_rows, stored)
+    find_problem, share = make_find_problem(), make_share()
+
+    def begin(a, b, m, n, k, batch, extra):
+        tiles_m: int32 = (m + tile_m - 1) // tile_m
+        tiles_n: int32 = (n + tile_n - 1) // tile_n
+        period: int32 = 1
+        if is_counted:
+            period = extra[counter]
+        tiles: int32 = count_tiles(batch * period, tiles_m, tiles_n)
+        first_k: int32 = 0
+        end_k: int32 = k
+        first_matrix: int32 = 0
+        numbers, rows = 0, 0
+        if shared:
+            numbers, rows = extra[table][0], int32(batch + 1)
+        if shared == "m":
+            tiles = numbers[batch]
+        if is_sliced:
+            k_tiles: int32 = (k + tile_k - 1) // tile_k
+            first, count = share(k_tiles)
+            first_k = first * tile_k
+            end_k = min(k, int32((first + count) * tile_k))
+            first_matrix = cuda.blockIdx.y * batch
+        if is_masked:  # a tile has a block then, see `Kernel.grid`
+            _, row, col = locate(int32(cuda.blockIdx.x), tiles_m, tiles_n)
+            if is_dead(row, col, extra):
+                tiles = 0
+        if has_flag and extra[flag][0][0] != 0:
+            tiles = 0
+        return Work(
+            tiles, tiles_m, tiles_n, m, first_k, end_k, period, a.batch, b.batch, first_matrix,
+            numbers, rows,
+        )  # fmt: skip
+
+    def find(work, index):
+        matrix, row, col = locate(index, work.tiles_m, work.tiles_n)
+        repeated: int32 = matrix - divide(matrix, work.period) * work.period
+        a_matrix: int32 = matrix if work.a_batch != 0 else repeated
+        b_matrix: int32 = matrix if work.b_batch != 0 else repeated
+        return Tile(
+            int32(matrix + work.first_matrix), a_matrix, b_matrix, row, col, work.end_row,
+            work.first_k, work.end_k,
+        )  # fmt: skip
+
+    def find_in_rows(work, index):
+        problem, number, fields = find_problem(work.table, work.table_rows, index)
+        size: int32 = work.table[fields]
+        first: int32 = work.table[fields + first_field]
+        tiles_m: int32 = (size + tile_m - 1) // tile_m
+        _, row, col = locate(int32(number), tiles_m, work.tiles_n)
+        matrix: int32 = problem
+        b_matrix: int32 = problem if work.b_batch != 0 else 0
+        end: int32 = first + size
+        return Tile(
+            matrix, int32(0), b_matrix, int32(row + first), col, end, work.first_k, work.end_k
+        )
+
+    def find_in_k(work, index):
+        matrix, row, col = locate(index, work.tiles_m, work.tiles_n)
+        first: int32 = work.table[matrix * ROW_ITEMS + FIRST]
+        end: int32 = first + work.table[matrix * ROW_ITEMS + SIZE]
+        return Tile(matrix, int32(0), int32(0), row, col, work.end_row, first, end)
+
+    find = {"": find, "m": find_in_rows, "k": find_in_k}[shared]
+    begin, find = device_function(unroll(begin)), device_function(unroll(find))
+    return Place(begin, find, leaves_notes=shared == "m")

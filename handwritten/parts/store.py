@@ -1,0 +1,94 @@
+"""What becomes of the sums of a tile: the `store` of the frame `tma`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dxgemm.handwritten.parts.rounded_store import BLOCK_COLS
+from dxgemm.handwritten.parts.triangle_store import make_store_triangle
+from dxgemm.handwritten.parts.wgmma_mainloop import make_first_row
+
+
+class Result(NamedTuple):
+    """The kernel's parameters that stores read."""
+
+    alpha: Any
+    beta: Any
+    c: Any
+    out: Any
+    m: Any
+    n: Any
+    batch: Any
+    extra: Any
+
+
+class Store(NamedTuple):
+    """Device functions of the consumers.
+
+    Attributes:
+        begin: (result) -> what holds for all tiles.
+        store: (sums, smem, thread, tile, work, result, held): smem is the address of the shared
+            memory of all warps' stores.
+    """
+
+    begin: Callable[..., Any]
+    store: Callable[..., None]
+
+
+def make_store(
+    config: Any,
+    out_dtype: str,
+    along_rows: bool = True,
+    rows_are_split: bool = False,
+    stored: str = "",
+    epilogue: Any = None,
+    acc_dtype: str = "float32",
+    commutes: bool = True,
+    prepare: Callable[..., Any] | None = None,
+    skips_alpha: bool = False,
+) -> Store:
+    """The result, by `make_store_triangle`, each warp its rows.
+
+    Args:
+        prepare: device function: (sums, thread, tile, work, result) -> the sums to store; None for
+            the same.
+        skips_alpha: True if the sums of a tile without k are 0 even if alpha is NaN.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, zeros
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    tile_n, chunk_bytes = config.tile_n, config.chunk_bytes
+    # The columns behind those of the tile count as columns behind the result.
+    missing = -tile_n % BLOCK_COLS
+    is_prepared, scalar = prepare is not None, {"float32": float32, "int32": int32}[acc_dtype]
+    first_row = make_first_row(rows_are_split)
+    allows_vectors, store_rows = make_store_triangle(
+        tile_n + missing, out_dtype, along_rows, rows_are_split, stored, epilogue, commutes,
+        chunk_bytes, acc_dtype,
+    )  # fmt: skip
+
+    def begin(result):
+        return allows_vectors(result.m, result.n, result.beta, result.c, result.out)
+
+    def store(sums, smem, thread, tile, work, result, has_vectors):
+        lane: int32 = thread % 32
+        chunk_smem: int32 = smem + thread // 32 * chunk_bytes
+        top: int32 = tile.row + first_row(thread)
+        end_col = result.n
+        if missing:
+            sums = sums + zeros(scalar, missing // 2)
+            end_col = min(end_col, tile.col + tile_n)
+        if is_prepared:
+            sums = prepare(sums, thread, tile, work, result)
+        alpha = result.alpha
+        if skips_alpha:
+            alpha = alpha if tile.end_k > tile.first_k else float32(0)
+        store_rows(
+            sums, chunk_smem, lane, tile.matrix, top, tile.col, tile.end_row, end_col, has_vectors,
+            alpha, result.beta, result.c, result.out, result.extra,
+        )  # fmt: skip
+
+    return Store(device_function(unroll(begin)), device_function(unroll(store)))

@@ -1,0 +1,324 @@
+"""Whole small problems by Hopper's kernels, on stand-ins for TMA and wgmma.
+
+All blocks of a launch run, some of them for two tiles, so that the ring goes round. Every element
+of the result is compared; none beside them is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dxgemm.gpu.status import simulator_enabled
+
+if not simulator_enabled():
+    pytest.skip("needs the simulator", allow_module_level=True)
+
+import simulated_instructions
+from simulated_kernels import (
+    FLAG,
+    Table,
+    first_config,
+    launch,
+    matrices,
+    ones,
+    problem_of_shape,
+    product_of,
+)  # fmt: skip
+from sparse_operands import SparseOperand, plain_device_functions
+
+from dxgemm import epilogues
+from dxgemm.choice.emulation import product_problem
+from dxgemm.choice.registry import find_implementation
+from dxgemm.compiler import KernelSpec
+from dxgemm.epilogues.block_mask import block_mask
+from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.handwritten.kernels.residues import row_bytes
+from dxgemm.handwritten.kernels.wgmma import Config
+from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
+from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
+from dxgemm.handwritten.parts.tensor_map import operand_of
+from dxgemm.launches.group_wgmma import FILES, maps_spec, product_spec
+from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
+from dxgemm.problem.layout import Strides
+from dxgemm.problem.problem import Problem
+
+HALF = "float16"
+ALPHA, BETA = 2, 3
+RELU = Fusion(bound_epilogue(epilogues.relu).stages, ())
+
+
+@pytest.fixture(autouse=True)
+def _stand_ins():
+    with simulated_instructions.instructions(), plain_device_functions():
+        yield
+
+
+def problem_of(
+    dtype: str, shape: tuple[int, int, int, int], orders: tuple[str, str] = ("row", "col"),
+    c_order: str = "row", **options: Any,
+) -> Problem:  # fmt: skip
+    """A problem of (batch, m, n, k) whose lines follow one another."""
+    batch, m, n, k = shape
+    out = matrices(batch * options.get("slices", 1), m, n, c_order)
+    return Problem(
+        dtype=dtype, m=m, n=n, k=k, batch=batch, a=matrices(batch, m, k, orders[0]),
+        b=matrices(batch, k, n, orders[1]), c=out, out=out, in_place=False,
+        **{"out_dtype": dtype, "reads_c": True, **options},
+    )  # fmt: skip
+
+
+def operands_of(problem: Problem) -> dict[str, SparseOperand]:
+    p = problem
+    sizes = {"a": (p.m, p.k), "b": (p.k, p.n), "c": (p.m, p.n), "out": (p.m, p.n)}
+    dtypes = {"a": p.dtype, "b": p.dtype, "c": p.c_dtype, "out": p.out_dtype}
+    batches = {"out": p.batch * p.slices}
+    operands = {}
+    for name, size in sizes.items():
+        shape = batches.get(name, p.batch), *size
+        operands[name] = SparseOperand(dtypes[name], shape, getattr(p, name))
+    return operands
+
+
+def run(
+    spec: KernelSpec, problem: Problem, operands: dict[str, Any], extra: tuple[Any, ...] = (),
+    factors: tuple[int, int] = (ALPHA, BETA), most_blocks: int = 3, own: Problem | None = None,
+) -> None:  # fmt: skip
+    """Run all blocks of a launch; `own` is the problem that the kernel is given, if another."""
+    kernel = import_module(spec.module).KERNEL
+    blocks = kernel.grid(spec.config, problem, most_blocks)
+    maps = kernel.tensor_maps(spec.config, problem, *(spec.variant if own else ()))
+    scalar = np.dtype(problem.scalar_dtype).type
+    for x, y in product(range(blocks), range(problem.slices)):
+        launch(
+            spec, own or problem, operands, extra, tuple(map(scalar, factors)),
+            (blocks, problem.slices, 1), (x, y, 0), maps,
+        )  # fmt: skip
+
+
+def spec_of(name: str, problem: Problem, config: Any = None) -> KernelSpec:
+    implementation = find_implementation(name)
+    assert implementation.supports(problem) is None
+    return implementation.spec_for(config or first_config(implementation, problem.dtype), problem)
+
+
+def check(out: SparseOperand, expected: Any, count: int | None = None) -> tuple[np.ndarray, ...]:
+    """Compare what was written: all of the result, or so many elements. Return where they are."""
+    positions, values = out.written()
+    assert len(values) == (np.prod(out.sizes) if count is None else count)
+    np.testing.assert_array_equal(values, expected(*positions))
+    return tuple(positions)
+
+
+CASES = {
+    "edges of a batch": (HALF, (2, 70, 24, 72), ("row", "col"), "row"),
+    "MN-major, columns stored": ("bfloat16", (1, 8, 24, 72), ("col", "row"), "col"),
+    "tf32 from registers": ("float32", (1, 20, 12, 36), ("col", "col"), "row"),
+    "tf32 exchanged": ("float32", (1, 12, 20, 36), ("row", "row"), "row"),
+    "few rows": (HALF, (1, 5, 70, 20), ("row", "col"), "row"),
+    "few rows in float32": ("float32", (1, 5, 20, 20), ("row", "row"), "row"),
+}
+KERNELS = (
+    *(("wgmma", case) for case in CASES if not case.startswith("few")),
+    ("skinny_wgmma", "few rows"),
+    ("skinny_shifted", "few rows"),
+    ("skinny_fma", "few rows in float32"),
+)
+
+
+@pytest.mark.parametrize(("name", "case"), KERNELS, ids=str)
+def test_every_element_of_a_product(name, case):
+    dtype, shape, orders, c_order = CASES[case]
+    precision = "tf32" if name == "wgmma" and dtype == "float32" else None
+    problem = problem_of(dtype, shape, orders, c_order, precision=precision)
+    operands = operands_of(problem)
+    run(spec_of(name, problem), problem, operands)
+    check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
+
+
+@pytest.mark.parametrize(("orders", "width"), [(("row", "col"), 40), (("row", "row"), 8)])
+def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width):
+    problem = problem_of(HALF, (1, 8, width + 16, 64), orders, out_dtype="float32")
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem, Config(64, width)), problem, operands)
+    check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
+
+
+def test_an_epilogue_sees_every_element():
+    problem = problem_of(HALF, (1, 8, 24, 64), epilogue=RELU)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem), problem, operands)
+    expected = product_of(operands, np.arange(problem.k), ALPHA, BETA)
+    check(operands["out"], lambda *position: np.maximum(expected(*position), 0))
+
+
+@pytest.mark.parametrize("triangle", ["both", "upper"])
+def test_a_symmetric_result_is_written_once_computed(triangle):
+    n = 72 if triangle == "both" else 16
+    problem = problem_of(HALF, (1, n, n, 64), triangle=triangle)
+    operands = operands_of(problem)  # b has the elements of a.T
+    run(spec_of("wgmma", problem), problem, operands, factors=(ALPHA, 0))
+    expected = product_of(operands, np.arange(problem.k), ALPHA, 0)
+    count = n * n if triangle == "both" else n * (n + 1) // 2
+    _, row, col = check(operands["out"], expected, count)
+    assert triangle == "both" or (row <= col).all()
+
+
+def test_a_dead_block_is_left_as_it_is():
+    live = [1, 0, 0, 1]
+    mask = Table("uint8", live)
+    fusion = Fusion((block_mask,), (FusedOperand("mask", "uint8", block=64),))
+    problem = problem_of(HALF, (1, 72, 72, 64), epilogue=fusion)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem), problem, operands, ((mask, 0, 2, 1),))
+    expected = product_of(operands, np.arange(problem.k), ALPHA, BETA)
+    _, row, col = check(operands["out"], expected, 64 * 64 + 8 * 8)
+    assert (np.array(live)[row // 64 * 2 + col // 64] == 1).all()
+
+
+def test_slices_of_k_add_up():
+    problem = problem_of(HALF, (1, 8, 24, 72), slices=2, out_dtype="float32", reads_c=False)
+    operands = operands_of(problem)
+    run(spec_of("wgmma", problem), problem, operands, factors=(1, 0))
+    (_, row, col), values = operands["out"].written()
+    assert len(values) == 2 * 8 * 24
+    sums = np.zeros((8, 24))
+    np.add.at(sums, (row, col), values)
+    position = [index.ravel() for index in np.indices((1, 8, 24))]
+    expected = product_of(operands, np.arange(72), 1, 0)(*position)
+    np.testing.assert_array_equal(sums.ravel(), expected)
+
+
+ROWS = (9, 0, 5)  # of each group
+
+
+def test_groups_share_out_rows():
+    groups, total, n, k = len(ROWS), sum(ROWS), 24, 72
+    ends = np.cumsum(ROWS)
+    problem = replace(
+        problem_of(HALF, (groups, total, n, k)), a=Strides(0, k, 1), c=Strides(0, n, 1),
+        out=Strides(0, n, 1),
+    )  # fmt: skip
+    config = min(FILES["m"].SHARES, key=lambda config: config.tile_m)
+    spec = product_spec(problem, "m", config)
+    tiles = np.cumsum([0, *(-(-rows // config.tile_m) for rows in ROWS)])
+    records = np.zeros((groups + 1, len(FIELDS)), int)
+    records[:groups, FIELDS.index("m")] = ROWS
+    records[:groups, FIELDS.index("first")] = ends - ROWS
+    table = Table("int64", [*tiles, *records.ravel()])
+    operands = operands_of(problem)
+    operands |= {name: SparseOperand(HALF, (1, total, n)) for name in ("c", "out")}
+    run(spec, problem, operands, ((table, 0),))
+    a, b, c = (operands[name] for name in "abc")
+
+    def expected(matrix, row, col):
+        group = np.searchsorted(ends, row, "right")[:, None]
+        depth = np.arange(k)
+        products = a.at(0, row[:, None], depth) * b.at(group, depth, col[:, None])
+        return ALPHA * products.sum(1) + BETA * c.at(0, row, col)
+
+    check(operands["out"], expected)
+
+
+def test_groups_share_out_k():
+    sizes, m, n = (64, 0, 8), 8, 24
+    ends, k = np.cumsum(sizes), sum(sizes)
+    problem = problem_of(HALF, (len(sizes), m, n, k), ("col", "row"))
+    problem = replace(problem, a=problem.a._replace(batch=0), b=problem.b._replace(batch=0))
+    spec = product_spec(problem, "k", min(FILES["k"].SHARES, key=lambda c: c.tile_m))
+    table = Table("int64", [0] * len(sizes) * ROW_ITEMS)
+    offsets = Table("int32", list(ends))
+    operands = operands_of(problem)
+    maker = maps_spec(problem, "int32")
+    maps = import_module(spec.module).KERNEL.tensor_maps(spec.config, problem)
+    launch(
+        maker, problem, operands, ((offsets, len(sizes)), (table, 0)), (1, 0), (1, 1, 1),
+        (0, 0, 0), maps,
+    )  # fmt: skip
+    run(spec, problem, operands, ((table, 0),))
+    a, b, c = (operands[name] for name in "abc")
+
+    def expected(matrix, row, col):
+        depth = np.arange(k)
+        products = a.at(0, row[:, None], depth) * b.at(0, depth, col[:, None])
+        own = np.searchsorted(ends, depth, "right") == matrix[:, None]
+        return ALPHA * (products * own).sum(1) + BETA * c.at(matrix, row, col)
+
+    check(operands["out"], expected)
+
+
+def test_products_of_residues():
+    count, m, n, k = 2, 9, 24, 16
+    problem = problem_of_shape("float64", (1, m, n), k, precision="emulated2", b_order="col")
+    spec = spec_of("emulated_float64", problem)
+    operands = {
+        "a": SparseOperand("int8", (count, m, row_bytes(k))),
+        "b": SparseOperand("int8", (count, n, row_bytes(k))),
+        "out": SparseOperand("int8", (count, m, row_bytes(n))),
+    }
+    run(spec, problem, operands, (FLAG, count), (0, 0), own=product_problem(problem))
+    a, b, depth = operands["a"], operands["b"], np.arange(k)
+
+    def expected(matrix, row, col):
+        inside = np.minimum(col, n - 1)[:, None]
+        left = a.at(matrix[:, None], row[:, None], depth)
+        products = (left * b.at(matrix[:, None], inside, depth)).sum(1)
+        return np.where(col < n, products, 0)
+
+    check(operands["out"], expected)
+
+
+FUSED = {
+    "": None,
+    "an epilogue": RELU,
+    "a reduction": Fusion(
+        (), (FusedOperand("buffer", "float64"),), reduction=FusedReduction("sum", 1, ("float64",))
+    ),
+    "both": None,
+}
+
+
+@pytest.mark.parametrize("case", FUSED)
+def test_products_of_parts(case):
+    triangle = case if case == "both" else ""
+    batch, m, n, k = (2, 8, 24, 64) if case else (1, 9, 24, 16)
+    if triangle:
+        batch, m = 1, n
+    options = {"precision": "emulated", "b_order": "col", "triangle": triangle}
+    problem = problem_of_shape("float32", (batch, m, n), k, **options, epilogue=FUSED[case])
+    spec, own = spec_of("emulated_float32", problem), product_problem(problem)
+    operands = operands_of(problem)
+    for name, along in (("a", m), ("b", n)):
+        layout = parts_layout(SCHEMES["f16x3"], operand_of(problem, name).innermost, along, k)
+        operands[name] = SparseOperand(HALF, (batch, 2, layout.rows, layout.row_items))
+    factors = SparseOperand("float32", (batch * 256,), function=ones), 0
+    partials = SparseOperand("float64", (batch, 1, m))
+    extra = (factors, factors, FLAG)
+    if case == "a reduction":
+        extra = ((partials, batch * m), *extra)
+    beta = 0 if triangle else BETA
+    run(spec, problem, operands, extra, (ALPHA, beta), own=own)
+    depth = np.arange(k)
+
+    def expected(matrix, row, col):
+        matrix, row, col = matrix[:, None], row[:, None], col[:, None]
+        a, b = (
+            [operands[name].at(matrix, part, line, depth) for part in (0, 1)]
+            for name, line in (("a", row), ("b", col))
+        )
+        small_products = (a[0] * b[1] + a[1] * b[0]).sum(1) / 2**12
+        sums = ALPHA * ((a[0] * b[0]).sum(1) + small_products)
+        sums = sums + beta * operands["c"].at(matrix, row, col)[:, 0]
+        return np.maximum(sums, 0) if case == "an epilogue" else sums
+
+    if case != "a reduction":
+        check(operands["out"], expected)
+        return
+    everywhere = [index.ravel() for index in np.indices((batch, m, n))]
+    sums = expected(*everywhere).reshape(batch, m, n).sum(2)
+    check(partials, lambda matrix, _, row: sums[matrix, row])
