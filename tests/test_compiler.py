@@ -118,6 +118,12 @@ def test_every_own_kernel_is_built(kernels):
     assert built == {names[i.name].get(dtype, i.name) for i in own for dtype in i.dtypes}
 
 
+def test_a_profiler_tells_kernels_apart_that_share_a_frame(kernels):
+    for kernel in kernels:
+        name = f"{kernel['module'].rpartition('.')[2]}_kernel"
+        assert f"{len(name)}{name}" in kernel["entry"]
+
+
 def test_a_block_of_each_kernel_fits_an_sm(kernels):
     for kernel in kernels:
         assert kernel["registers"] <= MOST_REGISTERS, kernel["name"]

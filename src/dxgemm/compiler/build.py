@@ -245,8 +245,12 @@ def _compile(spec: KernelSpec, arch: str, make_kernel: Any, output: str = "ptx")
     kinds = {"int64": types.int64, "scalar": scalar, "pointer": types.CPointer(element)}
     try:
         with _device_functions_for(capability), short_builds():
+            kernel = make_kernel()
+            # The name that profilers show; kernels of a frame would share that of its function.
+            kernel.__module__ = spec.module
+            kernel.__name__ = kernel.__qualname__ = f"{spec.module.rpartition('.')[2]}_kernel"
             code, _ = cuda.compile(
-                make_kernel(),
+                kernel,
                 (*(kinds[kind] for _, kind in PARAMETERS), _epilogue_arguments_type(spec.epilogue)),
                 device=False,
                 abi="numba",
