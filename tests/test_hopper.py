@@ -210,6 +210,8 @@ COL_MAJOR = Strides(0, 1, 128)
         (tf32(a=COL_MAJOR, b=COL_MAJOR), None),
         (tf32(a=COL_MAJOR), "contiguous along k"),
         (contiguous_problem("float32", 128, 128, 128), "precision='tf32'"),
+        (contiguous_problem("int8", 128, 128, 128), "b contiguous along k"),
+        (replace(contiguous_problem("int8", 128, 128, 128), b=COL_MAJOR), None),
     ],
 )
 def test_what_wgmma_refuses(problem, reason):

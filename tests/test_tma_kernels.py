@@ -44,6 +44,7 @@ from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
 from dxgemm.handwritten.parts.tensor_map import operand_of
 from dxgemm.launches.group_wgmma import FILES, maps_spec, product_spec
+from dxgemm.problem.dtypes import result_dtypes
 from dxgemm.problem.fusion import FusedOperand, FusedReduction, Fusion
 from dxgemm.problem.layout import Strides
 from dxgemm.problem.problem import Problem
@@ -120,6 +121,7 @@ CASES = {
     "MN-major, columns stored": ("bfloat16", (1, 8, 24, 72), ("col", "row"), "col"),
     "tf32 from registers": ("float32", (1, 20, 12, 36), ("col", "col"), "row"),
     "tf32 exchanged": ("float32", (1, 12, 20, 36), ("row", "row"), "row"),
+    "int8": ("int8", (1, 8, 20, 144), ("row", "col"), "row"),
     "few rows": (HALF, (1, 5, 70, 20), ("row", "col"), "row"),
     "few rows in float32": ("float32", (1, 5, 20, 20), ("row", "row"), "row"),
 }
@@ -135,7 +137,8 @@ KERNELS = (
 def test_every_element_of_a_product(name, case):
     dtype, shape, orders, c_order = CASES[case]
     precision = "tf32" if name == "wgmma" and dtype == "float32" else None
-    problem = problem_of(dtype, shape, orders, c_order, precision=precision)
+    out_dtype = result_dtypes(dtype)[0]
+    problem = problem_of(dtype, shape, orders, c_order, precision=precision, out_dtype=out_dtype)
     operands = operands_of(problem)
     run(spec_of(name, problem), problem, operands)
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
@@ -149,11 +152,13 @@ def test_a_tile_may_be_any_multiple_of_eight_columns_wide(orders, width):
     check(operands["out"], product_of(operands, np.arange(problem.k), ALPHA, BETA))
 
 
-def test_an_epilogue_sees_every_element():
-    problem = problem_of(HALF, (1, 8, 24, 64), epilogue=RELU)
-    operands = operands_of(problem)
-    run(spec_of("wgmma", problem), problem, operands)
-    expected = product_of(operands, np.arange(problem.k), ALPHA, BETA)
+@pytest.mark.parametrize("dtype", [HALF, "int8"])
+def test_an_epilogue_sees_every_element(dtype):
+    k, reads_c = (64, True) if dtype == HALF else (8, False)
+    problem = problem_of(dtype, (1, 8, 32, k), epilogue=RELU, reads_c=reads_c)
+    operands, beta = operands_of(problem), BETA if reads_c else 0
+    run(spec_of("wgmma", problem), problem, operands, factors=(ALPHA, beta))
+    expected = product_of(operands, np.arange(k), ALPHA, beta)
     check(operands["out"], lambda *position: np.maximum(expected(*position), 0))
 
 

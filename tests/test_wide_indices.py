@@ -137,6 +137,7 @@ SUBJECTS = (
     Subject("tensor_core", "float64"),
     Subject("tensor_core_tf32", options=TF32),
     Subject("wgmma", HALF, k=64, few=8, orders=("row", "col", "col", "row")),
+    Subject("wgmma", "int8", k=128, few=16, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),
     Subject("wgmma", k=32, few=8, orders=("col", "col", "row", "row"), options=TF32),
     Subject("skinny_wgmma", HALF, k=64, few=8, orders=("row", "col", "row", "row")),
     Subject("skinny_wgmma", "int8", k=64, few=8, orders=K_MAJOR, options=INT8, kinds=TWO_KINDS),

@@ -4,8 +4,9 @@ Idea: grown from `tensor_core`. One thread, the producer, has TMA bring boxes of
 memory; two warpgroups, the consumers, multiply them by wgmma. Between them is a ring of stages,
 each with barriers for "full" and "empty". While a block stores a tile, it fetches the next one.
 Layout: a (m, k), b (k, n), any batch, row- or column-major; c and out (m, n), any strides.
-wgmma reads 16-bit operands K-major or MN-major. tf32 operands must be K-major in shared memory, but
-the left one may come from registers: an MN-major one is made the left, if need be of b.T @ a.T.
+wgmma reads 16-bit operands K-major or MN-major, and int8 K-major. tf32 operands must be K-major in
+shared memory, but the left one may come from registers: an MN-major one is made the left, if need
+be of b.T @ a.T.
 Constraints: bases and strides at multiples of 16 bytes, as TMA wants. m, n and k are free: what
 lies outside arrives as zeros. A stage is 128 bytes of k deep.
 Source: NVIDIA, "Hopper Tuning Guide" and PTX ISA; CUTLASS's `KernelTmaWarpSpecializedCooperative`.
@@ -48,7 +49,7 @@ def make_kernel(
         make_multiply(config, kind, a_across, b_across),
         make_store(
             config, out_dtype or dtype, not is_exchanged, kind == "tf32" and a_across, stored,
-            epilogue,
+            epilogue, "int32" if dtype == "int8" else "float32",
         ),
         is_exchanged,
     )  # fmt: skip
@@ -65,7 +66,7 @@ KERNEL = Kernel(
         Config(tile_m=64, tile_n=128),
         Config(tile_m=64, tile_n=64),
     ),
-    dtypes=("float16", "bfloat16", "float32"),
+    dtypes=("float16", "bfloat16", "float32", "int8"),
     only_arch=90,
     supports=wgmma_layouts.supports,
     variant=wgmma_layouts.variant,

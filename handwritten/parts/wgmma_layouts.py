@@ -32,13 +32,17 @@ def supports(problem: Any) -> str | None:
     if problem.dtype == "float32" and problem.precision != "tf32":
         return "wgmma has no float32; precision='tf32' permits TF32"
     reason = supports_tma(problem)
-    if reason is None and problem.dtype == "float32" and problem.k > 0:
-        lies = {operand_of(problem, "a").innermost, operand_of(problem, "b").innermost}
-        if lies == {"mn"}:
+    if reason is not None or problem.k == 0:
+        return reason
+    across = [name for name in "ab" if operand_of(problem, name).innermost == "mn"]
+    if problem.dtype == "int8" and across:
+        return f"int8 wgmma needs {' and '.join(across)} contiguous along k"
+    if problem.dtype == "float32":
+        if len(across) == 2:
             return "tf32 wgmma needs a or b contiguous along k"
-        if problem.triangle and "mn" in lies:
+        if problem.triangle and across:
             return "operands in registers leave none for a second store"
-    return reason
+    return None
 
 
 def variant(config: Any, problem: Any) -> tuple[str, ...]:

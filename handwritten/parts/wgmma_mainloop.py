@@ -41,6 +41,8 @@ def make_multiply(config: Any, kind: str, a_across: bool, b_across: bool) -> Cal
     from dxgemm.handwritten.parts.intrinsics import device_function, zeros
     from dxgemm.handwritten.parts.unroll import static_range, unroll
 
+    if kind == "s8" and config.tile_n > 32 and config.tile_n % 16:
+        raise ValueError(f"{config}: wgmma takes multiples of 16 columns of int8")
     scalar, items = int32 if kind == "s8" else float32, config.tile_n // 2
     a_bytes, panel_bytes = config.tile_m * ROW_BYTES, ROW_BYTES // ITEM_BYTES[kind] * ROW_BYTES
     # Descriptors count in 16 bytes.

@@ -54,6 +54,7 @@ IMPLEMENTATIONS: tuple[Implementation, ...] = (
     Handwritten(
         "wgmma",
         "TMA and warpgroup multiplication of Hopper",
+        candidate_for=("float16", "bfloat16", "float32"),
         multiplies=TENSOR,
         rung=14,
     ),
