@@ -17,18 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dxgemm.handwritten.parts import skinny_layouts
 from dxgemm.handwritten.parts.kernel import Kernel
-from dxgemm.handwritten.parts.skinny_frame import (
-    SUMS_ROW,
-    TILE,
-    SkinnyConfig,
-    block_count,
-    large_operand,
-    make_add_partial_tiles,
-    make_find_tile,
-    result_tile,
-)
-from dxgemm.handwritten.parts.skinny_store import make_store
+from dxgemm.handwritten.parts.place import make_skinny_place
+from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
+from dxgemm.handwritten.parts.skinny_store import make_add_partial_tiles, make_store
 from dxgemm.handwritten.parts.tensor_map import operand_of
 
 WARPS = 8
@@ -38,7 +31,7 @@ FULL_WARP = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Config(SkinnyConfig):
+class Config(skinny_layouts.SkinnyConfig):
     """Tile of TILE rows of the larger operand by `few` columns of the other one.
 
     Attributes:
@@ -70,7 +63,7 @@ class Config(SkinnyConfig):
 
 def variant(config: Config, problem: Any) -> tuple[str, ...]:
     """The larger operand; "k" or "mn", along which it is read; the dtype of another result."""
-    large = large_operand(problem)
+    large = skinny_layouts.large_operand(problem)
     operand = operand_of(problem, large)
     is_along_k = abs(operand.k_stride) <= abs(operand.along_stride) or operand.along == 1
     is_other = problem.out_dtype != problem.dtype
@@ -156,12 +149,9 @@ def make_kernel(
     rows, row_next = (TILE // WARPS, 1) if is_along_k else (TILE // WARP, WARP)
     stored = stored_type(dtype)
     multiply = make_multiply(config, dtype, is_along_k)
-    find_tile = make_find_tile(few, split_k, large_is_a)
+    find = make_skinny_place(config, TILE_K, large_is_a)
     add_partial_tiles = make_add_partial_tiles(config)
-    store_tile = make_store(
-        TILE, few, config.threads, split_k, large_is_a, SUMS_ROW, "float32", out_dtype or dtype,
-        epilogue,
-    )  # fmt: skip
+    store_tile = make_store(config, large_is_a, "float32", out_dtype or dtype, epilogue)
 
     def make_offsets(count: int, step: int) -> Callable[..., Any]:
         """Offsets of so many rows or columns, `step` apart; those outside count as the last."""
@@ -200,10 +190,10 @@ def make_kernel(
     @gemm_kernel
     def gemv_kernel(a, b, c, out, alpha, beta, m, n, k, batch, extra):
         # --- This block's tile, its share of k ---
-        rank, matrix, x_count, y_count, x, y = find_tile(m, n)
-        k_tiles: int32 = (k + TILE_K - 1) // TILE_K
-        first: int32 = k_tiles * rank // split_k * TILE_K
-        end: int32 = min(k_tiles * (rank + 1) // split_k * TILE_K, k)
+        tile = find(m, n, k)
+        matrix, x, y, x_count, y_count = tile.matrix, tile.x, tile.y, tile.x_count, tile.y_count
+        first: int32 = tile.first_k
+        end: int32 = min(first + tile.stages * TILE_K, k)
         if split_k > 1:
             cluster_arrive()
 
@@ -234,10 +224,8 @@ def make_kernel(
             put(sums, int32(smem + warp * sums_bytes), row)
             cuda.syncthreads()
             add_partial_tiles(smem, thread)
-        store_tile(
-            smem, int32(smem + WARPS * sums_bytes), rank, thread, matrix, x, y, x_count, y_count,
-            alpha, beta, c, out, extra,
-        )  # fmt: skip
+        buffer: int32 = smem + WARPS * sums_bytes
+        store_tile(smem, buffer, thread, tile, alpha, beta, c, out, extra)
 
     return gemv_kernel
 
@@ -255,7 +243,7 @@ KERNEL = Kernel(
     dtypes=("float16", "bfloat16", "float32"),
     only_arch=90,
     variant=variant,
-    block_count=block_count,
-    result_tile=result_tile,
+    block_count=skinny_layouts.block_count,
+    result_tile=skinny_layouts.result_tile,
     smaller_first=True,
 )

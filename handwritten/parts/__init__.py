@@ -13,7 +13,7 @@ chunk_store, rounded_store        that store, by chunk: through shared memory as
 place, tile_order                 which block takes which tile, and which k
 store                             what becomes of a tile's sums
 triangle, triangle_store          tiles of symmetric results, and their mirror images
-skinny_frame, skinny_store        few rows: the ring and its producer, sums of a cluster
+skinny_*                          few rows: tiles, the ring, main loops, sums of a cluster
 tile_store, mma_store             stores of the accumulators to the result
 epilogue, elementary              the caller's function, and the functions it may call
 reduction, reduce_fragments       partial results of rows and columns

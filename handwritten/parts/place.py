@@ -172,3 +172,62 @@ def make_place(
     find = {"": find, "m": find_in_rows, "k": find_in_k}[shared]
     begin, find = device_function(unroll(begin)), device_function(unroll(find))
     return Place(begin, find, leaves_notes=shared == "m")
+
+
+class SkinnyTile(NamedTuple):
+    """A tile of few rows or columns, of which a cluster shares the k.
+
+    Fields: the block's rank in its cluster; its matrix; the first row of the larger operand and the
+    first of the few columns; how many of both there are; the first k of the block's share, and its
+    stages.
+    """
+
+    rank: Any
+    matrix: Any
+    x: Any
+    y: Any
+    x_count: Any
+    y_count: Any
+    first_k: Any
+    stages: Any
+
+
+def make_skinny_place(config: Any, tile_k: int, large_is_a: bool) -> Callable[..., SkinnyTile]:
+    """A device function: (m, n, k) -> the tile of a block.
+
+    Args:
+        config: a `SkinnyConfig`.
+        tile_k: k of a stage.
+        large_is_a: True if the larger operand is a.
+    """
+    from numba import cuda, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, divide
+    from dxgemm.handwritten.parts.unroll import unroll
+
+    x_tile, few, split_k = config.tile_n, config.few, config.split_k
+
+    def find(m, n, k):
+        if large_is_a:
+            x_count: int32 = m
+            y_count: int32 = n
+        else:
+            x_count = n
+            y_count = m
+        tiles_x: int32 = (x_count + x_tile - 1) // x_tile
+        tiles_y: int32 = (y_count + few - 1) // few
+        block: int32 = cuda.blockIdx.x
+        rank: int32 = block % split_k
+        block = block // split_k
+        matrix = divide(block, tiles_x * tiles_y)
+        tile: int32 = block - matrix * tiles_x * tiles_y
+        row_of_tiles = divide(tile, tiles_x)
+        y: int32 = row_of_tiles * few
+        x: int32 = (tile - row_of_tiles * tiles_x) * x_tile
+        k_tiles: int32 = (k + tile_k - 1) // tile_k
+        first: int32 = k_tiles * rank // split_k
+        stages: int32 = k_tiles * (rank + 1) // split_k - first
+        first_k: int32 = first * tile_k
+        return SkinnyTile(rank, matrix, x, y, x_count, y_count, first_k, stages)
+
+    return device_function(unroll(find))

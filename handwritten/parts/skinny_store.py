@@ -10,29 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE
+
 
 def make_store(
-    x_tile: int,
-    few: int,
-    threads: int,
-    split_k: int,
-    large_is_a: bool,
-    tile_row: int,
-    acc_dtype: str,
-    out_dtype: str,
-    epilogue: Any = None,
+    config: Any, large_is_a: bool, acc_dtype: str, out_dtype: str, epilogue: Any = None
 ) -> Callable[..., None]:
     """A device function: add up the tiles of a cluster, finish the elements and store them.
 
-    It takes the address of this block's tile in shared memory and that of a buffer as large for the
-    sums of others. Blocks of a cluster arrive at its barrier before, so as to have begun.
+    It takes the address of this block's tile in shared memory, that of a buffer as large for the
+    sums of others, the thread, the `SkinnyTile`, and the kernel's last parameters. Blocks of a
+    cluster arrive at its barrier before, so as to have begun.
 
     Args:
-        x_tile, few: x and y of a tile.
-        threads: threads of a block, all of which call it together.
-        split_k: blocks of a cluster.
-        large_is_a: True if x are rows of the result, y columns; else the other way.
-        tile_row: bytes from one y of the tile in shared memory to the next.
+        config: a `SkinnyConfig`.
+        large_is_a: True if the larger operand's rows are those of the result; else its columns.
         acc_dtype: dtype of sums, alpha and beta: "float32" or "int32".
         out_dtype: dtype of c and out.
         epilogue: None, or a `Fusion`.
@@ -54,6 +46,8 @@ def make_store(
     from dxgemm.handwritten.parts.unroll import static_range, unroll
     from dxgemm.handwritten.parts.widening import HALVES, NARROW, WIDEN, stored_type, view_as
 
+    x_tile, tile_row, few = TILE, SUMS_ROW, config.few
+    threads, split_k = config.threads, config.split_k
     scalar = {"float32": float32, "int32": int32}[acc_dtype]
     rounded = low_word if acc_dtype == "int32" else float32  # sums of int8 wrap around
     stored = stored_type(out_dtype)
@@ -118,18 +112,17 @@ def make_store(
 
     add_up = device_function(unroll(add_up))
 
-    def store_tile(
-        tile, buffer, rank, thread, matrix, x_first, y_first, x_count, y_count, alpha,
-        beta, c, out, extra,
-    ):  # fmt: skip
+    def store_tile(smem, buffer, thread, tile, alpha, beta, c, out, extra):
         cuda.syncthreads()
+        rank, matrix = tile.rank, tile.matrix
+        x_first, y_first, x_count, y_count = tile.x, tile.y, tile.x_count, tile.y_count
         c_typed, out_typed = view_as(stored, c.data), view_as(stored, out.data)
         if large_is_a:
             is_along_x = abs(out.row) <= abs(out.col)
         else:
             is_along_x = abs(out.col) <= abs(out.row)
         if split_k > 1:
-            hand_out(tile, buffer, rank, thread, int32(y_count - y_first), is_along_x)
+            hand_out(smem, buffer, rank, thread, int32(y_count - y_first), is_along_x)
         for place in range(thread, share, threads):
             y, x = locate(int32(rank * share + place), is_along_x)
             if x_first + x < x_count and y_first + y < y_count:
@@ -142,7 +135,7 @@ def make_store(
                 if split_k > 1:
                     sums = add_up(buffer, int32(place))
                 else:
-                    sums = read_piece(tile, y, x)
+                    sums = read_piece(smem, y, x)
                 values = ()
                 for piece in static_range(taken):
                     value = scaled(alpha, sums[piece])
@@ -154,3 +147,28 @@ def make_store(
                 out_typed[index] = narrow(finish(values, matrix, row, col, extra)[0])
 
     return device_function(unroll(store_tile))
+
+
+def make_add_partial_tiles(config: Any) -> Callable[..., None]:
+    """A device function: add up a block's partial tiles, in their order, in place of the first.
+
+    Args:
+        config: a `SkinnyConfig`.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared, store_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    parts, sums_bytes = config.partial_tiles, config.sums_bytes
+    elements, threads = config.few * TILE, config.threads
+
+    def add_partial_tiles(smem, thread):
+        for element in range(thread, elements, threads):
+            place: int32 = smem + element // TILE * SUMS_ROW + element % TILE * 4
+            total = load_shared(float32, 1, place, 0)[0]
+            for part in static_range(1, parts):
+                total = float32(total + load_shared(float32, 1, place, part * sums_bytes)[0])
+            store_shared(place, 0, (total,))
+
+    return device_function(unroll(add_partial_tiles))

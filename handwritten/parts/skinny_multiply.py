@@ -1,0 +1,246 @@
+"""How a warpgroup multiplies out of the ring of the frame `skinny`: by wgmma, or multiply-adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dxgemm.handwritten.parts.skinny_layouts import SUMS_ROW, TILE, Config
+from dxgemm.handwritten.parts.wgmma_mainloop import KINDS
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, SWIZZLE_ROWS, make_after
+
+ROWS = 4  # of the left factor, a thread's; and k of a vector
+ROW_GROUPS = TILE // ROWS
+COLS = 8  # that are multiplied together
+
+
+class Consumer(NamedTuple):
+    """Device functions of the warpgroup, of 128 threads.
+
+    Attributes:
+        begin: () -> a thread's sums, of zeros.
+        consume: (sums, smem, full, empty, thread, stages to come) -> sums, after all of them.
+        put: (sums, smem, thread): write them to shared memory, [partial tile][column][row].
+        arrivals: arrivals that free a stage.
+    """
+
+    begin: Callable[..., Any]
+    consume: Callable[..., Any]
+    put: Callable[..., None]
+    arrivals: int
+
+
+def make_wgmma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
+    """The device functions of the warpgroup."""
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import device_function, store_shared, zeros
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    kind, scalar = KINDS[dtype], int32 if dtype == "int8" else float32
+    panels, stage_bytes, few = config.panels, config.stage_bytes, config.few
+    sums_row = SUMS_ROW
+    x_panel, y_panel = TILE * ROW_BYTES // 16, few * ROW_BYTES // 16  # descriptors count so
+    x_step = (TILE * ROW_BYTES if x_across else ROW_BYTES) // STEPS // 16
+    y_step = (few * ROW_BYTES if y_across else ROW_BYTES) // STEPS // 16
+    y_row = 2 * few if y_across else ROW_BYTES
+    x_low, x_high = hopper.descriptor_halves(TILE * ROW_BYTES, SWIZZLE_ROWS * ROW_BYTES)
+    y_low, y_high = hopper.descriptor_halves(SWIZZLE_ROWS * y_row, SWIZZLE_ROWS * y_row, y_row)
+    after = make_after(config.stages)
+
+    def begin():
+        return zeros(scalar, few // 2)
+
+    def consume(sums, smem, full, empty, thread, left):
+        stage: int32 = 0
+        parity: int32 = 0
+        previous: int32 = -1
+        while left > 0:
+            hopper.wait_barrier(int32(full + 8 * stage), parity)
+            # In a cluster, the bits above those of an address count blocks.
+            place: int32 = (smem + stage * stage_bytes) // 16 & 0x3FFF
+            x_desc: int32 = x_low + place
+            y_desc: int32 = y_low + place + panels * x_panel
+            hopper.begin_wgmma()
+            for panel in static_range(panels):
+                for step in static_range(STEPS):
+                    x_at: int32 = x_desc + (panel * x_panel + step * x_step)
+                    y_at: int32 = y_desc + (panel * y_panel + step * y_step)
+                    sums = hopper.wgmma_of_two(
+                        kind, x_high, y_high, sums, x_at, y_at, x_across, y_across
+                    )
+            hopper.commit_wgmma()
+            hopper.wait_wgmma(1)  # the stage before is done, this one goes on
+            if previous >= 0 and thread == 0:
+                hopper.arrive(int32(empty + 8 * previous))
+            previous = stage
+            left = int32(left - 1)
+            stage, parity = after(stage, parity)
+        return hopper.wait_wgmma_of(0, sums)
+
+    def put(sums, smem, thread):
+        row: int32 = thread // 32 * 16 + thread % 32 // 4
+        at: int32 = smem + row * 4 + thread % 4 * 2 * sums_row
+        for j in static_range(few // 8):
+            for column in static_range(2):
+                upper, lower = sums[4 * j + column], sums[4 * j + 2 + column]
+                store_shared(at, (8 * j + column) * sums_row, (upper,))
+                store_shared(at, (8 * j + column) * sums_row + 8 * 4, (lower,))
+
+    begin, consume, put = (device_function(unroll(f)) for f in (begin, consume, put))
+    return Consumer(begin, consume, put, arrivals=1)
+
+
+def make_read_x(x_across: bool) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Two device functions: (row group, k group) -> place; (panel + place) -> a thread's elements.
+
+    Element kk * ROWS + i is that of the thread's row i, at k = kk. K-major rows are ROW_GROUPS
+    apart, others neighbours. In TMA's swizzle vector v of row r of 128 bytes lies at v ^ r % 8.
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    step = ROW_GROUPS * ROW_BYTES
+    half_bytes = TILE // 2 * ROW_BYTES  # 32 rows of the operand, side by side
+
+    def place(row_group, k_group):
+        if x_across:
+            vector: int32 = row_group % 8 ^ k_group % 2 * 4
+            return int32(row_group // 8 * half_bytes + k_group * 4 * ROW_BYTES + vector * 16)
+        vector = k_group ^ row_group % 8
+        return int32(row_group * ROW_BYTES + vector * 16)
+
+    def read(at):
+        values, frag = (), ()
+        if x_across:
+            for kk in static_range(4):
+                frag = frag + load_shared(float32, 4, int32(at ^ kk * 16), kk * 128)
+            return frag
+        for i in static_range(4):
+            values = values + load_shared(float32, 4, at, i * step)
+        for kk in static_range(4):
+            for i in static_range(4):
+                frag = frag + (values[4 * i + kk],)
+        return frag
+
+    return device_function(unroll(place)), device_function(unroll(read))
+
+
+def make_read_y(few: int, y_across: bool) -> tuple[Callable[..., Any], ...]:
+    """Two device functions, like those of `make_read_x`; and one for each COLS columns to read.
+
+    Element kk * COLS + j is that of column j, at k = kk. MN-major rows are of few elements: in the
+    swizzle of as many bytes vector v of row r lies at v ^ r * few // 32 % (few / 4).
+    """
+    from numba import float32, int32
+
+    from dxgemm.handwritten.parts.intrinsics import device_function, load_shared
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    row_bytes = 4 * few
+    turn = few // 8  # by which four rows turn the vectors
+
+    def place(k_group):
+        if y_across:
+            return int32(k_group * 4 * row_bytes + k_group % 2 * turn * 16)
+        return int32(k_group * 16)
+
+    def make_read(first: int) -> Callable[..., Any]:
+        """Read columns first to first + COLS - 1."""
+
+        def read(at):
+            values, frag = (), ()
+            if y_across:
+                for kk in static_range(4):
+                    for half in static_range(2):
+                        vector = kk * turn // 4 ^ first // 4 + half
+                        frag = frag + load_shared(
+                            float32, 4, int32(at ^ vector * 16), kk * row_bytes
+                        )
+                return frag
+            for j in static_range(8):
+                values = values + load_shared(float32, 4, int32(at ^ j * 16), (first + j) * 128)
+            for kk in static_range(4):
+                for j in static_range(8):
+                    frag = frag + (values[4 * j + kk],)
+            return frag
+
+        return device_function(unroll(read))
+
+    reads = tuple(make_read(first) for first in range(0, few, COLS))
+    return device_function(unroll(place)), *reads
+
+
+def make_fma_consumer(config: Config, dtype: str, x_across: bool, y_across: bool) -> Consumer:
+    """The device functions of the warpgroup."""
+    from numba import cuda, float32, int32
+
+    from dxgemm.handwritten.parts import hopper
+    from dxgemm.handwritten.parts.intrinsics import (
+        device_function,
+        outer_product,
+        store_shared,
+        zeros,
+    )
+    from dxgemm.handwritten.parts.unroll import static_range, unroll
+
+    few, panels, stage_bytes = config.few, config.panels, config.stage_bytes
+    x_panel, y_panel = TILE * ROW_BYTES, few * ROW_BYTES
+    sums_row, sums_bytes = SUMS_ROW, config.sums_bytes
+    # Bytes from a thread's row to its next, and from a row group's first row to the next one's.
+    next_row, next_group = (4, 4 * ROWS) if x_across else (4 * ROW_GROUPS, 4)
+    blocks = few // COLS
+    place_x, read_x = make_read_x(x_across)
+    place_y, *reads = make_read_y(few, y_across)
+    read_y = tuple(reads)
+    after = make_after(config.stages)
+
+    def begin():
+        sums = ()
+        for _ in static_range(blocks):
+            sums = sums + (zeros(float32, 32),)
+        return sums
+
+    def consume(sums, smem, full, empty, thread, left):
+        stage: int32 = 0
+        parity: int32 = 0
+        row_group: int32 = thread % 16
+        k_group: int32 = thread // 16
+        x_first: int32 = smem + place_x(row_group, k_group)
+        y_first: int32 = smem + panels * x_panel + place_y(k_group)
+        while left > 0:
+            hopper.wait_barrier(int32(full + 8 * stage), parity)
+            x_at: int32 = x_first + stage * stage_bytes
+            y_at: int32 = y_first + stage * stage_bytes
+            for _ in range(panels):
+                x_frag, added = read_x(x_at), ()
+                for block in static_range(blocks):
+                    y_frag, acc = read_y[block](y_at), sums[block]
+                    for kk in static_range(4):
+                        x_now = x_frag[4 * kk : 4 * kk + 4]
+                        acc = outer_product(acc, x_now, y_frag[8 * kk : 8 * kk + 8])
+                    added = added + (acc,)
+                sums = added
+                x_at = int32(x_at + x_panel)
+                y_at = int32(y_at + y_panel)
+            cuda.syncwarp()
+            if thread % 32 == 0:
+                hopper.arrive(int32(empty + 8 * stage))
+            left = int32(left - 1)
+            stage, parity = after(stage, parity)
+        return sums
+
+    def put(sums, smem, thread):
+        row_group: int32 = thread % 16
+        at: int32 = smem + thread // 16 * sums_bytes + row_group * next_group
+        for block in static_range(blocks):
+            for i in static_range(4):
+                for j in static_range(8):
+                    value = sums[block][8 * i + j]
+                    store_shared(at, (8 * block + j) * sums_row + i * next_row, (value,))
+
+    begin, consume, put = (device_function(unroll(f)) for f in (begin, consume, put))
+    return Consumer(begin, consume, put, arrivals=4)
