@@ -15,8 +15,7 @@ from comparison import SMOKE, Case, Timer, sets_of_operands, take_turns, xp
 
 import dxgemm
 from dxgemm.choice.emulation_parts import SERIES
-from dxgemm.handwritten.kernels.residues import LOST_BITS
-from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.tuning.sampling import calls_in_sample
 

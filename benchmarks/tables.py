@@ -24,8 +24,7 @@ from result_files import (
 )
 
 import dxgemm
-from dxgemm.handwritten.kernels.residues import LOST_BITS
-from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.handwritten.parts.moduli import LOST_BITS, moduli_count, operand_bits
 from dxgemm.problem.define import contiguous_problem
 
 SPEED_SIZES = (1024, 4096)  # of the table in README

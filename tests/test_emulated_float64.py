@@ -17,8 +17,8 @@ from dxgemm.choice.emulation import native_config, reconstruct_spec
 from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
 from dxgemm.epilogues.function import bound_epilogue
 from dxgemm.gpu.status import simulator_enabled
-from dxgemm.handwritten.kernels import emulated_float64, reconstruct, residues
-from dxgemm.handwritten.parts import moduli
+from dxgemm.handwritten.kernels import emulated_float64, reconstruct
+from dxgemm.handwritten.parts import moduli, residue_store
 from dxgemm.handwritten.parts.emulation import PADDING, UNFIT
 from dxgemm.handwritten.parts.triangle import TRIANGLES
 from dxgemm.problem.define import contiguous_problem
@@ -202,7 +202,7 @@ def test_reconstruction_applies_factors_alpha_beta_and_c(home, size, count):
     integers = [
         [int(rng.integers(0, 2**62)) ** 2 % (product // 4) for _ in range(n)] for _ in range(m)
     ]
-    pitch = residues.row_bytes(n)
+    pitch = residue_store.row_bytes(n)
     stored = np.zeros((count, m, pitch), np.int8)
     for index, modulus in enumerate(moduli.MODULI[:count]):
         stored[index, :, :n] = np.array(
@@ -242,7 +242,7 @@ def test_reconstruction_mirrors_the_lower_triangle(home, n, triangle, beta):
     count, batch, rng = 3, 2, np.random.default_rng(n)
     lower = np.tril(rng.integers(-1000, 1000, (batch, n, n)))
     # Residues above the diagonal are left out by the product, where no tile reaches them.
-    stored = rng.integers(-99, 100, (batch, count, n, residues.row_bytes(n))).astype(np.int8)
+    stored = rng.integers(-99, 100, (batch, count, n, residue_store.row_bytes(n))).astype(np.int8)
     for index, modulus in enumerate(moduli.MODULI[:count]):
         of_modulus = (lower + modulus // 2) % modulus - modulus // 2
         stored[:, index, :, :n][:, np.tri(n, dtype=bool)] = of_modulus[:, np.tri(n, dtype=bool)]
@@ -288,7 +288,7 @@ def test_all_kernels_but_the_product_give_what_the_model_gives(home, count):
         factors += parts.factors(base)
         memories.append(memory)
     sums = stored["a"] @ stored["b"].swapaxes(1, 2)
-    by_modulus = np.zeros((count, m, residues.row_bytes(n)), np.int8)
+    by_modulus = np.zeros((count, m, residue_store.row_bytes(n)), np.int8)
     for index, modulus in enumerate(moduli.MODULI[:count]):
         by_modulus[index, :, :n] = ((sums[index] + modulus // 2) % modulus - modulus // 2).astype(
             np.int8

@@ -38,10 +38,10 @@ from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec
 from dxgemm.epilogues.block_mask import block_mask
 from dxgemm.epilogues.function import bound_epilogue
-from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.kernels.wgmma import Config
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS, ROW_ITEMS
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.tensor_map import operand_of
 from dxgemm.launches.group_wgmma import FILES, maps_spec, product_spec
 from dxgemm.problem.dtypes import result_dtypes

@@ -65,11 +65,11 @@ from dxgemm.handwritten.kernels import (
     scatter_rows,
 )
 from dxgemm.handwritten.kernels.group_offsets import table_items
-from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.emulation import SCHEMES, parts_layout
 from dxgemm.handwritten.parts.group_table import FIELDS
 from dxgemm.handwritten.parts.moduli import MODULI
 from dxgemm.handwritten.parts.reduction import NO_INDEX, slot_count
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.handwritten.parts.simulated_integers import below_2_31, casts_are_checked, low_word
 from dxgemm.launches.group_offsets import maker_spec
 from dxgemm.launches.grouped import table_operands

@@ -27,14 +27,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dxgemm.handwritten.frames.tma import make_tma_kernel
-from dxgemm.handwritten.parts import emulated_mainloop, emulation, reduce_fragments, wgmma_layouts
+from dxgemm.handwritten.parts import emulated_mainloop, emulation, kernel, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
-from dxgemm.handwritten.parts.kernel import Kernel, Reductions, never
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.scale_back import make_scale_tile
-from dxgemm.handwritten.parts.store import make_store
-from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
-from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, STEPS, WARPGROUP, make_load
+from dxgemm.handwritten.parts.scale_back import make_store
+from dxgemm.handwritten.parts.wgmma_ring import WARPGROUP, make_load
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, 232  # with two consumers
 
@@ -53,12 +50,7 @@ class Config(WgmmaConfig):
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        if self.tile_n not in (64, 128):
-            yield "tile_n must be 64 or 128; three sums are kept"
-        if STEPS % self.promote and self.promote % STEPS:
-            yield f"promote must be 1, 2, or a multiple of {STEPS}"
-        if self.section % 64:
-            yield "section must be a multiple of 64, whole stages"
+        yield from emulated_mainloop.complaints(self)
 
     @property
     def chunk_sizes(self) -> tuple[int, ...]:
@@ -91,11 +83,7 @@ def supports(problem: Any) -> str | None:
     """Reason why the kernel cannot compute a problem; None if it can."""
     if problem.precision != "emulated":
         return "it multiplies parts of float32: pass precision='emulated' to permit it"
-    smallest = min(KERNEL.configs, key=lambda config: config.tile_m * config.tile_n)
-    tiles = KERNEL.block_count(smallest, problem)
-    if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
-        return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
-    return None
+    return wgmma_layouts.supports_sizes(problem)
 
 
 def accuracy(problem: Any) -> str:
@@ -104,33 +92,23 @@ def accuracy(problem: Any) -> str:
 
 
 def tensor_maps(
-    config: Config,
-    problem: Any,
-    scheme_name: str,
-    a_innermost: str,
-    b_innermost: str,
+    config: Config, problem: Any, scheme_name: str, a_innermost: str, b_innermost: str,
     stored: str = "",
-) -> tuple[TensorMap, ...]:
+) -> tuple[Any, ...]:  # fmt: skip
     """The maps of the parts of a and b, with the boxes that the producer asks for."""
-    scheme = emulation.SCHEMES[scheme_name]
-    row_items = ROW_BYTES // scheme.item_bytes
-    maps = []
+    scheme, maps = emulation.SCHEMES[scheme_name], []
     for name, innermost, along, tile in (
         ("a", a_innermost, problem.m, config.tile_m),
         ("b", b_innermost, problem.n, config.tile_n),
     ):
         matrices = problem.batch if getattr(problem, name).batch else 1
         layout = emulation.parts_layout(scheme, innermost, along, problem.k)
-        row_bytes = layout.row_items * scheme.item_bytes
         maps.append(
-            TensorMap(
-                operand=name,
-                element=scheme.element,
-                sizes=(layout.inner, layout.rows, matrices * scheme.parts),
-                stride_bytes=(row_bytes, layout.rows * row_bytes),
-                box=(row_items, tile if innermost == "k" else row_items, 1),
+            wgmma_layouts.packed_map(
+                name, scheme.element, layout.inner, layout.rows, matrices * scheme.parts,
+                layout.row_items, tile if innermost == "k" else scheme.stage_k,
             )
-        )
+        )  # fmt: skip
     return tuple(maps)
 
 
@@ -148,27 +126,19 @@ def make_kernel(
             column factors and the flag of validity_check.
     """
     scheme = emulation.SCHEMES[scheme_name]
-    tile_k, flag = ROW_BYTES // scheme.item_bytes, len(epilogue.operands) - 1
+    tile_k, flag = scheme.stage_k, len(epilogue.operands) - 1
     a_across, b_across = a_innermost == "mn", b_innermost == "mn"
-    scale = make_scale_tile(config.tile_n, flag - 2)
-    if epilogue.reduction is not None:
-        store = reduce_fragments.make_store(config, epilogue, scale)
-    else:
-        fused = epilogue if epilogue.stages else None
-        store = make_store(
-            config, "float32", stored=stored, epilogue=fused, commutes=False, prepare=scale
-        )
     return make_tma_kernel(
         config,
         tile_k,
         make_place(config, tile_k, stored, flag=flag),
         make_load(config, tile_k, a_across, b_across, wgmma_layouts.TENSOR_MAPS, scheme.parts),
         emulated_mainloop.make_multiply(config, scheme, a_across, b_across),
-        store,
+        make_store(config, epilogue, flag - 2, stored),
     )
 
 
-KERNEL = Kernel(
+KERNEL = kernel.Kernel(
     make_kernel=make_kernel,
     configs=(
         Config(tile_m=128, tile_n=128),
@@ -181,8 +151,8 @@ KERNEL = Kernel(
     tensor_maps=tensor_maps,
     tensor_map_names=wgmma_layouts.TENSOR_MAPS,
     is_persistent=True,
-    reductions=Reductions.OF_ROWS,
+    reductions=kernel.Reductions.OF_ROWS,
     accuracy=accuracy,
     takes_triangles=True,
-    commutes=never,  # the parts of a are multiplied in another order than those of b
+    commutes=kernel.never,  # the parts of a are multiplied in another order than those of b
 )

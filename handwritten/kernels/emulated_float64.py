@@ -19,16 +19,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from dxgemm.handwritten.frames.tma import make_tma_kernel
-from dxgemm.handwritten.kernels.residues import LOST_BITS, row_bytes
 from dxgemm.handwritten.parts import moduli, residue_store, wgmma_layouts
 from dxgemm.handwritten.parts.configs import WgmmaConfig
 from dxgemm.handwritten.parts.kernel import Kernel, block_a_tile
 from dxgemm.handwritten.parts.place import make_place
-from dxgemm.handwritten.parts.tensor_map import MOST_ELEMENTS, TensorMap
 from dxgemm.handwritten.parts.wgmma_mainloop import make_multiply
-from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES, make_load
-
-LEAST_TILE = 64  # rows and columns of the smallest tile
+from dxgemm.handwritten.parts.wgmma_ring import make_load
 
 
 class Config(WgmmaConfig):
@@ -58,10 +54,7 @@ def supports(problem: Any) -> str | None:
     count = moduli.moduli_count(problem)
     if moduli.operand_bits(count, problem.k) < 1:
         return f"{count} moduli leave no bit of the operands where k is {problem.k}"
-    tiles = problem.batch * count * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
-    if max(problem.m, problem.n, tiles) > MOST_ELEMENTS:
-        return f"its 32-bit indices count to {MOST_ELEMENTS} along m and n, and over the tiles"
-    return None
+    return wgmma_layouts.supports_sizes(problem, count)
 
 
 def accuracy(problem: Any) -> str:
@@ -70,7 +63,7 @@ def accuracy(problem: Any) -> str:
     bits = moduli.operand_bits(count, problem.k)
     return (
         f"{count} moduli, {bits} bits below the largest of a row of a or column of b; "
-        f"error at most 2**{LOST_BITS - bits} |A| |B|"
+        f"error at most 2**{moduli.LOST_BITS - bits} |A| |B|"
     )
 
 
@@ -84,21 +77,13 @@ def variant(config: Config, problem: Any) -> tuple[str, ...]:
     return ("lower",) if problem.triangle else ()
 
 
-def tensor_maps(config: Config, problem: Any, *variant: str) -> tuple[TensorMap, ...]:
+def tensor_maps(config: Config, problem: Any, *variant: str) -> tuple[Any, ...]:
     """The maps of the residues of a and b, with the boxes that the producer asks for."""
-    maps = []
+    maps, pitch = [], residue_store.row_bytes(problem.k)
     for name, along, tile in (("a", problem.m, config.tile_m), ("b", problem.n, config.tile_n)):
         matrices = problem.batch if getattr(problem, name).batch else 1
-        pitch = row_bytes(problem.k)
-        maps.append(
-            TensorMap(
-                operand=name,
-                element="int8",
-                sizes=(problem.k, along, matrices * moduli.moduli_count(problem)),
-                stride_bytes=(pitch, along * pitch),
-                box=(ROW_BYTES, tile, 1),
-            )
-        )
+        matrices *= moduli.moduli_count(problem)
+        maps.append(wgmma_layouts.packed_map(name, "int8", problem.k, along, matrices, pitch, tile))
     return tuple(maps)
 
 
@@ -111,11 +96,12 @@ def make_kernel(
         stored: "lower" if a symmetric result needs the tiles of this triangle alone; else "".
         epilogue: a `Fusion` of two operands: the flag of validity_check, the number of moduli.
     """
+    tile_k = wgmma_layouts.stage_k("int8")
     return make_tma_kernel(
         config,
-        ROW_BYTES,
-        make_place(config, ROW_BYTES, stored, flag=0, counter=1),
-        make_load(config, ROW_BYTES, False, False, wgmma_layouts.TENSOR_MAPS),
+        tile_k,
+        make_place(config, tile_k, stored, flag=0, counter=1),
+        make_load(config, tile_k, False, False, wgmma_layouts.TENSOR_MAPS),
         make_multiply(config, "s8", False, False),
         residue_store.make_store(config.tile_n, config.chunk_cols),
     )

@@ -41,7 +41,6 @@ WIDTH = 4  # elements that a thread takes at a time
 LARGEST = 400  # so that factors and their products with any sum are normal numbers
 BIAS, UPPER_MANTISSA_BITS = 1023, 20  # of float64, in the upper half of its bits
 LAX_BITS, WEAK_BITS = 12, 5
-LOST_BITS = 13  # of `bits`, in the bound on the error
 
 
 @dataclass(frozen=True)
@@ -79,11 +78,6 @@ def block_count(config: Config, problem: Any) -> int:
     """Blocks to launch: one for so many lines, matrix after matrix."""
     blocks: int = problem.batch * -(-problem.m // config.groups)
     return blocks
-
-
-def row_bytes(k: int) -> int:
-    """Bytes from one line of residues to the next."""
-    return -(-k // ALIGNMENT) * ALIGNMENT
 
 
 def make_kernel(

@@ -5,7 +5,7 @@ A stage is a tile of each part of a, then one of each part of b, laid out as in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dxgemm.handwritten.parts.wgmma_ring import (
@@ -15,6 +15,16 @@ from dxgemm.handwritten.parts.wgmma_ring import (
     WARPGROUP,
     WARPGROUP_ROWS,
 )
+
+
+def complaints(config: Any) -> Iterator[str]:
+    """Constraints that the numbers of a `Config` of `emulated_float32` violate."""
+    if config.tile_n not in (64, 128):
+        yield "tile_n must be 64 or 128; three sums are kept"
+    if STEPS % config.promote and config.promote % STEPS:
+        yield f"promote must be 1, 2, or a multiple of {STEPS}"
+    if config.section % 64:
+        yield "section must be a multiple of 64, whole stages"
 
 
 def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> Callable[..., Any]:
@@ -48,7 +58,7 @@ def make_multiply(config: Any, scheme: Any, a_across: bool, b_across: bool) -> C
     tile_m, tile_n, stages = config.tile_m, config.tile_n, config.stages
     stage_bytes = config.stage_bytes
     a_bytes, b_bytes = tile_m * ROW_BYTES, tile_n * ROW_BYTES
-    tile_k = ROW_BYTES // scheme.item_bytes
+    tile_k = scheme.stage_k
     panel_bytes = tile_k * ROW_BYTES
     # Descriptors count in 16 bytes.
     a_step = (panel_bytes if a_across else ROW_BYTES) // STEPS // 16

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dxgemm.handwritten.parts.wgmma_ring import ROW_BYTES
+
 ALIGNMENT_BYTES = 16  # of each row of parts, as TMA wants
 PADDING = 256  # factors are padded to a multiple of so many, more than any tile has
 WIDTH = 4  # elements that are split at a time
@@ -31,6 +33,11 @@ class Scheme:
     @property
     def item_bytes(self) -> int:
         return 4 if self.kind == "tf32" else 2
+
+    @property
+    def stage_k(self) -> int:
+        """k of a stage."""
+        return ROW_BYTES // self.item_bytes
 
     @property
     def element(self) -> str:

@@ -21,6 +21,7 @@ MODULI = (
 )  # fmt: skip
 FULL_BITS = 53  # of a float64, which numbers keep unless fewer moduli are asked for
 MOST_BITS = 62  # integers of 64 bits, with their sign
+LOST_BITS = 13  # of the operands' bits, in the bound on the error: see `residues`
 LONGEST_K = 2**17  # sums of k products of odd moduli's residues, 127**2 at most, fit int32
 
 # Residues are found by float32: numbers below 2**23 become one when these bits are put before

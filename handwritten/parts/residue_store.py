@@ -16,6 +16,11 @@ ALIGNMENT = 32  # of a line of residues, in bytes: a sector of the L2 cache
 WARP, WARP_ROWS = 32, 16
 
 
+def row_bytes(k: int) -> int:
+    """Bytes from one line of residues to the next."""
+    return -(-k // ALIGNMENT) * ALIGNMENT
+
+
 def chunk_bytes(chunk_cols: int) -> int:
     """Shared memory of a warp's chunk of 16 rows, padded against bank conflicts."""
     return WARP_ROWS * (chunk_cols + VECTOR_BYTES)

@@ -17,13 +17,24 @@ def stage_k(dtype: str) -> int:
     return ROW_BYTES // ITEM_BYTES[dtype]
 
 
-def supports_tma(problem: Any) -> str | None:
-    """Reason why TMA cannot read a problem's operands, in boxes for tiles; None if it can."""
-    tiles = problem.batch * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
+def supports_sizes(problem: Any, products: int = 1) -> str | None:
+    """Reason why 32-bit indices do not reach all tiles of a problem; None if they do.
+
+    Args:
+        problem: the problem.
+        products: products of each matrix, see `place`.
+    """
+    tiles = problem.batch * products * -(-problem.m // LEAST_TILE) * -(-problem.n // LEAST_TILE)
     if max(problem.m, problem.n, problem.k, tiles) > MOST_ELEMENTS:
         return f"its 32-bit indices count to {MOST_ELEMENTS} along m, n, k, and over the tiles"
-    if problem.k == 0:
-        return None
+    return None
+
+
+def supports_tma(problem: Any) -> str | None:
+    """Reason why TMA cannot read a problem's operands, in boxes for tiles; None if it can."""
+    reason = supports_sizes(problem)
+    if reason is not None or problem.k == 0:
+        return reason
     return operand_of(problem, "a").refusal() or operand_of(problem, "b").refusal()
 
 
@@ -82,6 +93,21 @@ def tensor_maps(config: Any, problem: Any) -> tuple[TensorMap | None, ...]:
         box_along = extent if operand.innermost == "k" else row_items
         maps.append(operand.tensor_map(element, box_along, row_items))
     return tuple(maps)
+
+
+def packed_map(
+    name: str, element: str, inner: int, rows: int, matrices: int, row_items: int, box_rows: int
+) -> TensorMap:
+    """The map of an operand of a workspace: rows of `inner` items, `row_items` apart."""
+    item_bytes = {"int8": 1, "tfloat32": 4}.get(element, 2)
+    row_bytes = row_items * item_bytes
+    return TensorMap(
+        operand=name,
+        element=element,
+        sizes=(inner, rows, matrices),
+        stride_bytes=(row_bytes, rows * row_bytes),
+        box=(ROW_BYTES // item_bytes, box_rows, 1),
+    )
 
 
 def _innermost(problem: Any) -> tuple[str, str]:

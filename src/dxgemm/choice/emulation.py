@@ -21,10 +21,10 @@ from dxgemm.handwritten.kernels import (
     tuned,
     validity_check,
 )
-from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.emulation import CHOSEN
 from dxgemm.handwritten.parts.operands import VECTOR_BYTES
 from dxgemm.handwritten.parts.reduction import slot_count
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import MAX_ALIGNMENT, NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem

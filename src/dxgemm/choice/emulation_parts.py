@@ -20,6 +20,7 @@ from dxgemm.handwritten.parts.emulation import (
     parts_layout,
 )
 from dxgemm.handwritten.parts.moduli import moduli_count, operand_bits
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.problem.fusion import FusedOperand, Fusion
 from dxgemm.problem.layout import NO_STRIDES, Strides
 from dxgemm.problem.problem import Problem
@@ -134,7 +135,7 @@ def operand_residues(
         series_spec(residues, config, problem, variant),
         problem,
         blocks,
-        part_items=problem.batch * count * along * residues.row_bytes(k),
+        part_items=problem.batch * count * along * row_bytes(k),
         part_item_bytes=1,
         factor_items=problem.batch * -(-along // PADDING) * PADDING,
         factor_bytes=FLOAT64_BYTES,

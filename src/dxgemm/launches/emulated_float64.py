@@ -7,8 +7,8 @@ from typing import Any
 from dxgemm.choice.emulation import reconstruct_problem, reconstruct_spec
 from dxgemm.choice.implementation import EmulatedProduct
 from dxgemm.handwritten.kernels import reconstruct
-from dxgemm.handwritten.kernels.residues import row_bytes
 from dxgemm.handwritten.parts.moduli import moduli_count
+from dxgemm.handwritten.parts.residue_store import row_bytes
 from dxgemm.launches.emulated_float32 import PartsLaunch
 from dxgemm.launches.series import Call
 from dxgemm.problem.problem import Problem
