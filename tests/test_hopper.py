@@ -11,7 +11,8 @@ from hopper_kernels import ROW_BYTES, TILE, Config
 
 from dxgemm.choice.registry import find_implementation
 from dxgemm.compiler import KernelSpec, compile_kernel
-from dxgemm.handwritten.kernels import wgmma
+from dxgemm.handwritten.kernels import emulated_float32, emulated_float64, wgmma
+from dxgemm.handwritten.parts.configs import MOST_STAGES, NOTE_BYTES, SMEM_BYTES_PER_BLOCK
 from dxgemm.handwritten.parts.tensor_map import TensorMap, operand_of
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.problem.layout import Strides
@@ -49,6 +50,29 @@ def test_a_persistent_kernel_has_a_block_an_sm_at_most(configs_of_a_gpu, name, d
             assert tiles >= -(-size // config.tile_m) * -(-size // config.tile_n)
             for sm_count in (20, 132):
                 assert implementation.block_count(config, problem, sm_count) == min(tiles, sm_count)
+
+
+RINGS = [
+    config
+    for file in (wgmma, emulated_float32, emulated_float64)
+    for config in (*file.KERNEL.configs, file.Config(64, 64), file.Config(128, 128))
+]
+
+
+@pytest.mark.parametrize("config", [*RINGS, wgmma.Config(64, 8), wgmma.Config(128, 200)], ids=str)
+def test_a_ring_has_as_many_stages_as_fit(config):
+    used = config.smem_bytes("float16")
+    spare = config.consumers * 4 * (config.chunk_bytes - min(config.chunk_sizes))
+    one_more = config.stage_bytes + 16 + NOTE_BYTES
+    assert used <= SMEM_BYTES_PER_BLOCK
+    assert config.stages == MOST_STAGES or used - spare + one_more > SMEM_BYTES_PER_BLOCK
+    assert config.chunk_bytes in config.chunk_sizes
+
+
+@pytest.mark.parametrize("tile", [(96, 64), (128, 12), (64, 264)], ids=str)
+def test_a_tile_that_wgmma_does_not_take_is_refused(tile):
+    with pytest.raises(ValueError, match=r"tile_[mn] must be"):
+        wgmma.Config(*tile)
 
 
 def stored(values, dtype, transposed):
