@@ -40,7 +40,7 @@ from dxgemm.choice.selection import (
     speeds_from,
 )
 from dxgemm.choice.tables import Chip, Speed, Table, read_table, table_for, write_table
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.facts import SIMULATED_DEVICE
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.define import contiguous_problem

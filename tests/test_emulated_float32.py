@@ -262,7 +262,7 @@ from dxgemm.problem.fusion import Fusion
 from dxgemm.problem.define import contiguous_problem
 from dxgemm.choice.emulation import other_specs
 from dxgemm.compiler import compile_kernel
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 
 @dxgemm.epilogue
 def scaled(value, row, col):

@@ -15,7 +15,7 @@ from emulation import ACROSS, pointer_of, rows_of, split_by_kernel
 import dxgemm
 from dxgemm.choice.emulation import native_config, reconstruct_spec
 from dxgemm.choice.emulation_parts import operand_residues, parts_of_problem
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.handwritten.kernels import emulated_float64, reconstruct
 from dxgemm.handwritten.parts import moduli, residue_store

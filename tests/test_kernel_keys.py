@@ -26,7 +26,7 @@ import dxgemm
 from dxgemm import epilogues, errors, reductions
 from dxgemm.call import route
 from dxgemm.compiler import background, kernels, spec, worker
-from dxgemm.epilogues import function
+from dxgemm.epilogues import chain, function
 from dxgemm.handwritten.parts.sources import keep_sources, source_text
 
 # A program that makes an epilogue of 5 * value, a change of it to 3 * value, and what the process
@@ -285,16 +285,16 @@ def made(number):
 def test_epilogues_that_are_dropped_are_forgotten():
     def sizes():
         gc.collect()
-        tables = function._by_key, function._shapes, function._joined
+        tables = function._by_key, chain._shapes, chain._joined
         return [len(table) for table in tables]
 
     before = sizes()
     references = []
     for number in range(300):
         stage = made(float(number))
-        chain = stage | epilogues.relu | reductions.sum(1)
-        references += [weakref.ref(stage), weakref.ref(chain.shape)]
-    del stage, chain
+        bound = stage | epilogues.relu | reductions.sum(1)
+        references += [weakref.ref(stage), weakref.ref(bound.shape)]
+    del stage, bound
     assert sizes() == before and not any(reference() for reference in references)
 
 

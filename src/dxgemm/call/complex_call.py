@@ -11,7 +11,7 @@ from dxgemm.choice.implementation import CLUSTER_CAPABILITY, ComplexProduct, is_
 from dxgemm.choice.registry import IMPLEMENTATIONS, find_implementation
 from dxgemm.choice.selection import asked_kernel
 from dxgemm.epilogues.catalogue import magnitude
-from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import LayoutError, UnsupportedProblemError
 from dxgemm.handwritten.parts.triangle import OTHER
 from dxgemm.problem.complex_form import (

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from dxgemm.epilogues.block_mask import find_block, masked
+from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.check import check_overflow
-from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
 from dxgemm.epilogues.kinds import Parameter
 from dxgemm.epilogues.reduction import INDICES, Reduction
 from dxgemm.errors import MissingOperandError, UnsupportedProblemError

@@ -18,7 +18,7 @@ from dxgemm.choice.batch_invariant import (
 from dxgemm.choice.implementation import copy_problems
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, rank, speeds_from
-from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import named_in_errors
 from dxgemm.gpu.cards import find_card
 from dxgemm.gpu.facts import DeviceFacts

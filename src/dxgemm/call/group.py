@@ -12,7 +12,7 @@ import numpy as np
 
 from dxgemm.call.operand import Operand
 from dxgemm.call.prepare import Bound, prepare, real_number
-from dxgemm.epilogues.function import BoundEpilogue
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.errors import DtypeError, DxgemmError, ScalarError
 from dxgemm.launches.grouped import DTYPES
 from dxgemm.problem.define import define_problem

@@ -20,8 +20,8 @@ from dxgemm.call.epilogue import (
 from dxgemm.call.group import Group, define, in_turn
 from dxgemm.call.operand import Operand, inspected
 from dxgemm.call.prepare import real_number
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands
-from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.errors import (
     DeviceMismatchError,
     DtypeError,

@@ -16,7 +16,7 @@ import numpy as np
 
 from dxgemm.call.epilogue import refuse_missing_out
 from dxgemm.call.operand import Operand, inspected
-from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue
+from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
 from dxgemm.errors import (
     DtypeError,
     LayoutError,

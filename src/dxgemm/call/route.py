@@ -32,8 +32,8 @@ from dxgemm.choice.batch_invariant import BatchInvariant, for_any_rows, rank_for
 from dxgemm.choice.legality import Candidate
 from dxgemm.choice.selection import Ranking, choose, rank
 from dxgemm.compiler import BackgroundBuild
+from dxgemm.epilogues.chain import BoundEpilogue
 from dxgemm.epilogues.check import check_operands, check_results
-from dxgemm.epilogues.function import BoundEpilogue
 from dxgemm.epilogues.reduction import Reduction
 from dxgemm.errors import (
     DeviceMismatchError,

@@ -31,17 +31,10 @@ from dxgemm.epilogues.catalogue import (
     swiglu,
     tanh,
 )
+from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue, joined_shape
 from dxgemm.epilogues.check import check_operands, check_overflow
 from dxgemm.epilogues.elementary import logistic, normal_cdf
-from dxgemm.epilogues.function import (
-    BoundEpilogue,
-    Epilogue,
-    bound_epilogue,
-    epilogue,
-    find_epilogue,
-    joined_shape,
-    refreshed,
-)
+from dxgemm.epilogues.function import Epilogue, epilogue, find_epilogue, refreshed
 from dxgemm.epilogues.kinds import (
     ColumnVector,
     Integer,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dxgemm.epilogues.function import BoundEpilogue, bound_epilogue, epilogue
+from dxgemm.epilogues.chain import BoundEpilogue, bound_epilogue
+from dxgemm.epilogues.function import epilogue
 from dxgemm.epilogues.kinds import BlockMask
 from dxgemm.errors import DeviceMismatchError, DtypeError, LayoutError, ShapeError
 from dxgemm.problem.layout import Layout, row_major, used_strides

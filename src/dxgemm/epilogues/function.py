@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import keyword
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cached_property, update_wrapper
 from types import FunctionType
 from typing import Any, overload
@@ -13,25 +11,21 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dxgemm.epilogues.host import apply_on_host, check_returned
-from dxgemm.epilogues.kinds import OUTPUT, Parameter, checked_number, epilogue_error, kind_of
+from dxgemm.epilogues.chain import BoundEpilogue, shape_of
+from dxgemm.epilogues.host import check_returned
+from dxgemm.epilogues.kinds import Parameter, checked_number, epilogue_error
 from dxgemm.epilogues.literals import compiled_function, record
 from dxgemm.epilogues.reads import (
     FunctionHolder,
     are_outdated,
-    cell_value,
     check_unchanged,
     digest_of,
     names_parameter,
 )
-from dxgemm.epilogues.reduction import Reduction
-from dxgemm.errors import DxgemmError, EpilogueError, ScalarError, named_in_errors
+from dxgemm.epilogues.signature import LEADING, PAIR_LEADING, outputs_of, parameters_of
+from dxgemm.errors import DxgemmError, EpilogueError, named_in_errors
 from dxgemm.gpu.status import simulator_enabled
 from dxgemm.problem.arguments import check_flag
-
-LEADING = ("value", "row", "col")
-PAIR_LEADING = ("first", "second", "row", "col")
-KIND_NAMES = "Scalar, Integer, RowVector, ColumnVector or Matrix"
 
 
 class Epilogue(FunctionHolder):
@@ -77,7 +71,7 @@ class Epilogue(FunctionHolder):
         self._code = self.sources[0].code
         self._successor: Epilogue | None = None
         self._stages = (self,)
-        self.shape = _shape_of(self._stages, None)
+        self.shape = shape_of(self._stages, None)
         kinds = ", ".join(f"{entry.name}: {entry.kind}" for entry in self.operands)
         self.key = f"{self.name}({kinds}) {self.digest}" + (" real" if returns_real else "")
         # Kept, so that the key is known as long as one of equal epilogues is alive.
@@ -247,229 +241,7 @@ def _restored(loads: Callable[[bytes], Any], parts: bytes) -> Epilogue:
     return Epilogue(*loads(parts))
 
 
-class BoundEpilogue:
-    """Chain of epilogues with their operands, applied from left to right, for `gemm(epilogue=)`.
-
-    It never changes.
-
-    Attributes:
-        stages: the epilogues.
-        values: the numbers and arrays that were passed, one for each of `operands`. A `shape` has
-            no values, and its reduction has None for each array.
-        reduction: the reduction that ends the chain; None to store the result.
-        attached: of a shape, what others keep for as long as an equal epilogue lives, by name.
-    """
-
-    def __init__(
-        self,
-        stages: tuple[Epilogue, ...],
-        values: tuple[Any, ...],
-        reduction: Reduction | None = None,
-        shape: BoundEpilogue | None = None,
-    ) -> None:
-        """Make a chain; if its `shape` is passed, the stages were checked when that was made."""
-        self.stages = stages
-        self.values = values
-        self.reduction = reduction
-        if shape is None:
-            self.attached: dict[str, Any] = {}
-            self._check_stages()
-        else:
-            self.shape = shape
-
-    def _check_stages(self) -> None:
-        self._check_pairs()
-        if len(self.stages) < 2:
-            return
-        names = [output.name for stage in self.stages for output in stage.outputs]
-        for name in names:
-            if names.count(name) > 1:
-                raise EpilogueError(
-                    f"epilogue {self!r}: two stages have an output called {name}; outputs are "
-                    "found by their names, so each needs its own."
-                )
-
-    def _check_pairs(self) -> None:
-        pairing = [stage.name for stage in self.stages if stage.takes_pairs]
-        if len(pairing) > 1:
-            raise EpilogueError(
-                f"epilogue {self!r}: {' and '.join(pairing)} take pairs of columns; one stage of a "
-                "chain can."
-            )
-        if pairing and self.reduction is not None:
-            raise EpilogueError(
-                f"epilogue {self!r}: what {pairing[0]} makes of pairs of columns cannot be reduced "
-                "by the same call; reduce its result."
-            )
-
-    def __repr__(self) -> str:
-        names = [stage.name for stage in self.stages]
-        return " | ".join([*names, str(self.reduction)] if self.reduction else names)
-
-    def __or__(self, other: Any) -> BoundEpilogue:
-        """Join two chains: the right one is applied to the result of the left one."""
-        if not isinstance(other, (Epilogue, BoundEpilogue, Reduction)):  # `|` makes a new type
-            return NotImplemented
-        if self.reduction is not None:
-            return self.reduction | other
-        right = bound_epilogue(other)
-        stages, values = self.stages + right.stages, self.values + right.values
-        shape = joined_shape(self, right)
-        return BoundEpilogue(stages, values, right.reduction, shape)
-
-    @cached_property
-    def shape(self) -> BoundEpilogue:
-        """Chain without operands: one object for all chains that differ in their operands only.
-
-        The keys of routes hold it, so that they keep no array alive.
-        """
-        if self.reduction is None and len(self.stages) == 1:
-            return self.stages[0].shape
-        return _shape_of(self.stages, self.reduction)
-
-    @property
-    def passed(self) -> tuple[Any, ...]:
-        """`values`, then the arrays that were passed for the results of the reduction."""
-        return self.values + self.reduction.out if self.reduction else self.values
-
-    def with_values(self, values: Iterable[Any]) -> BoundEpilogue:
-        """Return the chain with other numbers and arrays in place of its own."""
-        return BoundEpilogue(self.stages, tuple(values), self.reduction, self.shape)
-
-    def with_array(self, place: int, array: Any) -> BoundEpilogue:
-        """Return the chain with another array in one place among `passed`."""
-        passed = [*self.passed]
-        passed[place] = array
-        count, reduction = len(self.values), self.reduction
-        if reduction is not None:
-            reduction = replace(reduction, out=tuple(passed[count:]))
-        return BoundEpilogue(self.stages, tuple(passed[:count]), reduction, self.shape)
-
-    @cached_property
-    def takes_pairs(self) -> bool:
-        """True if a stage makes one value of two neighbouring columns."""
-        return any(stage.takes_pairs for stage in self.stages)
-
-    @cached_property
-    def is_real(self) -> bool:
-        """True if a stage makes real numbers of complex ones."""
-        return any(stage.returns_real for stage in self.stages)
-
-    @cached_property
-    def is_masked(self) -> bool:
-        """True if the last stage is a block mask."""
-        return bool(self.operands) and self.operands[-1].kind == "mask"
-
-    @property
-    def has_functions(self) -> bool:
-        """True if a stage is applied to elements."""
-        return len(self.stages) > self.is_masked
-
-    def columns(self, n: int) -> tuple[int, ...]:
-        """Columns of the values that each of `operands` belongs to, if the product has n."""
-        columns: list[int] = []
-        for stage in self.stages:
-            n = n // 2 if stage.takes_pairs else n
-            columns += [n] * len(stage.operands)
-        return tuple(columns)
-
-    @cached_property
-    def numbers(self) -> tuple[tuple[int, Parameter], ...]:
-        """The numbers among `operands`, with their places."""
-        return tuple((place, entry) for place, entry in enumerate(self.operands) if entry.is_number)
-
-    @cached_property
-    def operands(self) -> tuple[Parameter, ...]:
-        """Operands of all stages: for each stage first its parameters, then its outputs."""
-        return tuple(entry for stage in self.stages for entry in stage.operands)
-
-    @cached_property
-    def result_labels(self) -> dict[str, str]:
-        """Label of the array of each result of the reduction, by the name of the result."""
-        if self.reduction is None:
-            return {}
-        names, argument = self.reduction.results, f"reductions.{self.reduction.name}(out=)"
-        if len(names) == 1:
-            return {names[0]: argument}
-        return {name: f"{argument}[{place}]" for place, name in enumerate(names)}
-
-    @cached_property
-    def labels(self) -> tuple[str | None, ...]:
-        """Unique name of the array of each operand, then of each result; None for numbers."""
-        labels: list[str | None] = []
-        for place, entry in enumerate(self.operands):
-            times = sum(other == entry for other in self.operands[:place])
-            label = f"{entry.epilogue}.{entry.name}" + (f" ({times + 1})" if times else "")
-            label = entry.name if entry.kind == "mask" else label
-            labels.append(None if entry.is_number else label)
-        return (*labels, *self.result_labels.values())
-
-    @cached_property
-    def array_places(self) -> tuple[int, ...]:
-        """Indices of the arrays among `passed`."""
-        count = len(self.operands) + len(self.reduction.out if self.reduction else ())
-        return tuple(place for place in range(count) if self.labels[place] is not None)
-
-    @property
-    def array_labels(self) -> list[str]:
-        """The labels of all arrays that were passed."""
-        return [label for label in self.labels if label is not None][: len(self.array_places)]
-
-    def is_output(self, label: str) -> bool:
-        """True if the array with this label is written."""
-        place = self.labels.index(label)
-        return place >= len(self.operands) or self.operands[place].kind == "output"
-
-    @named_in_errors("on_host")
-    def on_host(self, values: Any, dtype: Any = None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Apply the chain to NumPy arrays: see `dxgemm.epilogues.host.apply_on_host`.
-
-        Args:
-            values: (m, n) or (batch, m, n), in the dtype of sums: alpha * a @ b + beta * c.
-            dtype: dtype of the result; None for that of values.
-
-        Returns:
-            The result, with n // 2 columns if a stage takes pairs, and a new array for each output
-            by its name.
-
-        Raises:
-            EpilogueError: the chain ends in a reduction, which has an `on_host` of its own.
-        """
-        if self.reduction is not None:
-            raise epilogue_error(
-                self.reduction.name, "apply the chain without it, then its own on_host."
-            )
-        return apply_on_host(self.stages, self.values, values, dtype)
-
-
 _by_key: WeakValueDictionary[str, Epilogue] = WeakValueDictionary()
-_shapes: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
-# Shapes of chains, by the shapes of their parts.
-_joined: WeakValueDictionary[Any, BoundEpilogue] = WeakValueDictionary()
-
-
-def _shape_of(stages: tuple[Epilogue, ...], reduction: Reduction | None) -> BoundEpilogue:
-    """Find or make the `BoundEpilogue` of these stages and this reduction, without operands."""
-    has_results = reduction is not None and bool(reduction.out)
-    if reduction is not None and has_results:
-        reduction = replace(reduction, out=(None,) * len(reduction.out))
-    # Epilogues may be equal with parameters of other names and kinds. The key holds no epilogue,
-    # which would keep the shape, and with it this entry.
-    key = tuple((stage.identity, stage.operands) for stage in stages), reduction, has_results
-    shape = _shapes.get(key)
-    if shape is None:
-        shape = _shapes.setdefault(key, BoundEpilogue(stages, (), reduction))
-    return shape
-
-
-def joined_shape(left: BoundEpilogue, right: BoundEpilogue) -> BoundEpilogue | None:
-    """Find or make the shape of two chains that are joined."""
-    key = left.shape, right.shape
-    shape = _joined.get(key)
-    if shape is None:
-        shape = BoundEpilogue(left.stages + right.stages, (), right.reduction).shape
-        _joined[key] = shape
-    return shape
 
 
 def refreshed(stage: Epilogue) -> Epilogue:
@@ -497,24 +269,6 @@ def find_epilogue(key: str) -> Epilogue:
             "long as it is used."
         )
     return found
-
-
-def bound_epilogue(value: Any) -> BoundEpilogue:
-    """Convert an `epilogue` argument to a `BoundEpilogue`.
-
-    Raises:
-        EpilogueError: value is no epilogue, or an epilogue whose operands are missing.
-    """
-    if isinstance(value, BoundEpilogue):
-        return value
-    if isinstance(value, Epilogue):
-        return value.bound
-    if isinstance(value, Reduction):
-        return BoundEpilogue((), (), value)
-    raise EpilogueError(
-        f"epilogue is {value!r} ({type(value).__name__}); pass an epilogue of dxgemm.epilogues, or "
-        "a function decorated with @dxgemm.epilogue, called with its operands."
-    )
 
 
 @overload
@@ -582,94 +336,9 @@ def _epilogue_of(function: Any, outputs: Any, pairs: Any, real: Any) -> Epilogue
         raise epilogue_error(
             function.__name__, "it is a generator or async function; return the result."
         )
-    parameters = _parameters(function, PAIR_LEADING if takes_pairs else LEADING)
-    written = _outputs(function.__name__, outputs, parameters)
+    parameters = parameters_of(function, PAIR_LEADING if takes_pairs else LEADING)
+    written = outputs_of(function.__name__, outputs, parameters)
     return Epilogue(function, parameters, written, takes_pairs, returns_real)
-
-
-def _parameters(function: FunctionType, first: tuple[str, ...]) -> tuple[Parameter, ...]:
-    """Parameters after the `first` ones, which every function of its kind has."""
-    name = function.__name__
-    try:
-        signature = inspect.signature(function, follow_wrapped=False)
-    except NameError as error:  # annotations that are evaluated only now
-        raise epilogue_error(name, f"its annotations cannot be read: {error}.") from None
-    parameters = list(signature.parameters.values())
-    for parameter in parameters:
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise epilogue_error(name, f"{parameter} takes any number; name each operand.")
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            raise epilogue_error(
-                name, f"{parameter.name} is keyword-only; kernels pass operands by position."
-            )
-    leading, operands = parameters[: len(first)], parameters[len(first) :]
-    if len(leading) < len(first):
-        listed = ", ".join(parameter.name for parameter in parameters) or "none"
-        count, names = ("three", "value") if first is LEADING else ("four", "first, second")
-        raise epilogue_error(
-            name, f"its parameters are {listed}; the first {count} are {names}, row and col."
-        )
-    for parameter in leading:
-        if parameter.default is not parameter.empty:
-            raise epilogue_error(name, f"{parameter.name} has a default, but is always passed.")
-    return tuple(_parameter(function, parameter) for parameter in operands)
-
-
-def _parameter(function: FunctionType, parameter: inspect.Parameter) -> Parameter:
-    epilogue, name = function.__name__, parameter.name
-    kind = kind_of(_evaluated(function, parameter))
-    if kind is None:
-        annotation = "no annotation"
-        if parameter.annotation is not parameter.empty:
-            annotation = f"the annotation {parameter.annotation!r}"
-        raise epilogue_error(
-            epilogue, f"{name} has {annotation}; annotate it as {KIND_NAMES} of dxgemm.epilogues."
-        )
-    entry = replace(kind, epilogue=epilogue, name=name)
-    if parameter.default is parameter.empty:
-        return entry
-    if not kind.is_number:
-        raise epilogue_error(epilogue, f"{name} is {kind.meaning}, which cannot have a default.")
-    try:
-        checked_number(entry, parameter.default)
-    except ScalarError as error:
-        raise EpilogueError(str(error)) from None
-    return replace(entry, default=(parameter.default,))
-
-
-def _evaluated(function: FunctionType, parameter: inspect.Parameter) -> Any:
-    """Evaluate the annotation of a parameter, which may be text (PEP 563)."""
-    annotation = parameter.annotation
-    if not isinstance(annotation, str):
-        return annotation
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    closure = {name: cell_value(cell) for name, cell in cells}
-    try:
-        return eval(annotation, function.__globals__, closure)
-    except Exception as error:
-        raise epilogue_error(
-            function.__name__,
-            f"the annotation {annotation!r} of {parameter.name} cannot be read: {error}; import "
-            f"{KIND_NAMES} from dxgemm.epilogues at the top of the module.",
-        ) from None
-
-
-def _outputs(
-    epilogue: str, outputs: Any, parameters: tuple[Parameter, ...]
-) -> tuple[Parameter, ...]:
-    names: list[Any] = [*outputs] if isinstance(outputs, list | tuple) else [None]
-    taken = {parameter.name for parameter in parameters}
-    are_names = all(
-        isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
-        for name in names
-    )
-    if not are_names:
-        raise epilogue_error(epilogue, f'outputs is {outputs!r}; pass names, such as ("before",).')
-    if len(set(names)) < len(names) or taken & set(names):
-        raise epilogue_error(
-            epilogue, f"outputs is {outputs!r}; names of operands and outputs must all differ."
-        )
-    return tuple(replace(OUTPUT, epilogue=epilogue, name=name) for name in names)
 
 
 def _listed(parameters: tuple[Parameter, ...]) -> str:

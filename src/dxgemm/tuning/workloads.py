@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dxgemm.call.epilogue import fuse
 from dxgemm.epilogues import gelu_tanh
-from dxgemm.epilogues.function import bound_epilogue
+from dxgemm.epilogues.chain import bound_epilogue
 from dxgemm.errors import ShapeError
 from dxgemm.problem.complex_form import direct_form
 from dxgemm.problem.define import define_problem
